@@ -1,13 +1,14 @@
 """Cursors as they are stored: in their node, or in an entry of their ledger that the broker knows to be stored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
@@ -16,7 +17,7 @@ from pulsar_sidecar.model.topic_stats import Cursor
 
 
 class BookieStoredCursors:
-    """`ack_state.ports.StoredCursors` and `delayed_delivery.ports.StoredAckState`."""
+    """`ack_state.ports.StoredCursors`, `delayed_delivery.ports.StoredAckState` and the index's `CursorPositions`."""
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
         self._store = store
@@ -37,6 +38,27 @@ class BookieStoredCursors:
         lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
         found = self._recovered(topic, subscription, lengths, (known_ledger, EntryId(known_last_entry)))
         return None if found is None else found.acknowledged
+
+    def acknowledged(
+        self, cursors: Sequence[bytes], lengths: Mapping[LedgerId, int]
+    ) -> Sequence[PositionRanges | Unreadable]:
+        return [self._last_written(data, lengths) for data in cursors]
+
+    def _last_written(self, data: bytes, lengths: Mapping[LedgerId, int]) -> PositionRanges | Unreadable:
+        try:
+            cursor_ledger = cursor_references(data).cursor_ledger
+            if cursor_ledger is None:
+                return stored_in_node(data, lengths).acknowledged
+            node = self._store.read(ledger_path(cursor_ledger, self._root))
+            if node is None:
+                return Unreadable(f"the cursor's ledger {cursor_ledger} is gone")
+            entries = self._entries.read_tail(cursor_ledger, decode_ledger_metadata(node.data), 1)
+            # A broker that finds a ledger without entries begins at the node's position (`recoverFromLedger`).
+            if not entries:
+                return stored_in_node(data, lengths).acknowledged
+            return stored_in_entry(entries[0].payload, lengths, cursor_ledger, entries[0].entry_id).acknowledged
+        except SidecarError as error:
+            return Unreadable(str(error))
 
     def _recovered(
         self,

@@ -4,12 +4,15 @@ Every method raises `TemporaryError` when the other side could not be asked, and
 and not understood.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.position_ranges import PositionRanges
 
 
 class BucketSnapshotStorage(Protocol):
@@ -52,3 +55,40 @@ class BucketSnapshotStorage(Protocol):
 
     def close(self) -> None:
         """Let go of what is kept open; idempotent."""
+
+
+EntryPayload = bytes | Absent | Unreadable
+"""An entry's bytes; `Absent` only when every bookie that should have it answered that it does not."""
+
+
+class BucketEntries(Protocol):
+    """Entries of buckets' ledgers as bookies hold them, read without fencing and without a broker."""
+
+    def read(
+        self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
+    ) -> Mapping[Position, EntryPayload]:
+        """One answer per position, several ledgers at a time; failures are values, so the call raises nothing.
+
+        Args:
+            ledgers: the metadata of at least the ledgers that are asked for.
+            positions: ledger and entry; segments begin with entry 1.
+        """
+        ...
+
+
+class CursorPositions(Protocol):
+    """What is stored of cursors' acknowledgements."""
+
+    def acknowledged(
+        self, cursors: Sequence[bytes], lengths: Mapping[LedgerId, int]
+    ) -> Sequence[PositionRanges | Unreadable]:
+        """What a broker that recovers now would hold of each, in order: from its node or its ledger's last entry.
+
+        What a loaded topic has acknowledged since its broker last wrote is not in it. A cursor whose ledger is gone is
+        unreadable: it may have moved to another one just now. Raises nothing.
+
+        Args:
+            cursors: the data of cursors' nodes, all of one topic.
+            lengths: the entries of each of the topic's ledgers, for ranges over several of them.
+        """
+        ...

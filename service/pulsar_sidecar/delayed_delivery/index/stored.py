@@ -1,0 +1,306 @@
+"""What is stored of delayed indexes: the buckets that cursors name, what BookKeeper keeps of them, and their entry 0.
+
+Everything comes from the metadata store and from bookies, so no broker is asked and no topic is loaded. Invariant:
+what could not be read is a value with its reason; `Absent` was read. Nothing is left out.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pyroaring import BitMap
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, CursorPositions, EntryPayload
+from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
+from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import (
+    MANAGED_LEDGERS,
+    POLICIES,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+)
+from pulsar_sidecar.ledger_ownership.references import (
+    LedgerReference,
+    cursor_references,
+    managed_ledger_references,
+)
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, NodeVersion, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import (
+    CursorName,
+    TopicDomain,
+    TopicName,
+    decode_cursor,
+    encode_cursor,
+    topic_of_managed_ledger,
+)
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS
+
+METADATA_ENTRY: Final = EntryId(0)
+"""Where a bucket's ledger holds its `SnapshotMetadata`."""
+
+_REPLICATOR_PREFIX: Final = "pulsar.repl."
+"""``replicatorPrefix`` and a dot: a replicator's cursor holds nothing back."""
+_TOPICS_AT_ONCE: Final = 100
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBucket:
+    """A bucket that a cursor names.
+
+    Attributes:
+        name: the cursor property.
+        key: what the name says; a broker cannot recover the subscription's buckets if one is unreadable.
+        ledger_id: the ledger that the property points to.
+        ledger: what BookKeeper keeps of it; `Absent` if there is no such ledger.
+        snapshot: entry 0; `Absent` if there is no ledger, or it has no entry.
+    """
+
+    name: str
+    key: BucketKey | Unreadable
+    ledger_id: LedgerId
+    ledger: LedgerMetadata | Absent | Unreadable
+    snapshot: SnapshotMetadata | Absent | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """One subscription's buckets, in order of their ledgers.
+
+    Attributes:
+        version: of the cursor's node, for a compare-and-set.
+        acknowledged: as stored; a loaded topic may have acknowledged more.
+    """
+
+    topic: TopicName
+    subscription: str
+    version: NodeVersion
+    buckets: tuple[StoredBucket, ...]
+    acknowledged: PositionRanges | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic without partitions, or one partition: its ledgers, and its cursors by subscription."""
+
+    topic: TopicName
+    ledgers: Mapping[LedgerId, LedgerReference]
+    subscriptions: Mapping[str, StoredIndex | Unreadable]
+
+
+class AcknowledgedEntries:
+    """Acknowledged positions as bitmaps, to be compared with those of buckets."""
+
+    def __init__(self, acknowledged: PositionRanges) -> None:
+        self._mark_delete = acknowledged.mark_delete
+        marked = BitMap()
+        marked.add_range(0, self._mark_delete.entry_id + 1)
+        self._by_ledger = {self._mark_delete.ledger_id: marked}
+        for ledger_id, first, last in acknowledged:
+            self._by_ledger.setdefault(ledger_id, BitMap()).add_range(first, last + 1)
+
+    def left(self, ledger_id: LedgerId, entries: BitMap) -> BitMap:
+        """Which of a ledger's entries are not acknowledged."""
+        if ledger_id < self._mark_delete.ledger_id:
+            return BitMap()
+        return entries - self._by_ledger.get(ledger_id, BitMap())
+
+    def count_left(self, bitmaps: Mapping[LedgerId, BitMap]) -> int:
+        """How many entries of a segment are not acknowledged."""
+        return sum(len(self.left(ledger_id, entries)) for ledger_id, entries in bitmaps.items())
+
+
+class StoredIndexes:
+    """Reads what is stored."""
+
+    def __init__(
+        self, store: MetadataStore, entries: BucketEntries, cursors: CursorPositions, ledgers_root: str
+    ) -> None:
+        self._store = store
+        self._entries = entries
+        self._cursors = cursors
+        self._root = ledgers_root
+
+    def places_of(self, topic: TopicName) -> list[TopicName]:
+        """The topic's partitions, or the topic itself where it has none.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: the metadata store could not be asked.
+        """
+        partitioned, node = self._store.read_many(
+            [partitioned_topic_path(topic), managed_ledger_path(topic.managed_ledger_name)]
+        )
+        if partitioned is not None:
+            return [topic.partition(index) for index in range(_partitions(partitioned))]
+        if node is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        return [topic]
+
+    def places_below(self, scope: str) -> Iterator[TopicName]:
+        """Every partition, and every topic without partitions, of a namespace or of a tenant.
+
+        Raises:
+            NotFoundError: there is no such namespace or tenant.
+            TemporaryError: the metadata store could not be asked.
+        """
+        children = self._store.children(f"{MANAGED_LEDGERS}/{scope}")
+        if children is None and self._store.read(f"{POLICIES}/{scope}") is None:
+            raise NotFoundError(f"there is no namespace or tenant {scope}")
+        # A tenant holds namespaces, and clusters of namespaces of the first kind (V1).
+        domain = TopicDomain.PERSISTENT.value
+        if "/" not in scope or domain not in (children or ()):
+            for child in children or ():
+                yield from self.places_below(f"{scope}/{child}")
+            return
+        for child in self._store.children(f"{MANAGED_LEDGERS}/{scope}/{domain}") or ():
+            topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
+            if topic is not None:
+                yield topic
+
+    def read(
+        self, places: Iterable[TopicName], subscription: str | None = None
+    ) -> Iterator[tuple[TopicName, StoredTopic | Unreadable]]:
+        """Each of these that exists.
+
+        Args:
+            places: partitions, or topics without partitions.
+            subscription: only this one; cursors that brokers keep for themselves are always left out.
+
+        Raises:
+            TemporaryError: the metadata store could not be asked.
+        """
+        rest = iter(places)
+        while some := list(islice(rest, _TOPICS_AT_ONCE)):
+            nodes = self._store.read_many([managed_ledger_path(place.managed_ledger_name) for place in some])
+            for place, node in zip(some, nodes, strict=True):
+                if node is not None:
+                    yield place, self._topic(place, node, subscription)
+
+    def _topic(self, place: TopicName, node: Node, subscription: str | None) -> StoredTopic | Unreadable:
+        try:
+            listed = managed_ledger_references(node.data).ledgers
+        except UndecodableError as error:
+            return Unreadable(f"the managed ledger of {place} cannot be read: {error}")
+        lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
+        paths = dict(self._cursors_of(node, subscription))
+        found: dict[str, StoredIndex | Unreadable] = {}
+        for _ in range(_TRIES):
+            read = self._indexes(place, lengths, paths)
+            found = {name: index for name, index in found.items() if name not in paths} | read
+            # A broker deletes a bucket's ledger first and the property next: what changed meanwhile is read again.
+            paths = self._changed(read, paths)
+            if not paths:
+                break
+        return StoredTopic(place, listed, found)
+
+    def _cursors_of(self, node: Node, subscription: str | None) -> Iterator[tuple[str, str]]:
+        if subscription is not None:
+            yield subscription, f"{node.path}/{encode_cursor(subscription)}"
+            return
+        for child in self._store.children(node.path) or ():
+            name = decode_cursor(CursorName(child)) or child
+            if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(_REPLICATOR_PREFIX):
+                yield name, f"{node.path}/{child}"
+
+    def _changed(self, read: "Mapping[str, StoredIndex | Unreadable]", paths: Mapping[str, str]) -> dict[str, str]:
+        versions = {
+            name: index.version
+            for name, index in read.items()
+            if isinstance(index, StoredIndex) and any(isinstance(bucket.ledger, Absent) for bucket in index.buckets)
+        }
+        nodes = self._store.read_many([paths[name] for name in versions])
+        return {
+            name: paths[name]
+            for (name, version), node in zip(versions.items(), nodes, strict=True)
+            if node is None or node.version != version
+        }
+
+    def _indexes(
+        self, place: TopicName, lengths: Mapping[LedgerId, int], paths: Mapping[str, str]
+    ) -> dict[str, StoredIndex | Unreadable]:
+        read = zip(paths, self._store.read_many(list(paths.values())), strict=True)
+        nodes = {name: node for name, node in read if node is not None}
+        positions = self._cursors.acknowledged([node.data for node in nodes.values()], lengths)
+        named = {name: _named_buckets(node) for name, node in nodes.items()}
+        readable = [buckets for buckets in named.values() if not isinstance(buckets, Unreadable)]
+        ledgers = self._ledgers({ledger_id for buckets in readable for ledger_id in buckets.values()})
+        snapshots = self._snapshots(ledgers)
+        found: dict[str, StoredIndex | Unreadable] = {}
+        for (name, buckets), acknowledged in zip(named.items(), positions, strict=True):
+            if isinstance(buckets, Unreadable):
+                found[name] = buckets
+                continue
+            stored = (
+                StoredBucket(property_, _key(property_), ledger_id, ledgers[ledger_id], snapshots[ledger_id])
+                for property_, ledger_id in buckets.items()
+            )
+            ordered = tuple(sorted(stored, key=_in_order))
+            found[name] = StoredIndex(place, name, nodes[name].version, ordered, acknowledged)
+        return found
+
+    def _ledgers(self, ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | Absent | Unreadable]:
+        wanted = list(ids)
+        nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in wanted])
+        return {ledger_id: _ledger(node) for ledger_id, node in zip(wanted, nodes, strict=True)}
+
+    def _snapshots(
+        self, ledgers: Mapping[LedgerId, LedgerMetadata | Absent | Unreadable]
+    ) -> dict[LedgerId, SnapshotMetadata | Absent | Unreadable]:
+        there = {id_: ledger for id_, ledger in ledgers.items() if isinstance(ledger, LedgerMetadata)}
+        payloads = self._entries.read(there, [Position(ledger_id, METADATA_ENTRY) for ledger_id in there])
+        return {
+            ledger_id: _snapshot(payloads[Position(ledger_id, METADATA_ENTRY)])
+            if isinstance(ledger, LedgerMetadata)
+            else ledger
+            for ledger_id, ledger in ledgers.items()
+        }
+
+
+def _partitions(node: Node) -> int:
+    try:
+        return int(json.loads(node.data)["partitions"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UndecodableError(f"{node.path} does not say how many partitions there are; read it again") from error
+
+
+def _named_buckets(node: Node) -> Mapping[str, LedgerId] | Unreadable:
+    try:
+        return cursor_references(node.data).buckets
+    except UndecodableError as error:
+        return Unreadable(f"the cursor at {node.path} cannot be read: {error}")
+
+
+def _key(name: str) -> BucketKey | Unreadable:
+    try:
+        return BucketKey.parse(name)
+    except UndecodableError as error:
+        return Unreadable(str(error))
+
+
+def _ledger(node: Node | None) -> LedgerMetadata | Absent | Unreadable:
+    try:
+        return Absent() if node is None else decode_ledger_metadata(node.data)
+    except UndecodableError as error:
+        return Unreadable(str(error))
+
+
+def _snapshot(payload: EntryPayload) -> SnapshotMetadata | Absent | Unreadable:
+    try:
+        return decode_metadata(payload) if isinstance(payload, bytes) else payload
+    except UndecodableError as error:
+        return Unreadable(str(error))
+
+
+def _in_order(bucket: StoredBucket) -> tuple[bool, BucketKey | str]:
+    """By ledgers; buckets whose names say none come last."""
+    return (False, bucket.key) if isinstance(bucket.key, BucketKey) else (True, bucket.name)

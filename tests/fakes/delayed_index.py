@@ -1,0 +1,115 @@
+"""Buckets in memory: bookies that hold their entries, cursors that name them, and a topic to put them in."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    encode_metadata,
+    encode_segment,
+    segment_metadata_of,
+)
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
+from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
+from tests.fakes.metadata import FakeMetadataStore
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+Rows = Sequence[tuple[int, int, int]]
+"""Due time in milliseconds, ledger, entry."""
+
+
+class FakeBucketEntries:
+    """`BucketEntries` over payloads put in by the test."""
+
+    def __init__(self) -> None:
+        self.payloads: dict[tuple[int, int], bytes] = {}
+        self.unreadable: dict[tuple[int, int], str] = {}
+        self.asked: list[Position] = []
+
+    def put(self, ledger_id: int, *payloads: bytes) -> None:
+        """Entries from 0 on."""
+        self.payloads.update({(ledger_id, number): payload for number, payload in enumerate(payloads)})
+
+    def read(
+        self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
+    ) -> Mapping[Position, EntryPayload]:
+        assert {position.ledger_id for position in positions} <= ledgers.keys()
+        self.asked += positions
+        return {position: self._of(position) for position in positions}
+
+    def _of(self, position: Position) -> EntryPayload:
+        if position in self.unreadable:
+            return Unreadable(self.unreadable[position])
+        return self.payloads.get(position, Absent())
+
+
+class FakeCursorPositions:
+    """`CursorPositions`: the node's position, with the ranges that the test gives for it, or the test's own answer."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[Position, list[tuple[int, int, int]]] = {}
+        self.unreadable: str | None = None
+
+    def acknowledged(
+        self, cursors: Sequence[bytes], lengths: Mapping[LedgerId, int]
+    ) -> Sequence[PositionRanges | Unreadable]:
+        return [self._of(data) for data in cursors]
+
+    def _of(self, data: bytes) -> PositionRanges | Unreadable:
+        if self.unreadable is not None:
+            return Unreadable(self.unreadable)
+        try:
+            mark_delete = cursor_references(data).mark_delete
+        except UndecodableError as error:
+            return Unreadable(str(error))
+        ranges = self.ranges.get(mark_delete, [])
+        return PositionRanges(mark_delete, (EntryRange(LedgerId(a), EntryId(b), EntryId(c)) for a, b, c in ranges))
+
+
+class IndexedTopic:
+    """A topic whose subscriptions have buckets, as a broker leaves them when it unloads the topic."""
+
+    def __init__(self, store: FakeMetadataStore, entries: FakeBucketEntries, topic: TopicName = TOPIC) -> None:
+        self._store = store
+        self._entries = entries
+        self.topic = topic
+        self._buckets: dict[str, dict[str, int]] = {}
+
+    def ledgers(self, *ids: int) -> None:
+        """The topic's ledgers: ten entries each but for the last, which is written to."""
+        self._store.put(managed_ledger_path(self.topic.managed_ledger_name), managed_ledger_bytes(ids))
+
+    def cursor(self, subscription: str, mark_delete: tuple[int, int] = (0, -1)) -> None:
+        """The subscription's node, naming the buckets that were sealed until now."""
+        path = cursor_path(self.topic.managed_ledger_name, encode_cursor(subscription))
+        buckets = self._buckets.get(subscription, {})
+        self._store.put(path, cursor_bytes(mark_delete=mark_delete, buckets=buckets))
+
+    def seal(self, subscription: str, bucket_ledger: int, start: int, end: int, *segments: Rows) -> None:
+        """A bucket of these segments, in a closed ledger of its own; `cursor` has the subscription name it."""
+        key = str(BucketKey(LedgerId(start), LedgerId(end)))
+        self._buckets.setdefault(subscription, {})[key] = bucket_ledger
+        written = [DelayedIndexes.of(rows) for rows in segments]
+        payloads = [encode_metadata(map(segment_metadata_of, written)), *map(encode_segment, written)]
+        self._entries.put(bucket_ledger, *payloads)
+        custom = bucket_custom_metadata(str(self.topic), subscription, key)
+        length = sum(map(len, payloads))
+        metadata = ledger_metadata_bytes(custom_metadata=custom, last_entry_id=len(segments), length_bytes=length)
+        self._store.put(ledger_path(LedgerId(bucket_ledger)), metadata)
+
+
+def stored_indexes(
+    store: FakeMetadataStore, entries: FakeBucketEntries, cursors: FakeCursorPositions | None = None
+) -> StoredIndexes:
+    """What the fakes hold."""
+    return StoredIndexes(store, entries, cursors or FakeCursorPositions(), "/ledgers")

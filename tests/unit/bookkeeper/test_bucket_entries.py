@@ -1,0 +1,85 @@
+"""Entries of many buckets at a time, and what is stored of cursors: every answer is a value."""
+
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.position_ranges import PositionRanges
+
+from tests.fakes.bookie_servers import FakeBookie
+from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes, position_entry
+from tests.fakes.metadata import FakeMetadataStore
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def bookie() -> Iterator[FakeBookie]:
+    with FakeBookie() as made:
+        yield made
+
+
+@pytest.fixture
+def entries(bookie: FakeBookie) -> Iterator[BookieEntries]:
+    made = BookieEntries(BookieConnections())
+    yield made
+    made.close()
+
+
+def _metadata(bookie_id: str, state: LedgerState = LedgerState.CLOSED) -> bytes:
+    return ledger_metadata_bytes(state, ensemble=[bookie_id], write_quorum_size=1, ack_quorum_size=1)
+
+
+def _ledgers(bookie_id: str, *ids: int) -> dict[LedgerId, LedgerMetadata]:
+    return {LedgerId(id_): decode_ledger_metadata(_metadata(bookie_id)) for id_ in ids}
+
+
+def test_entries_of_many_ledgers(bookie: FakeBookie, entries: BookieEntries) -> None:
+    for ledger_id in range(100, 130):
+        bookie.store(ledger_id, 0, b"metadata %d" % ledger_id)
+    bookie.store(100, 1, b"segment")
+    ledgers = _ledgers(bookie.bookie_id, *range(100, 131)) | _ledgers(NOBODY, 200)
+    wanted = [Position(ledger_id, EntryId(0)) for ledger_id in ledgers] + [
+        Position(LedgerId(100), EntryId(number)) for number in (1, 2)
+    ]
+    buckets = BookieBucketEntries(entries)
+    found = buckets.read(ledgers, wanted)
+    buckets.close()
+    assert found.keys() == set(wanted)
+    found = dict(found)
+    away = found.pop(Position(LedgerId(200), EntryId(0)))
+    assert isinstance(away, Unreadable)
+    assert NOBODY in away.reason
+    assert found == {
+        **{(ledger_id, 0): b"metadata %d" % ledger_id for ledger_id in range(100, 130)},
+        (130, 0): Absent(),
+        (100, 1): b"segment",
+        (100, 2): Absent(),
+    }
+
+
+def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -> None:
+    store = FakeMetadataStore()
+    store.put(ledger_path(LedgerId(5)), _metadata(bookie.bookie_id, LedgerState.OPEN))
+    store.put(ledger_path(LedgerId(6)), _metadata(bookie.bookie_id, LedgerState.OPEN))
+    store.put(ledger_path(LedgerId(8)), _metadata(NOBODY, LedgerState.OPEN))
+    bookie.store(5, 0, position_entry(mark_delete=(3, 1)))
+    bookie.store(5, 1, position_entry(mark_delete=(3, 9)))
+    cursors = [cursor_bytes(ledger_id, mark_delete=(3, 0)) for ledger_id in (None, 5, 6, 7, 8)]
+    in_node, in_ledger, empty, gone, away = BookieStoredCursors(store, entries, "/ledgers").acknowledged(cursors, {})
+    assert in_node == empty == PositionRanges(Position(LedgerId(3), EntryId(0)))
+    assert in_ledger == PositionRanges(Position(LedgerId(3), EntryId(9)))
+    assert isinstance(gone, Unreadable)
+    assert "ledger 7 is gone" in gone.reason
+    assert isinstance(away, Unreadable)
+    assert NOBODY in away.reason
+    (damaged,) = BookieStoredCursors(store, entries, "/ledgers").acknowledged([b"\xff"], {})
+    assert isinstance(damaged, Unreadable)
