@@ -12,6 +12,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Snaps
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 
 
@@ -90,5 +91,17 @@ class CursorPositions(Protocol):
         Args:
             cursors: the data of cursors' nodes, all of one topic.
             lengths: the entries of each of the topic's ledgers, for ranges over several of them.
+        """
+        ...
+
+
+class LoadedTopics(Protocol):
+    """Which broker has a topic loaded right now."""
+
+    def loaded_by(self, topic: TopicName) -> str | None:
+        """The id of the broker that has loaded the topic (a partition, or a topic without), None when none has.
+
+        Loads nothing. A broker that is still loading the topic is not seen. Raises `TemporaryError` unless every live
+        broker was asked.
         """
         ...

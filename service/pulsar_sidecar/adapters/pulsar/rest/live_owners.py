@@ -49,7 +49,30 @@ class BrokerLiveOwners:
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "live-owners")
 
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
-        wanted = frozenset(topics)
+        loaded = self._loaded(frozenset(topics))
+        found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
+        return dict(found)
+
+    def loaded_by(self, topic: TopicName) -> str | None:
+        """`delayed_delivery.index.ports.LoadedTopics`."""
+        broker = self._loaded(frozenset({topic})).get(topic)
+        return None if broker is None else broker.broker_id
+
+    def owner_url(self, topic: TopicName) -> str | None:
+        boundaries = read_boundaries(self._store, topic.namespace)
+        if boundaries is None:
+            return None
+        path = ownership_path(topic, boundaries)
+        node = self._store.read(path)
+        if node is not None:
+            return owning_url(node.data, topic)
+        brokers = [broker for broker in live_brokers(self._store) if broker.extensible]
+        bundle = path.removeprefix("/namespace/")
+        owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
+        return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
+
+    def _loaded(self, wanted: frozenset[TopicName]) -> Mapping[TopicName, Broker]:
+        """Where those of them are that a broker has loaded."""
         if not wanted:
             return {}
         brokers = live_brokers(self._store)
@@ -64,21 +87,7 @@ class BrokerLiveOwners:
                 break
         if set(brokers) != set(live_brokers(self._store)):
             raise TemporaryError("brokers came or went while they were asked for their topics; try again")
-        found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
-        return dict(found)
-
-    def owner_url(self, topic: TopicName) -> str | None:
-        boundaries = read_boundaries(self._store, topic.namespace)
-        if boundaries is None:
-            return None
-        path = ownership_path(topic, boundaries)
-        node = self._store.read(path)
-        if node is not None:
-            return owning_url(node.data, topic)
-        brokers = [broker for broker in live_brokers(self._store) if broker.extensible]
-        bundle = path.removeprefix("/namespace/")
-        owners = self._in_parallel(lambda broker: (broker, bundle in self._owned(broker)), brokers)
-        return next((broker.web_service_urls[0] for broker, owns in owners if owns), None)
+        return loaded
 
     def _listed(self, broker: Broker) -> frozenset[str]:
         document = self._ask(broker, _LOADED_TOPICS_PATH, {})

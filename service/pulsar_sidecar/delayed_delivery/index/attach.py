@@ -1,0 +1,163 @@
+"""Changes which buckets a subscription's cursor names, while no broker has the topic loaded.
+
+A broker reads the names once, when it loads the topic, and later writes its own copy of the cursor's node over whatever
+is there. So the node is changed by compare-and-set, only while no live broker lists the topic, and both are looked at
+again afterwards. Bundle ownership is never taken: a client that looks the topic up has a broker load it at any moment,
+and `PointerOutcome` says when one did.
+
+Invariants: nothing but the cursor's bucket properties changes; no bucket is named whose ledger is not there, or that
+overlaps another one. What a lost race costs is time, never a message: a broker that does not know a bucket reads the
+backlog instead.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName, encode_cursor
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
+SETTLE_SECONDS: Final = 3.0
+"""A broker that began to load the topic just before the change lists it by then, unless it takes longer to load."""
+
+
+class PointerOutcome(Enum):
+    """What was seen after a change that the metadata store accepted."""
+
+    DONE = "done"
+    """The cursor names what it should, and no broker has loaded the topic."""
+    LOADED_MEANWHILE = "loaded-meanwhile"
+    """The cursor names what it should, but a broker has loaded the topic, perhaps before: unload it once more."""
+    OVERWRITTEN = "overwritten"
+    """A broker that loaded the topic before has written its own copy: the cursor is as if nothing had been changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointerChange:
+    """Which buckets a cursor is to name, and which no longer.
+
+    Attributes:
+        topic: a topic without partitions, or one partition.
+        version: of the cursor's node as it was when the change was decided.
+        attach: the ledgers of closed, complete buckets.
+        detach: by the property's whole name, which need not be well formed, the ledger that it points to.
+    """
+
+    topic: TopicName
+    subscription: str
+    version: NodeVersion
+    attach: Mapping[BucketKey, LedgerId] = field(default_factory=dict)
+    detach: Mapping[str, LedgerId] = field(default_factory=dict)
+
+
+class BucketPointers:
+    """Carries out changes, one at a time."""
+
+    def __init__(self, store: MetadataStore, loaded: LoadedTopics, clock: Clock, ledgers_root: str) -> None:
+        self._store = store
+        self._loaded = loaded
+        self._clock = clock
+        self._root = ledgers_root
+
+    def demand_unloaded(self, topic: TopicName) -> None:
+        """Refuse a topic that a broker has loaded.
+
+        Raises:
+            ConflictError: a broker has it; the text says what to do.
+            TemporaryError: not every broker could be asked.
+        """
+        broker = self._loaded.loaded_by(topic)
+        if broker is not None:
+            raise ConflictError(
+                f"broker {broker} has {topic} loaded and would overwrite its cursors; stop its producers and "
+                f"consumers, run pulsar-admin topics unload {topic}, then repeat this"
+            )
+
+    def change(self, change: PointerChange) -> PointerOutcome:
+        """Change the cursor, unless something is not as it was when the change was decided.
+
+        Raises:
+            ConflictError: the topic is loaded, the cursor has changed, or a bucket to attach does not fit; nothing was
+                changed.
+            NotFoundError: the cursor, or the ledger of a bucket to attach, is gone; nothing was changed.
+            OutcomeUnknownError: it is not known whether the cursor was changed; plan again.
+        """
+        self.demand_unloaded(change.topic)
+        self._demand_ledgers(change.attach.values())
+        path = cursor_path(change.topic.managed_ledger_name, encode_cursor(change.subscription))
+        node = self._store.read(path)
+        if node is None:
+            raise NotFoundError(f"there is no subscription {change.subscription} on {change.topic}")
+        if node.version != change.version:
+            raise ConflictError(
+                f"the cursor of {change.subscription} on {change.topic} has changed since the plan was made; plan again"
+            )
+        data = _changed(node, change)
+        try:
+            self._store.write(path, data, node.version)
+        except NotFoundError as error:
+            raise NotFoundError(f"the subscription {change.subscription} on {change.topic} is gone") from error
+        except OutcomeUnknownError:
+            if not self._names(path, change):
+                raise
+        self._clock.wait_seconds(SETTLE_SECONDS)
+        try:
+            return self._seen(path, change)
+        except SidecarError as error:
+            raise OutcomeUnknownError(
+                f"the cursor of {change.subscription} on {change.topic} was changed, and could not be looked at again "
+                f"({error}); run pulsar-sidecar delayed-index show {change.topic}"
+            ) from error
+
+    def _demand_ledgers(self, wanted: Collection[LedgerId]) -> None:
+        ledgers = list(wanted)
+        nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in ledgers])
+        for ledger_id, node in zip(ledgers, nodes, strict=True):
+            if node is None:
+                raise NotFoundError(f"ledger {ledger_id} of a bucket is gone, so no cursor may name it; plan again")
+
+    def _seen(self, path: str, change: PointerChange) -> PointerOutcome:
+        # The broker first: if none has it now, none that had read the old node can write any more.
+        broker = self._loaded.loaded_by(change.topic)
+        if not self._names(path, change):
+            return PointerOutcome.OVERWRITTEN
+        self._demand_ledgers(change.attach.values())
+        return PointerOutcome.DONE if broker is None else PointerOutcome.LOADED_MEANWHILE
+
+    def _names(self, path: str, change: PointerChange) -> bool:
+        """Whether the cursor now names the buckets as it should."""
+        node = self._store.read(path)
+        named = cursor_references(node.data).buckets if node is not None else {}
+        attached = all(named.get(str(key)) == ledger_id for key, ledger_id in change.attach.items())
+        return attached and not any(named.get(name) == ledger_id for name, ledger_id in change.detach.items())
+
+
+def _changed(node: Node, change: PointerChange) -> bytes:
+    """The cursor's node with the change; `ConflictError` if it does not fit."""
+    named = dict(cursor_references(node.data).buckets)
+    for name, ledger_id in change.detach.items():
+        if named.pop(name, None) != ledger_id:
+            raise ConflictError(f"the cursor does not name ledger {ledger_id} as {name}; plan again")
+    info = decode_exactly(ml.ManagedCursorInfo, unwrap(node.data))
+    kept = [each for each in info.cursorProperties if each.name not in change.detach]
+    del info.cursorProperties[:]
+    info.cursorProperties.extend(kept)
+    keys = [BucketKey.parse(name) for name in named] if change.attach else []
+    for key, ledger_id in sorted(change.attach.items()):
+        overlapped = next((other for other in keys if other.start <= key.end and key.start <= other.end), None)
+        if overlapped is not None:
+            raise ConflictError(f"bucket {key} overlaps {overlapped}, which the cursor names; a broker would drop one")
+        keys.append(key)
+        info.cursorProperties.add(name=str(key), value=str(ledger_id))
+    # Plain, whatever the node was: brokers read both, and compress again when they write.
+    return info.SerializeToString()

@@ -1,0 +1,207 @@
+"""A cursor's buckets are changed only as decided, only while no broker has the topic, and no race is lost silently."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerChange, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
+from tests.fakes.bookkeeper import compressed, cursor_bytes, ledger_metadata_bytes
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+SUBSCRIPTION = "a b/c"
+PATH = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
+THERE = BucketKey(LedgerId(1), LedgerId(3))
+NEW = BucketKey(LedgerId(4), LedgerId(6))
+DANGLING = "#pulsar.internal.delayed.bucket_oddly_named_too"
+
+
+class FakeLoadedTopics:
+    """One answer a call; the last one stays."""
+
+    def __init__(self, *answers: str | Exception | None) -> None:
+        self.answers = list(answers)
+
+    def loaded_by(self, topic: object) -> str | None:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Stage:
+    def __init__(self, *loaded: str | Exception | None, buckets: Mapping[str, int] | None = None) -> None:
+        self.store = FakeMetadataStore()
+        for ledger_id in (31, 46):
+            self.store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes())
+        info = ml.ManagedCursorInfo.FromString(cursor_bytes(buckets=buckets or {str(THERE): 31, DANGLING: 99}))
+        info.individualDeletedMessages.add(
+            lowerEndpoint=ml.NestedPositionInfo(ledgerId=1, entryId=3),
+            upperEndpoint=ml.NestedPositionInfo(ledgerId=1, entryId=5),
+        )
+        info.cursorProperties.add(name="of-the-user", value="kept")
+        self.info = info
+        self.store.put(PATH, info.SerializeToString())
+        self.pointers = BucketPointers(
+            self.store, FakeLoadedTopics(*loaded or (None,)), FakeClock(), DEFAULT_LEDGERS_ROOT
+        )
+
+    @property
+    def version(self) -> NodeVersion:
+        node = self.store.peek(PATH)
+        assert node is not None
+        return node.version
+
+    @property
+    def data(self) -> bytes:
+        node = self.store.peek(PATH)
+        assert node is not None
+        return node.data
+
+    def change(
+        self, attach: Mapping[BucketKey, int] | None = None, detach: Mapping[str, int] | None = None
+    ) -> PointerChange:
+        return PointerChange(
+            TOPIC,
+            SUBSCRIPTION,
+            self.version,
+            {key: LedgerId(id_) for key, id_ in (attach or {}).items()},
+            {name: LedgerId(id_) for name, id_ in (detach or {}).items()},
+        )
+
+    def named(self) -> dict[str, int]:
+        return dict(cursor_references(self.data).buckets)
+
+
+def test_buckets_are_named_and_no_longer_named_and_nothing_else_changes() -> None:
+    stage = Stage(buckets={str(THERE): 31, DANGLING: 99, str(NEW): 98})
+    change = stage.change({NEW: 46}, {DANGLING: 99, str(NEW): 98})
+    assert stage.pointers.change(change) is PointerOutcome.DONE
+    assert stage.named() == {str(THERE): 31, str(NEW): 46}
+    before, after = stage.info, ml.ManagedCursorInfo.FromString(stage.data)
+    assert {each.name: each.value for each in after.cursorProperties if each.name == "of-the-user"} == {
+        "of-the-user": "kept"
+    }
+    for info in (before, after):
+        del info.cursorProperties[:]
+    assert after == before
+
+
+def test_attaching_appends_to_what_the_broker_wrote() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    before = stage.data
+    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.DONE
+    assert stage.data.startswith(before)
+
+
+def test_a_compressed_cursor_is_written_plainly() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    plain = stage.data
+    stage.store.put(PATH, compressed("NONE", plain, plain))
+    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.DONE
+    assert stage.data.startswith(plain)
+
+
+def refused(stage: Stage, change: PointerChange, error: type[Exception], match: str) -> None:
+    before = stage.data
+    with pytest.raises(error, match=match):
+        stage.pointers.change(change)
+    assert stage.data == before
+
+
+def test_a_loaded_topic_is_refused_with_what_to_do() -> None:
+    stage = Stage("broker-1:8080")
+    refused(stage, stage.change({NEW: 46}), ConflictError, "broker-1.*stop its producers.*topics unload")
+
+
+def test_brokers_that_cannot_all_be_asked_change_nothing() -> None:
+    stage = Stage(TemporaryError("a broker does not answer"))
+    refused(stage, stage.change({NEW: 46}), TemporaryError, "does not answer")
+
+
+@pytest.mark.parametrize(
+    ("attach", "detach", "error", "match"),
+    [
+        pytest.param({NEW: 47}, {}, NotFoundError, "ledger 47", id="no such ledger"),
+        pytest.param({BucketKey(LedgerId(3), LedgerId(4)): 46}, {}, ConflictError, "overlaps", id="overlapping"),
+        pytest.param({THERE: 46}, {}, ConflictError, "overlaps", id="the same name"),
+        pytest.param(
+            {NEW: 46, BucketKey(LedgerId(6), LedgerId(7)): 31}, {}, ConflictError, "overlaps", id="each other"
+        ),
+        pytest.param({}, {str(THERE): 32}, ConflictError, "does not name ledger 32", id="another ledger"),
+        pytest.param({}, {str(NEW): 46}, ConflictError, "does not name ledger 46", id="not named"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    attach: Mapping[BucketKey, int], detach: Mapping[str, int], error: type[Exception], match: str
+) -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    refused(stage, stage.change(attach, detach), error, match)
+
+
+def test_a_cursor_that_changed_since_is_refused() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    stage.store.put(PATH, stage.data)
+    refused(stage, change, ConflictError, "plan again")
+
+
+def test_a_write_in_between_is_refused_by_the_store() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    stage.store.before("write", lambda: stage.store.put(PATH, stage.data))
+    with pytest.raises(ConflictError):
+        stage.pointers.change(change)
+    assert stage.named() == {str(THERE): 31}
+
+
+@pytest.mark.parametrize("when", ["before", "at the write"])
+def test_a_subscription_that_goes(when: str) -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    if when == "before":
+        stage.store.remove(PATH)
+    else:
+        stage.store.before("write", lambda: stage.store.remove(PATH))
+    with pytest.raises(NotFoundError):
+        stage.pointers.change(change)
+
+
+def test_a_topic_loaded_at_the_same_moment_is_told() -> None:
+    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31})
+    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
+
+
+def test_a_broker_that_writes_its_own_copy_is_told() -> None:
+    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31})
+    change, old = stage.change({NEW: 46}), stage.data
+    overwrite: Callable[[], object] = lambda: stage.store.put(PATH, old)  # noqa: E731
+    stage.store.before("read", lambda: stage.store.before("read", overwrite, path=PATH), path=PATH)
+    assert stage.pointers.change(change) is PointerOutcome.OVERWRITTEN
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_lost_answer_is_looked_up(applied: bool) -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    stage.store.lose_answer_next("write", applied=applied)
+    if applied:
+        assert stage.pointers.change(change) is PointerOutcome.DONE
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            stage.pointers.change(change)
+
+
+def test_what_cannot_be_looked_at_again_is_not_known() -> None:
+    stage = Stage(None, TemporaryError("a broker does not answer"), buckets={str(THERE): 31})
+    with pytest.raises(OutcomeUnknownError, match=r"was changed.*delayed-index show"):
+        stage.pointers.change(stage.change({NEW: 46}))
+    assert stage.named() == {str(THERE): 31, str(NEW): 46}
