@@ -23,6 +23,7 @@ from tests.benchmarks import (
     leak_watch,
     looks,
     memory,
+    selections,
     visits,
 )
 
@@ -35,6 +36,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     audit,
     entries,
     cancel,
+    selections,
     looks,
     visits,
     changes,

@@ -1,9 +1,8 @@
 """`DelayedDelivery` in memory, for tests of its doors: it cancels whatever it is asked to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.backlog import Preview, Selected, Selection, preview
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -13,8 +12,17 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
+from pulsar_sidecar.delayed_delivery.selecting import (
+    PartitionReading,
+    Preview,
+    SelectedBatch,
+    Selection,
+    batches_of,
+    preview,
+)
 from pulsar_sidecar.delayed_delivery.workflow.service import CancelStatus
-from pulsar_sidecar.model.errors import ConflictError, SidecarError
+from pulsar_sidecar.model.errors import ConflictError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 
@@ -26,6 +34,8 @@ class FakeDelayedDelivery:
     verdicts: tuple[Verdict, ...] = (Verdict("s", CancellationStatus.ACKED),)
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
+    fails_at: int | None = None
+    """A batch of a selection fails when so many messages were cancelled."""
     asked: list[tuple[TopicName, Target, CancelOptions]] = field(default_factory=list)
     new_due_times: list[int | None] = field(default_factory=list)
 
@@ -42,16 +52,19 @@ class FakeDelayedDelivery:
 
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         selection.check()
-        return preview(selection, self._found(topic), 0)
+        reading = self._read(topic)
+        return preview(selection, {topic: reading.rows}, {topic: reading})
 
-    def cancel_selected(
-        self, topic: TopicName, selection: Selection, confirmed_hash: str, options: CancelOptions
-    ) -> Iterator[Outcome]:
+    def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:
         selection.check()
         if confirmed_hash == "stale":
             raise ConflictError("the selection finds other messages now")
-        targets = [Target(one.position, one.deliver_at_ms) for one in self._found(topic)]
-        return iter(self.cancel(topic, targets, options))
+        return list(batches_of(selection, {topic: self._read(topic).rows}, 2))
+
+    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[Outcome]:
+        if self.fails_at == len(self.asked):
+            raise TemporaryError("the brokers are gone")
+        return self.cancel(batch.topic, batch.targets(), options)
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
         self.new_due_times.append(deliver_at_ms)
@@ -61,5 +74,11 @@ class FakeDelayedDelivery:
     def cancelling_status(self) -> CancelStatus:
         return CancelStatus(True, True, 3, True, None)
 
-    def _found(self, topic: TopicName) -> list[Selected]:
-        return [Selected(topic, Position(LedgerId(7), EntryId(n)), 1_800_000_000_000 + n, "k") for n in range(3)]
+    def _read(self, topic: TopicName) -> PartitionReading:
+        reading = PartitionReading(topic)
+        answers: dict[Position, EntryAnswer] = {
+            Position(LedgerId(7), EntryId(n)): EntryFacts(1_800_000_000_000 + n, 1_700_000_000_000, key="k")
+            for n in range(3)
+        }
+        reading.learn(Selection(key="k"), answers)
+        return reading

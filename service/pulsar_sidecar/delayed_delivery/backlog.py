@@ -1,20 +1,17 @@
-"""What waits in a topic's backlog: counted by due time, or selected by what it is in order to be cancelled.
+"""What waits in a topic's backlog, counted by due time.
 
 Invariants: every entry of a page is counted once for each subscription that has not acknowledged it, as exactly one of
-delayed, due, undelayed and unreadable; a chunked message counts with its last chunk. Two runs with the same selection
-give the same hash, by which a caller confirms a preview, exactly when they found the same messages.
+delayed, due, undelayed and unreadable; a chunked message counts with its last chunk.
 """
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -22,10 +19,8 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionType, TopicInternalStats
 
-MAX_SAMPLE: Final = 20
 BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
 _READ_AT_ONCE: Final = 10_000
-_SELECT_AT_ONCE: Final = 5_000
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
 
 
@@ -70,137 +65,9 @@ def entries_beyond(state: TopicInternalStats, position: Position) -> int:
     return later + max(0, state.ledgers.get(position.ledger_id, 0) - 1 - position.entry_id)
 
 
-def _is_earlier_chunk(facts: EntryFacts) -> bool:
+def is_earlier_chunk(facts: EntryFacts) -> bool:
+    """Whether it is a part of a chunked message and not the last one, with which the message counts."""
     return facts.chunk is not None and facts.chunk.chunk_id != facts.chunk.total - 1
-
-
-# --- selecting -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What the messages must be; None and empty demand nothing.
-
-    Attributes:
-        due_from_ms: the earliest due time, included.
-        due_to_ms: the latest due time, excluded.
-        published_before_ms: only messages published before it, so that a selection does not grow.
-        properties: all of these, with these values.
-        subscriptions: where; empty for every Shared and Key_Shared subscription.
-    """
-
-    due_from_ms: int | None = None
-    due_to_ms: int | None = None
-    published_before_ms: int | None = None
-    key: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
-    subscriptions: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Whether it selects anything less than everything.
-
-        Raises:
-            InvalidInputError: it names nothing, or an empty range.
-        """
-        if self.due_from_ms is None and self.due_to_ms is None and self.key is None and not self.properties:
-            raise InvalidInputError("a selection needs at least one of dueFrom, dueTo, key and properties")
-        if self.due_from_ms is not None and self.due_to_ms is not None and self.due_from_ms >= self.due_to_ms:
-            raise InvalidInputError("dueFrom is not before dueTo, so nothing can match")
-
-    def matches(self, facts: EntryFacts, now_ms: int) -> bool:
-        """Whether a message that waits is meant."""
-        due_ms = facts.deliver_at_ms
-        return (
-            due_ms is not None
-            and due_ms > now_ms
-            and (self.due_from_ms is None or due_ms >= self.due_from_ms)
-            and (self.due_to_ms is None or due_ms < self.due_to_ms)
-            and (self.published_before_ms is None or facts.publish_time_ms < self.published_before_ms)
-            and (self.key is None or facts.key == self.key)
-            and all(facts.properties.get(name) == value for name, value in self.properties.items())
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """One message that a selection found."""
-
-    topic: TopicName
-    position: Position
-    deliver_at_ms: int
-    key: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What a selection would cancel.
-
-    Attributes:
-        selection: made exact, so that it finds the same messages again.
-        hash: of all messages found; a caller repeats it to confirm.
-        sample: the first of them by due time.
-        unreadable: entries that could not be read, and so are not among them.
-    """
-
-    selection: Selection
-    count: int
-    hash: str
-    first_due_ms: int | None
-    last_due_ms: int | None
-    sample: tuple[Selected, ...]
-    unreadable: int
-
-
-def find_selected(
-    topics: Topics, entries: DelayedEntries, topic: TopicName, selection: Selection, now_ms: int
-) -> tuple[list[Selected], int]:
-    """The messages that wait and are meant, and how many entries could not be read."""
-    found: list[Selected] = []
-    unreadable = 0
-    for place in places_of(topics, topic):
-        subscriptions = topics.subscriptions(place)
-        state = topics.state(place)
-        chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
-        cursors = [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
-        waiting = waiting_positions(state, cursors)
-        while portion := list(islice(waiting, _SELECT_AT_ONCE)):
-            answers = entries.read(place, portion)
-            unreadable += sum(isinstance(answer, Unreadable) for answer in answers.values())
-            found += select(place, selection, answers, now_ms)
-    return found, unreadable
-
-
-def select(
-    topic: TopicName, selection: Selection, answers: Mapping[Position, EntryAnswer], now_ms: int
-) -> list[Selected]:
-    """Those of the entries that the selection means, in order; of a chunked message only its last chunk."""
-    found = []
-    for position in sorted(answers):
-        facts = answers[position]
-        if not isinstance(facts, EntryFacts) or facts.marker or not selection.matches(facts, now_ms):
-            continue
-        if not _is_earlier_chunk(facts):
-            assert facts.deliver_at_ms is not None
-            found.append(Selected(topic, position, facts.deliver_at_ms, facts.key))
-    return found
-
-
-def preview(selection: Selection, found: Iterable[Selected], unreadable: int) -> Preview:
-    """What a caller is shown, and the hash that stands for exactly these messages."""
-    ordered = sorted(found, key=lambda one: (one.deliver_at_ms, str(one.topic), one.position))
-    digest = hashlib.sha256()
-    for one in ordered:
-        digest.update(f"{one.topic}|{one.position}|{one.deliver_at_ms}\n".encode())
-    digest.update("|".join(sorted(selection.subscriptions)).encode())
-    return Preview(
-        selection=selection,
-        count=len(ordered),
-        hash=digest.hexdigest()[:32],
-        first_due_ms=ordered[0].deliver_at_ms if ordered else None,
-        last_due_ms=ordered[-1].deliver_at_ms if ordered else None,
-        sample=tuple(ordered[:MAX_SAMPLE]),
-        unreadable=unreadable,
-    )
 
 
 # --- counting ------------------------------------------------------------------------------------------------------
@@ -242,7 +109,7 @@ class Waiting:
         if not isinstance(answer, EntryFacts):
             self.unreadable += 1
             return
-        if answer.marker or _is_earlier_chunk(answer):
+        if answer.marker or is_earlier_chunk(answer):
             return
         messages = answer.messages_in_batch or 1
         if answer.deliver_at_ms is None:

@@ -246,6 +246,18 @@ def test_a_selection_is_previewed_and_confirmed(server: Served, fake: FakeDelaye
     assert stale.status == 409
 
 
+def test_a_batch_of_a_selection_that_fails_says_so_and_the_others_go_on(
+    server: Served, fake: FakeDelayedDelivery
+) -> None:
+    fake.fails_at = 0
+    answer = server.ask("POST", f"{TOPIC}/delayedMessages/cancel", {"key": "k", "hash": "x"})
+    found = [json.loads(line) for line in answer.body.splitlines()]
+    assert [one["line"] for one in found] == [1, 2, 3]
+    causes = [one["verdicts"][0]["cause"] for one in found if not one["cancelled"]]
+    assert causes
+    assert set(causes) == {"broker"}
+
+
 @pytest.mark.parametrize("selection", [{}, {"dueFrom": 5, "dueTo": 5}, {"dueFrom": -1}])
 def test_a_selection_of_everything_or_nothing_is_400(server: Served, selection: dict[str, int]) -> None:
     assert server.ask("POST", f"{TOPIC}/delayedMessages/preview", selection).status == 400

@@ -1,22 +1,23 @@
-"""Ranges, records, selections and chunks: the pure parts of cancelling."""
+"""Ranges, records and chunks: the pure parts of cancelling."""
 
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.backlog import Selection, preview, select, waiting_positions
+from pulsar_sidecar.delayed_delivery.backlog import waiting_positions
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
 from pulsar_sidecar.delayed_delivery.cancel.plan import added_ranges, chunk_candidates, chunks_of, runs, without_room
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
-from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts, Unreadable
-from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
-from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
+from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
-from tests.fakes.delayed_messages import TOPIC, at
+from tests.fakes.delayed_messages import LEDGER, TOPIC, at
 from tests.fakes.positions import with_positions
 
 NOW = 1_700_000_000_000
@@ -131,57 +132,7 @@ def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[CancellationS
         ]
 
 
-# --- selections ----------------------------------------------------------------------------------------------------
-
-
-def waiting(entry: int, due_ms: int = NOW + 60_000, **facts: object) -> tuple[Position, EntryFacts]:
-    return at(entry), EntryFacts(deliver_at_ms=due_ms, publish_time_ms=NOW)._replace(**facts)  # type: ignore[arg-type]
-
-
-def found(selection: Selection, *answers: tuple[Position, EntryFacts]) -> list[int]:
-    return [one.position.entry_id for one in select(TOPIC, selection, dict(answers), NOW)]
-
-
-def test_a_selection_by_due_time_key_and_properties() -> None:
-    answers = [
-        waiting(0, NOW + 10),
-        waiting(1, NOW + 20, key="k"),
-        waiting(2, NOW + 30, key="k", properties={"a": "1", "b": "2"}),
-        waiting(3, NOW - 1, key="k"),
-        waiting(4, NOW + 40, key="k", publish_time_ms=NOW + 9),
-        (at(5), EntryFacts(deliver_at_ms=None, publish_time_ms=NOW, key="k")),
-    ]
-    assert found(Selection(due_from_ms=NOW + 10, due_to_ms=NOW + 30), *answers) == [0, 1]
-    assert found(Selection(key="k"), *answers) == [1, 2, 4]
-    assert found(Selection(key="k", published_before_ms=NOW + 5), *answers) == [1, 2]
-    assert found(Selection(properties={"a": "1"}), *answers) == [2]
-    assert found(Selection(properties={"a": "1", "b": "3"}), *answers) == []
-
-
-def test_of_a_chunked_message_only_the_last_chunk_is_selected() -> None:
-    answers = [waiting(index, chunk=Chunk("u", index, 3), key="k") for index in range(3)]
-    assert found(Selection(key="k"), *answers) == [2]
-    assert select(TOPIC, Selection(key="k"), {at(0): Unreadable("x")}, NOW) == []
-
-
-def test_the_hash_stands_for_exactly_the_messages() -> None:
-    one, two = waiting(0, key="k"), waiting(1, key="k")
-    selection = Selection(key="k")
-
-    def hash_of(*answers: tuple[Position, EntryFacts]) -> str:
-        return preview(selection, select(TOPIC, selection, dict(answers), NOW), 0).hash
-
-    assert hash_of(one, two) == hash_of(two, one)
-    assert len({hash_of(one, two), hash_of(one), hash_of(two), hash_of()}) == 4
-    assert (
-        hash_of(one)
-        != preview(replace(selection, subscriptions=("s",)), select(TOPIC, selection, dict([one]), NOW), 0).hash
-    )
-
-
-def test_a_selection_of_everything_is_refused() -> None:
-    with pytest.raises(InvalidInputError):
-        Selection(published_before_ms=5).check()
+# --- what waits ---------------------------------------------------------------------------------------------------
 
 
 def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
@@ -191,6 +142,16 @@ def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
     assert list(waiting_positions(state, [cursor])) == [at(1, 5), at(0, 6), at(1, 6)]
     assert list(waiting_positions(state, [cursor, other])) == [at(0, 5), at(1, 5), at(0, 6), at(1, 6)]
     assert list(waiting_positions(state, [])) == []
+
+
+@given(acked=st.lists(entries, min_size=1, max_size=3), mark=st.integers(-1, 10), length=st.integers(0, 45))
+def test_what_waits_is_the_same_in_columns(acked: list[set[int]], mark: int, length: int) -> None:
+    cursors = [ranges_of(one, mark + number) for number, one in enumerate(acked)]
+    state = TopicInternalStats({LEDGER: length, LedgerId(LEDGER + 1): 2}, at(1, LEDGER + 1))
+    found = waiting_entries(state, cursors)
+    assert [Position(ledger, EntryId(entry)) for ledger, bits in found.items() for entry in bits] == list(
+        waiting_positions(state, cursors)
+    )
 
 
 # --- chunks --------------------------------------------------------------------------------------------------------

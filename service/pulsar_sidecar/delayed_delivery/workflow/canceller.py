@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
     KnownCancellation,
@@ -65,6 +67,7 @@ _ASK_TO_DEFER = "ask again with defer=true to have it acknowledged when there is
 _DEFERRED = "in the log; acknowledged as soon as there is room"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
+_NOTHING_KNOWN: Final[Mapping[Position, EntryFacts]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -84,8 +87,20 @@ class Canceller:
         """Let the threads go."""
         self._looks.shutdown(wait=False, cancel_futures=True)
 
-    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+    def cancel(
+        self,
+        topic: TopicName,
+        targets: Sequence[Target],
+        options: CancelOptions,
+        known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN,
+    ) -> list[Outcome]:
         """One outcome for each target, in order.
+
+        Args:
+            topic: without partitions, or one partition.
+            targets: the messages.
+            options: how.
+            known: entries that were read out of the topic before, and so are not read again while it has their ledger.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -94,7 +109,7 @@ class Canceller:
         """
         self.store.await_log(self.configuration.log_patience_ms)
         began_ms = self.ports.clock.now_ms()
-        snapshot = self._look(topic, targets)
+        snapshot = self._look(topic, targets, known)
         planned = self._explained(targets, snapshot, options)
         for subscription, wanted in planned.wanted.items():
             self._carry_out(snapshot, subscription, wanted, options)
@@ -121,7 +136,9 @@ class Canceller:
                 return snapshot, refused(Cause.ACK_STATE_FULL, _NO_ROOM, name)
         return snapshot, next(iter(planned.wanted.values()))[0].cancellation
 
-    def _look(self, topic: TopicName, targets: Sequence[Target]) -> TopicSnapshot:
+    def _look(
+        self, topic: TopicName, targets: Sequence[Target], known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN
+    ) -> TopicSnapshot:
         """Everything a decision needs; each cursor is read for this request."""
         topics = self.ports.topics
         age_seconds = 0.0 if _may_be_near(targets, self.ports.brokers_now_ms()) else TYPES_SECONDS
@@ -129,14 +146,16 @@ class Canceller:
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
         where_seconds = _WHERE_SECONDS if age_seconds else 0.0
-        found = self.ports.entries.read(topic, {target.position for target in targets}, max_age_seconds=where_seconds)
+        found: dict[Position, EntryAnswer] = {**known}
+        if unread := {target.position for target in targets} - known.keys():
+            found |= self.ports.entries.read(topic, unread, max_age_seconds=where_seconds)
         state = states.result()
         if age_seconds and not _names_the_same(subscriptions, state):
             subscriptions, state = topics.subscriptions(topic), topics.state(topic)
         dropped = {position.ledger_id for position in found} - state.ledgers.keys()
-        if where_seconds and dropped:
+        if (where_seconds or known) and dropped:
             again = {position for position in found if position.ledger_id in dropped}
-            found = {**found, **self.ports.entries.read(topic, again)}
+            found |= self.ports.entries.read(topic, again)
         chunks = self._chunks(topic, found)
         return TopicSnapshot(topic, subscriptions, state, policy, found, chunks, self.ports.brokers_now_ms())
 

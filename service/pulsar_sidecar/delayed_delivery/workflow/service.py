@@ -5,7 +5,7 @@ One loop follows the log; the other one reconciles cursors with it, on the one s
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,7 +13,6 @@ from typing import Final
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.backlog import Preview, Selection, find_selected, preview
 from pulsar_sidecar.delayed_delivery.cancel.plan import not_found
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
@@ -28,8 +27,19 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
 )
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
+from pulsar_sidecar.delayed_delivery.selecting import (
+    Preview,
+    Reading,
+    SelectedBatch,
+    Selection,
+    batches_of,
+    find_selected,
+    hash_of,
+    preview,
+)
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
+from pulsar_sidecar.delayed_delivery.workflow.kept_readings import KeptReadings
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.model.errors import (
@@ -109,6 +119,7 @@ class DelayedDelivery:
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
+        self._readings = KeptReadings()
         self._leadership = Leadership(ports.metadata, name)
         self._leading = False
         self._last_error: str | None = None
@@ -315,36 +326,37 @@ class DelayedDelivery:
             due_from_ms=max(selection.due_from_ms or 0, now_ms + _SAFE_LEAD_MS),
             published_before_ms=min(selection.published_before_ms or now_ms, now_ms),
         )
-        found, unreadable = find_selected(self._ports.topics, self._ports.entries, topic, exact, now_ms)
-        return preview(exact, found, unreadable)
+        reading: Reading = {}
+        found = find_selected(self._ports.topics, self._ports.entries, topic, exact, reading, now_ms)
+        shown = preview(exact, found, reading)
+        self._readings.keep(topic, shown, reading)
+        return shown
 
-    def cancel_selected(
-        self, topic: TopicName, selection: Selection, confirmed_hash: str, options: CancelOptions
-    ) -> Iterator[Outcome]:
-        """Cancel exactly what was previewed.
+    def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:
+        """Exactly what was previewed, in batches for `cancel_batch`; nothing is changed yet.
 
         Raises:
             ConflictError: the selection finds other messages now.
         """
         self._check_enabled()
         selection.check()
+        reading = self._readings.take(topic, selection, confirmed_hash)
         now_ms = self._ports.brokers_now_ms()
-        found, unreadable = find_selected(self._ports.topics, self._ports.entries, topic, selection, now_ms)
-        again = preview(selection, found, unreadable)
-        if again.hash != confirmed_hash:
+        found = find_selected(self._ports.topics, self._ports.entries, topic, selection, reading, now_ms)
+        if hash_of(selection, found) != confirmed_hash:
+            count = sum(map(len, found.values()))
             raise ConflictError(
-                f"the selection finds {again.count} messages now, and not the ones that were previewed (some came due, "
+                f"the selection finds {count} messages now, and not the ones that were previewed (some came due, "
                 "or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
             )
-        by_topic: defaultdict[TopicName, list[Target]] = defaultdict(list)
-        for one in found:
-            by_topic[one.topic].append(Target(one.position, one.deliver_at_ms, None, selection.subscriptions))
-        return (
-            outcome
-            for place, targets in by_topic.items()
-            for begin in range(0, len(targets), _BATCH)
-            for outcome in self._cancel_batch(place, targets[begin : begin + _BATCH], options)
-        )
+        return list(batches_of(selection, found, _BATCH))
+
+    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[Outcome]:
+        """One outcome for each message, in order; everything is checked as ever, but no entry is read again.
+
+        Raises as `cancel`.
+        """
+        return self._canceller.cancel(batch.topic, batch.targets(), options, batch.known())
 
     # --- again -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ carried out says so in its own line, because the answer's status was sent long b
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import orjson
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from pulsar_sidecar.api.rooms.delayed_delivery.schemas import CancelLine
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Outcome, Target, Verdict
+from pulsar_sidecar.delayed_delivery.selecting import SelectedBatch
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError
 
 LINES_AT_ONCE: Final = 5_000
@@ -27,6 +29,7 @@ _MAX_PROBLEM: Final = 200
 MEDIA_TYPE: Final = "application/x-ndjson"
 
 Cancel = Callable[[Sequence[Target]], list[Outcome]]
+_Work = Callable[[], bytes]
 
 
 class LinesResponse(StreamingResponse):
@@ -48,23 +51,42 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
         InvalidInputError: there are none.
     """
     batches = _batches(chunks)
-    first: list[bytes] = await anext(batches, [])
-    if not any(line.strip() for line in first):
+    lines: list[bytes] = await anext(batches, [])
+    if not any(line.strip() for line in lines):
         raise InvalidInputError("the body has no lines; write one JSON object a line, with ledgerId and entryId")
-    return _verdicts_of(first, batches, cancel)
+
+    async def works() -> AsyncIterator[_Work]:
+        first, batch = 1, lines
+        while batch:
+            yield partial(_batch, batch, first, cancel)
+            first += len(batch)
+            batch = await anext(batches, [])
+
+    return _in_order(works())
 
 
-async def _verdicts_of(lines: list[bytes], batches: AsyncIterator[list[bytes]], cancel: Cancel) -> AsyncIterator[bytes]:
+def selected_carried_out(
+    batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[Outcome]]
+) -> AsyncIterator[bytes]:
+    """The verdicts on what a selection found, one line each; they leave by batches."""
+
+    async def works() -> AsyncIterator[_Work]:
+        first = 1
+        for batch in batches:
+            yield partial(_selected, batch, first, cancel)
+            first += len(batch)
+
+    return _in_order(works())
+
+
+async def _in_order(works: AsyncIterator[_Work]) -> AsyncIterator[bytes]:
     """A few batches are on their way at a time."""
     running: deque[asyncio.Task[bytes]] = deque()
-    first = 1
     try:
-        while lines:
-            running.append(asyncio.create_task(run_in_threadpool(_batch, lines, first, cancel)))
-            first += len(lines)
+        async for work in works:
+            running.append(asyncio.create_task(run_in_threadpool(work)))
             if len(running) >= BATCHES_AT_ONCE:
                 yield await running.popleft()
-            lines = await anext(batches, [])
         while running:
             yield await running.popleft()
     finally:
@@ -102,9 +124,15 @@ def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
             indexes.append(index)
         except InvalidInputError as error:
             verdicts[index] = _bad_line(first + index, CancellationStatus.REFUSED, Cause.INVALID, error)
-    for index, verdict in zip(indexes, _verdicts(targets, [first + index for index in indexes], cancel), strict=True):
+    numbers = [first + index for index in indexes]
+    for index, verdict in zip(indexes, _verdicts(numbers, lambda: cancel(targets)), strict=True):
         verdicts[index] = verdict
     return b"".join(verdicts)
+
+
+def _selected(batch: SelectedBatch, first: int, cancel: Callable[[SelectedBatch], list[Outcome]]) -> bytes:
+    numbers = range(first, first + len(batch))
+    return b"".join(_verdicts(numbers, lambda: cancel(batch)))
 
 
 def _target(line: bytes) -> Target:
@@ -118,11 +146,11 @@ def _target(line: bytes) -> Target:
         raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
 
 
-def _verdicts(targets: Sequence[Target], numbers: Sequence[int], cancel: Cancel) -> list[bytes]:
-    if not targets:
+def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[Outcome]]) -> list[bytes]:
+    if not numbers:
         return []
     try:
-        outcomes = cancel(targets)
+        outcomes = cancel()
     except NotFoundError as error:
         return [_bad_line(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
     except SidecarError as error:

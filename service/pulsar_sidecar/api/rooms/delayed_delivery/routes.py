@@ -3,7 +3,7 @@
 Paths and parameters are the PIP's, so that a client only changes the host.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
@@ -12,7 +12,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
 from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Topic, decode_segment, v1_topic
-from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE, LinesResponse, carried_out, outcome_line
+from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import (
+    MEDIA_TYPE,
+    LinesResponse,
+    carried_out,
+    selected_carried_out,
+)
 from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
     BulkParameters,
     CancellationAnswer,
@@ -221,18 +226,8 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         409: the selection finds other messages now; nothing was cancelled.
         """
         options = CancelOptions(defer=payload.defer, requested_by=request.state.role)
-        outcomes = await run_in_threadpool(service.cancel_selected, topic, payload.selection(), payload.hash, options)
-
-        async def lines() -> AsyncIterator[bytes]:
-            number = 0
-            while True:
-                outcome = await run_in_threadpool(next, outcomes, None)
-                if outcome is None:
-                    return
-                number += 1
-                yield outcome_line(outcome, number)
-
-        return LinesResponse(lines())
+        batches = await run_in_threadpool(service.confirm_selected, topic, payload.selection(), payload.hash)
+        return LinesResponse(selected_carried_out(batches, lambda batch: service.cancel_batch(batch, options)))
 
 
 def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:

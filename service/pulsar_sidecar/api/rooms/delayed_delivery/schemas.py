@@ -12,8 +12,8 @@ from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.schemas import Answer, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.api.schemas import Request as Payload
-from pulsar_sidecar.delayed_delivery.backlog import Selection
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target, check_deliver_at, check_subscription_name
+from pulsar_sidecar.delayed_delivery.selecting import Selection
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api

@@ -1,0 +1,194 @@
+"""Selections: what they mean, the hash that confirms them, and that each entry is read once."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome
+from pulsar_sidecar.delayed_delivery.ports import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
+from pulsar_sidecar.delayed_delivery.workflow import kept_readings
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.delayed_messages import LEDGER, TOPIC, FakeCluster, FakeSidecar, at
+
+NOW = 1_700_000_000_000
+KEY = Selection(key="k")
+
+
+def waiting(entry: int, due_ms: int = NOW + 60_000, **facts: object) -> tuple[Position, EntryFacts]:
+    return at(entry), EntryFacts(deliver_at_ms=due_ms, publish_time_ms=NOW)._replace(**facts)  # type: ignore[arg-type]
+
+
+def reading_of(selection: Selection, *answers: tuple[Position, EntryAnswer]) -> PartitionReading:
+    reading = PartitionReading(TOPIC)
+    reading.learn(selection, dict(answers))
+    return reading
+
+
+def found(selection: Selection, *answers: tuple[Position, EntryAnswer]) -> list[int]:
+    reading = reading_of(selection, *answers)
+    return reading.found(reading.read, NOW)["entry"].tolist()  # type: ignore[no-any-return]
+
+
+def test_a_selection_by_due_time_key_and_properties() -> None:
+    answers = [
+        waiting(0, NOW + 10),
+        waiting(1, NOW + 20, key="k"),
+        waiting(2, NOW + 30, key="k", properties={"a": "1", "b": "2"}),
+        waiting(3, NOW - 1, key="k"),
+        waiting(4, NOW + 40, key="k", publish_time_ms=NOW + 9),
+        (at(5), EntryFacts(deliver_at_ms=None, publish_time_ms=NOW, key="k")),
+    ]
+    assert found(Selection(due_from_ms=NOW + 10, due_to_ms=NOW + 30), *answers) == [0, 1]
+    assert found(KEY, *answers) == [1, 2, 4]
+    assert found(Selection(key="k", published_before_ms=NOW + 5), *answers) == [1, 2]
+    assert found(Selection(properties={"a": "1"}), *answers) == [2]
+    assert found(Selection(properties={"a": "1", "b": "3"}), *answers) == []
+
+
+def test_of_a_chunked_message_only_the_last_chunk_is_selected() -> None:
+    assert found(KEY, *(waiting(index, chunk=Chunk("u", index, 3), key="k") for index in range(3))) == [2]
+
+
+def test_what_has_no_facts_is_read_again() -> None:
+    reading = reading_of(KEY, (at(0), Unreadable("x")), (at(1), Absent()), waiting(2))
+    assert (reading.unreadable, {ledger: list(bits) for ledger, bits in reading.read.items()}) == (1, {LEDGER: [2]})
+
+
+def test_the_hash_stands_for_exactly_the_messages() -> None:
+    one, two = waiting(0, key="k"), waiting(1, key="k")
+
+    def of(*answers: tuple[Position, EntryFacts], selection: Selection = KEY) -> str:
+        return hash_of(selection, {TOPIC: reading_of(KEY, *answers).rows})
+
+    later = waiting(1, NOW + 60_001, key="k")
+    assert of(one, two) == of(two, one)
+    assert len({of(one, two), of(one), of(two), of(), of(one, later)}) == 5
+    assert of(one) != of(one, selection=replace(KEY, subscriptions=("s",)))
+
+
+def test_a_selection_of_everything_is_refused() -> None:
+    with pytest.raises(InvalidInputError):
+        Selection(published_before_ms=5).check()
+
+
+# --- preview, confirmation and cancelling --------------------------------------------------------------------------
+
+
+class CountingCluster(FakeCluster):
+    """Counts how often each entry is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: Counter[Position] = Counter()
+        self.subscribe()
+
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        self.reads.update(positions)
+        return FakeCluster.read(self, topic, positions, max_age_seconds=max_age_seconds)
+
+
+@pytest.fixture
+def cluster() -> CountingCluster:
+    return CountingCluster()
+
+
+@pytest.fixture
+def sidecar(cluster: CountingCluster) -> FakeSidecar:
+    return FakeSidecar(cluster)
+
+
+def cancel_previewed(sidecar: FakeSidecar, shown: Preview) -> list[Outcome]:
+    batches = sidecar.room.confirm_selected(TOPIC, shown.selection, shown.hash)
+    return [outcome for batch in batches for outcome in sidecar.room.cancel_batch(batch, CancelOptions())]
+
+
+def test_an_entry_is_read_once_from_preview_to_cancellation(cluster: CountingCluster, sidecar: FakeSidecar) -> None:
+    meant = [*cluster.publish(3, key="k"), *cluster.publish(2, key="k", due_in_ms=90_000)]
+    cluster.publish(4, key="other")
+    cluster.clock.advance_ms(1)
+    shown = sidecar.room.preview(TOPIC, KEY)
+    assert (shown.count, shown.sample[-1].key, shown.sample[-1].position) == (5, "k", meant[-1])
+    assert (shown.first_due_ms, shown.last_due_ms) == tuple(shown.sample[n].deliver_at_ms for n in (0, -1))
+    done = cancel_previewed(sidecar, shown)
+    assert [(one.target.position, one.cancelled) for one in done] == [(position, True) for position in meant]
+    assert cluster.subscriptions_["s"].by_sidecar == set(meant)
+    assert set(cluster.reads.values()) == {1}
+
+
+@pytest.mark.parametrize("change", ["another selection", "kept no more"])
+def test_what_was_read_for_something_else_is_read_again(
+    cluster: CountingCluster, sidecar: FakeSidecar, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.publish(2, key="k", properties={"a": "1"})
+    cluster.publish(1, key="other", properties={"a": "1"})
+    cluster.clock.advance_ms(1)
+    if change == "kept no more":
+        monkeypatch.setattr(kept_readings, "_MOST_ROWS", 1)
+    shown = sidecar.room.preview(TOPIC, KEY)
+    if change == "another selection":
+        # It finds one message more, which the first one has read and not kept.
+        with pytest.raises(ConflictError):
+            cancel_previewed(
+                sidecar, replace(shown, selection=replace(shown.selection, key=None, properties={"a": "1"}))
+            )
+    else:
+        assert len(cancel_previewed(sidecar, shown)) == 2
+    assert set(cluster.reads.values()) == {2}
+
+
+@pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
+def test_what_changed_since_the_preview_is_found_before_anything_is_cancelled(
+    cluster: CountingCluster, sidecar: FakeSidecar, change: str
+) -> None:
+    one, _ = cluster.publish(2, key="k")
+    cluster.clock.advance_ms(1)
+    shown = sidecar.room.preview(TOPIC, KEY)
+    if change == "acknowledged":
+        cluster.subscriptions_["s"].acked.add(one)
+    elif change == "dropped":
+        cluster.dropped = True
+    else:
+        cluster.clock.advance_ms(60_000)
+    with pytest.raises(ConflictError):
+        cancel_previewed(sidecar, shown)
+    assert cluster.subscriptions_["s"].by_sidecar == set()
+
+
+@pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
+def test_what_changed_since_the_confirmation_is_found_before_it_is_acknowledged(
+    cluster: CountingCluster, sidecar: FakeSidecar, change: str
+) -> None:
+    one, _ = cluster.publish(2, key="k")
+    cluster.clock.advance_ms(1)
+    shown = sidecar.room.preview(TOPIC, KEY)
+    (batch,) = sidecar.room.confirm_selected(TOPIC, shown.selection, shown.hash)
+    if change == "acknowledged":
+        cluster.subscriptions_["s"].acked.add(one)
+    elif change == "dropped":
+        cluster.dropped = True
+    else:
+        cluster.clock.advance_ms(60_000)
+    first, other = sidecar.room.cancel_batch(batch, CancelOptions())
+    expected = {"acknowledged": Cause.ACKED_BEFORE, "dropped": Cause.NO_ENTRY, "came due": Cause.DUE}[change]
+    assert first.verdicts[0].cause is expected
+    assert other.cancelled is (change == "acknowledged")
+    assert one not in cluster.subscriptions_["s"].by_sidecar
+
+
+@pytest.mark.parametrize("facts", [{"messages_in_batch": 3}, {"transaction": True}])
+def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
+    cluster: CountingCluster, sidecar: FakeSidecar, facts: dict[str, object]
+) -> None:
+    (position,) = cluster.publish(1, key="k", **facts)
+    cluster.clock.advance_ms(1)
+    (outcome,) = cancel_previewed(sidecar, sidecar.room.preview(TOPIC, KEY))
+    assert not outcome.cancelled
+    assert cluster.reads[position] == 2
+    assert cluster.subscriptions_["s"].by_sidecar == set()
