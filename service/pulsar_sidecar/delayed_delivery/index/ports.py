@@ -105,3 +105,16 @@ class LoadedTopics(Protocol):
         broker was asked.
         """
         ...
+
+
+class BucketProperties(Protocol):
+    """The properties of the cursor, of which those named by a `BucketKey` point to buckets' ledgers."""
+
+    def get(self) -> Mapping[str, str]:
+        """All of them, in the cursor's own order."""
+
+    def put(self, name: str, value: str) -> None:
+        """Set one; returns when it is durable."""
+
+    def remove(self, name: str) -> None:
+        """Take one away; one that is gone already is no error."""

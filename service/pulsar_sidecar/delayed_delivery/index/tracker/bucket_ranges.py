@@ -1,0 +1,95 @@
+"""Which bucket covers a ledger: Guava's ``TreeRangeMap``, as far as Java's tracker uses it.
+
+A new range cuts what it overlaps: ranges within it vanish, others lose a part or are split in two. What is left of a
+range is open where it was cut, so it equals no bucket's own range any more and is not removed by it.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
+
+
+class CutRange(NamedTuple):
+    """Between two cuts: ``2 * n`` is just below ledger n, ``2 * n + 1`` just above it."""
+
+    lower: int
+    upper: int
+
+    @classmethod
+    def closed(cls, key: BucketKey) -> "CutRange":
+        """From the first to the last ledger, both included."""
+        return cls(2 * key.start, 2 * key.end + 1)
+
+
+class BucketRanges:
+    """Buckets by range, ascending; a bucket is in as often as its range was split."""
+
+    def __init__(self) -> None:
+        self._ranges: list[CutRange] = []
+        self._buckets: list[ImmutableBucket] = []
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __iter__(self) -> Iterator[ImmutableBucket]:
+        return iter(tuple(self._buckets))
+
+    def items(self) -> list[tuple[CutRange, ImmutableBucket]]:
+        """Ranges and their buckets, ascending."""
+        return list(zip(self._ranges, self._buckets, strict=True))
+
+    def find(self, ledger_id: int) -> ImmutableBucket | None:
+        """The bucket that covers a ledger."""
+        at = bisect_right(self._ranges, (2 * ledger_id, _BEYOND)) - 1
+        return self._buckets[at] if at >= 0 and self._ranges[at].upper > 2 * ledger_id else None
+
+    def last_ledger_id(self) -> int:
+        """The last one that is covered; -1 when none is."""
+        return max(((each.upper - 1) // 2 for each in self._ranges[-1:]), default=-1)
+
+    def overlapping(self, key: BucketKey) -> list[tuple[CutRange, ImmutableBucket]]:
+        """What a range has in common with those that are in, piece by piece."""
+        wanted = CutRange.closed(key)
+        return [
+            (CutRange(max(held.lower, wanted.lower), min(held.upper, wanted.upper)), bucket)
+            for held, bucket in self.items()
+            if held.lower < wanted.upper and wanted.lower < held.upper
+        ]
+
+    def put(self, key: BucketKey, bucket: ImmutableBucket) -> None:
+        """Cut the range out of those that are in, and put it in."""
+        new = CutRange.closed(key)
+        kept: list[tuple[CutRange, ImmutableBucket]] = [(new, bucket)]
+        for held, other in self.items():
+            pieces = (
+                CutRange(held.lower, min(held.upper, new.lower)),
+                CutRange(max(held.lower, new.upper), held.upper),
+            )
+            kept += [(piece, other) for piece in pieces if piece.lower < piece.upper]
+        self._replace(kept)
+
+    def remove(self, exactly: CutRange) -> None:
+        """Take out the range that equals this one; without one nothing happens."""
+        at = bisect_left(self._ranges, exactly)
+        if at < len(self._ranges) and self._ranges[at] == exactly:
+            del self._ranges[at]
+            self._buckets.pop(at).ranges -= 1
+
+    def clear(self) -> None:
+        """Take out every range."""
+        self._replace([])
+
+    def _replace(self, kept: list[tuple[CutRange, ImmutableBucket]]) -> None:
+        for bucket in self._buckets:
+            bucket.ranges = 0
+        kept.sort(key=lambda item: item[0])
+        self._ranges = [held for held, _ in kept]
+        self._buckets = [bucket for _, bucket in kept]
+        for bucket in self._buckets:
+            bucket.ranges += 1
+
+
+_BEYOND = 2**65

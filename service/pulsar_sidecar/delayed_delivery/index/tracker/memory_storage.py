@@ -1,0 +1,111 @@
+"""Snapshots and cursor properties in memory: for simulations, and for whoever wants a tracker without a cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    SnapshotMetadata,
+    decode_metadata,
+    decode_segment,
+    encode_metadata,
+    encode_segment,
+)
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import LedgerId
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """One bucket's ledger.
+
+    Attributes:
+        payloads: entry 0 and the segments, as a broker would read them.
+        bucket_key: the bucket it was made for.
+        topic_name: its topic.
+        cursor_name: its subscription.
+    """
+
+    payloads: tuple[bytes, ...]
+    bucket_key: BucketKey
+    topic_name: str
+    cursor_name: str
+
+    @property
+    def length(self) -> int:
+        """Bytes of all entries' payloads."""
+        return sum(map(len, self.payloads))
+
+
+class MemorySnapshotStorage:
+    """`ports.BucketSnapshotStorage`; ids count upwards and are never used again.
+
+    Attributes:
+        snapshots: what is stored, by id.
+    """
+
+    def __init__(self, first_id: int = 1) -> None:
+        self.snapshots: dict[LedgerId, StoredSnapshot] = {}
+        self._next_id = first_id
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def create_bucket_snapshot(
+        self,
+        metadata: SnapshotMetadata,
+        segments: Sequence[DelayedIndexes],
+        bucket_key: BucketKey,
+        topic_name: str,
+        cursor_name: str,
+    ) -> LedgerId:
+        payloads = (encode_metadata(metadata), *map(encode_segment, segments))
+        bucket_id = LedgerId(self._next_id)
+        self._next_id += 1
+        self.snapshots[bucket_id] = StoredSnapshot(payloads, bucket_key, topic_name, cursor_name)
+        return bucket_id
+
+    def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
+        return decode_metadata(self._snapshot(bucket_id).payloads[0])
+
+    def get_bucket_snapshot_segment(
+        self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
+    ) -> Sequence[DelayedIndexes]:
+        payloads = self._snapshot(bucket_id).payloads[first_segment_entry_id : last_segment_entry_id + 1]
+        return [decode_segment(payload) for payload in payloads]
+
+    def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
+        return self._snapshot(bucket_id).length
+
+    def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
+        self.snapshots.pop(bucket_id, None)
+
+    def close(self) -> None:
+        """Nothing is kept open; what is stored stays."""
+
+    def _snapshot(self, bucket_id: LedgerId) -> StoredSnapshot:
+        snapshot = self.snapshots.get(bucket_id)
+        if snapshot is None:
+            raise NotFoundError(f"there is no bucket {bucket_id}")
+        return snapshot
+
+
+class MemoryBucketProperties:
+    """`ports.BucketProperties`, in the order in which they were put.
+
+    Attributes:
+        properties: by name.
+    """
+
+    def __init__(self, properties: Mapping[str, str] | None = None) -> None:
+        self.properties = dict(properties or {})
+
+    def get(self) -> Mapping[str, str]:
+        return self.properties
+
+    def put(self, name: str, value: str) -> None:
+        self.properties[name] = value
+
+    def remove(self, name: str) -> None:
+        self.properties.pop(name, None)

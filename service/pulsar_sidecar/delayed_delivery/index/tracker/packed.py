@@ -1,0 +1,149 @@
+"""Indexes held in few bytes, and sorted as what they are: one number each where 64 bits suffice.
+
+Invariant: the order is that of Java's ``TripleLongPriorityQueue``: due time, ledger, entry.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Longs
+
+Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
+_KEY_BITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PackedIndexes:
+    """Delayed messages in any order, usually 9 bytes each: 4 of time, 1 of ledger, 4 of entry.
+
+    Attributes:
+        first_ms: what ``offsets`` are counted from, milliseconds since the epoch.
+        offsets: due times less ``first_ms``.
+        ledger_ids: ascending, without repetition; may name ledgers of which nothing is left.
+        codes: places in ``ledger_ids``.
+        entries: entry ids.
+    """
+
+    first_ms: int
+    offsets: Unsigned
+    ledger_ids: Longs
+    codes: Unsigned
+    entries: Unsigned
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(_held(column) for column in (self.offsets, self.codes, self.entries, self.ledger_ids))
+
+    @property
+    def head_ms(self) -> int:
+        """The first row's due time."""
+        return self.first_ms + int(self.offsets[0])
+
+    def time_at(self, row: int) -> int:
+        """One row's due time."""
+        return self.first_ms + int(self.offsets[row])
+
+    def count_until(self, until_ms: int) -> int:
+        """How many are due by then; only of sorted ones."""
+        offset = until_ms - self.first_ms
+        if offset < 0:
+            return 0
+        if offset >= np.iinfo(self.offsets.dtype).max:
+            return len(self)
+        # A number of the column's own type: any other one would have the whole column converted.
+        return int(self.offsets.searchsorted(self.offsets.dtype.type(offset), side="right"))
+
+    def rows(self, start: int, end: int) -> "PackedIndexes":
+        """These rows, without a copy."""
+        chosen = slice(start, end)
+        return PackedIndexes(
+            self.first_ms, self.offsets[chosen], self.ledger_ids, self.codes[chosen], self.entries[chosen]
+        )
+
+    def after(self, start: int) -> "PackedIndexes":
+        """The rest, copied once it is less than half of what is held: so what was taken gets free."""
+        rest = self.rows(start, len(self))
+        if 2 * rest.offsets.nbytes >= _held(self.offsets):
+            return rest
+        return PackedIndexes(
+            rest.first_ms, rest.offsets.copy(), rest.ledger_ids, rest.codes.copy(), rest.entries.copy()
+        )
+
+    def unpacked(self) -> DelayedIndexes:
+        """As three columns of 64 bits."""
+        times = self.offsets.astype(np.int64)
+        times += self.first_ms
+        return DelayedIndexes(times, self.ledger_ids[self.codes], self.entries.astype(np.int64))
+
+
+def pack(indexes: DelayedIndexes) -> PackedIndexes:
+    """Fewer bytes, same order; ``indexes`` is not empty."""
+    times, ledgers = indexes.deliver_at_ms, indexes.ledgers
+    first_ms = int(times.min())
+    starts = np.concatenate(([0], np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1))
+    ledger_ids, places = np.unique(ledgers[starts], return_inverse=True)
+    codes = np.repeat(_narrow(places, len(ledger_ids) - 1), np.diff(starts, append=len(ledgers)))
+    return PackedIndexes(
+        first_ms,
+        _narrow(times - first_ms, int(times.max()) - first_ms),
+        ledger_ids,
+        codes,
+        _narrow(indexes.entries, int(indexes.entries.max())),
+    )
+
+
+def sort_packed(parts: Sequence[PackedIndexes], *, parts_are_sorted: bool) -> PackedIndexes:
+    """All rows of the parts, which are not empty, in order."""
+    if len(parts) == 1 and parts_are_sorted:
+        return parts[0]
+    first_ms = min(part.first_ms for part in parts)
+    ledger_ids = parts[0].ledger_ids if len(parts) == 1 else np.unique(np.concatenate([p.ledger_ids for p in parts]))
+    offsets = np.concatenate([_moved(part.offsets, part.first_ms - first_ms) for part in parts])
+    codes = np.concatenate([_recoded(part, ledger_ids) for part in parts])
+    entries = np.concatenate([part.entries.astype(np.uint64) for part in parts])
+    last_offset, last_entry = int(offsets.max()), int(entries.max())
+    code_shift = last_entry.bit_length()
+    time_shift = code_shift + (len(ledger_ids) - 1).bit_length()
+    if last_offset.bit_length() + time_shift <= _KEY_BITS:
+        keys = offsets << np.uint64(time_shift) | codes << np.uint64(code_shift) | entries
+        keys.sort(kind="stable" if parts_are_sorted else None)
+        entries = keys & np.uint64((1 << code_shift) - 1)
+        codes = keys >> np.uint64(code_shift) & np.uint64((1 << (time_shift - code_shift)) - 1)
+        offsets = keys >> np.uint64(time_shift) if time_shift < _KEY_BITS else np.zeros_like(keys)
+    else:
+        order = np.lexsort((entries, codes, offsets))
+        offsets, codes, entries = offsets[order], codes[order], entries[order]
+    return PackedIndexes(
+        first_ms,
+        _narrow(offsets, last_offset),
+        ledger_ids,
+        _narrow(codes, len(ledger_ids) - 1),
+        _narrow(entries, last_entry),
+    )
+
+
+def _moved(offsets: Unsigned, by_ms: int) -> npt.NDArray[np.uint64]:
+    wide = offsets.astype(np.uint64)
+    wide += np.uint64(by_ms)
+    return wide
+
+
+def _recoded(part: PackedIndexes, ledger_ids: Longs) -> npt.NDArray[np.uint64]:
+    return np.searchsorted(ledger_ids, part.ledger_ids).astype(np.uint64)[part.codes]
+
+
+def _narrow(column: npt.NDArray[np.integer[Any]], most: int) -> Unsigned:
+    return column.astype(np.min_scalar_type(most))
+
+
+def _held(column: npt.NDArray[Any]) -> int:
+    return column.nbytes if column.base is None else int(column.base.nbytes)
