@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be asked, and
 and not understood.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
@@ -118,3 +118,14 @@ class BucketProperties(Protocol):
 
     def remove(self, name: str) -> None:
         """Take one away; one that is gone already is no error."""
+
+
+class LedgerWalk(Protocol):
+    """Every ledger that BookKeeper has, from its metadata nodes."""
+
+    def walk(self) -> Iterator[tuple[LedgerId, bytes]]:
+        """Each ledger's id and the bytes of its node; complete, or `TemporaryError`.
+
+        Costs one read of each ledger's node, whatever is looked for.
+        """
+        ...

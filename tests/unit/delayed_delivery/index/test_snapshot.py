@@ -14,6 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_segment,
     segment_metadata_of,
 )
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
@@ -49,6 +50,25 @@ def test_what_is_written_is_read_again(rows: list[tuple[int, int, int]]) -> None
 def _one_by_one(rows: list[tuple[int, int, int]]) -> bytes:
     indexes = [segment_pb.DelayedIndex(timestamp=time, ledger_id=id_, entry_id=entry) for time, id_, entry in rows]
     return segment_pb.SnapshotSegment(indexes=indexes).SerializeToString()
+
+
+@given(ROWS, st.data())
+def test_bytes_are_read_alike_column_by_column_and_index_by_index(
+    rows: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    payload = bytearray(_one_by_one(rows))
+    place = data.draw(st.integers(0, len(payload) - 1))
+    payload[place] = data.draw(st.sampled_from([0, 0x80, 0x7F, payload[place] ^ 1, payload[place] ^ 0x80]))
+    try:
+        indexes = decode_exactly(segment_pb.SnapshotSegment, bytes(payload)).indexes
+        expected = [(each.timestamp, each.ledger_id, each.entry_id) for each in indexes]
+        DelayedIndexes.of(expected)
+    except (UndecodableError, OverflowError):
+        with pytest.raises(UndecodableError):
+            decode_segment(bytes(payload))
+        return
+    found = decode_segment(bytes(payload))
+    assert list(zip(found.deliver_at_ms.tolist(), *zip(*found.positions(), strict=True), strict=True)) == expected
 
 
 def test_an_empty_segment_and_an_empty_snapshot() -> None:

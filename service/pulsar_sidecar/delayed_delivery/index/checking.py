@@ -1,0 +1,343 @@
+"""Checks delayed indexes of a topic, a namespace or a tenant: reads what is stored and compares it.
+
+Invariant: what is found was found twice, of the same bucket, `BETWEEN_SECONDS` apart: brokers write and delete buckets
+in several steps, and what changed meanwhile is no finding. Only messages that no bookie has are asked for at a broker;
+otherwise nothing loads a topic.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.fsck import (
+    BrokerSettings,
+    OrphanedBucket,
+    check_downgrade,
+    check_messages,
+    check_segments,
+    check_settings,
+    check_topic,
+    is_bucket_of,
+    of_bucket,
+    orphan_finding,
+    readable_indexes,
+)
+from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, LedgerWalk
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_segment
+from pulsar_sidecar.delayed_delivery.index.stored import (
+    METADATA_ENTRY,
+    AcknowledgedEntries,
+    StoredBucket,
+    StoredIndex,
+    StoredIndexes,
+    StoredTopic,
+)
+from pulsar_sidecar.delayed_delivery.ports import Absent, DelayedEntries, EntryAnswer, Unreadable
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, owner_path, read_claim
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
+
+BETWEEN_SECONDS: Final = 2.0
+_SEGMENTS_AT_ONCE: Final = 16
+_MESSAGES_AT_ONCE: Final = 10_000
+_BUCKET_STAMP: Final = b"delayed-index-bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How much is looked at.
+
+    Attributes:
+        sample: so many messages of each bucket are compared with their index; None for all.
+        orphans: whether the metadata of every ledger in BookKeeper is read in search of buckets nothing points to.
+        settle_ms: a younger ledger may be pointed to yet, and what was due later may be deleted yet.
+    """
+
+    sample: int | None = 1_000
+    orphans: bool = False
+    settle_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPorts:
+    """What a check reads.
+
+    Attributes:
+        settings: asks every broker.
+    """
+
+    clock: Clock
+    store: MetadataStore
+    stored: StoredIndexes
+    buckets: BucketEntries
+    messages: DelayedEntries
+    ledgers: LedgerWalk
+    settings: Callable[[], Sequence[BrokerSettings]]
+    ledgers_root: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One reading of everything.
+
+    Attributes:
+        topics: those with a finding, as they were read.
+        orphans: by ledger.
+    """
+
+    findings: tuple[Finding, ...]
+    topics: Mapping[TopicName, StoredTopic]
+    orphans: Mapping[LedgerId, OrphanedBucket]
+    checked: Checked
+
+
+class IndexChecker:
+    """Checks; keeps nothing, and is safe for use by several threads."""
+
+    def __init__(self, ports: CheckPorts) -> None:
+        self._ports = ports
+
+    def check(self, scope: TopicName | str, options: CheckOptions) -> CheckReport:
+        """Check a topic, or a namespace or a tenant by its name.
+
+        Raises:
+            NotFoundError: there is no such topic, namespace or tenant.
+            TemporaryError: the metadata store or the brokers could not be asked.
+        """
+        started = self._ports.clock.monotonic_seconds()
+        look = self.confirmed(scope, options)
+        return CheckReport(look.findings, look.checked, self._ports.clock.monotonic_seconds() - started)
+
+    def confirmed(self, scope: TopicName | str, options: CheckOptions) -> Look:
+        """What was found twice, as it was at the second look. Raises as `check` does."""
+        ports = self._ports
+        settings = ports.settings()
+        wrong_settings = tuple(check_settings(settings))
+        candidates, ledgers = self._bucket_ledgers(scope) if options.orphans else ([], None)
+        first = self._look(self._places(scope, options), settings, options, candidates)
+        walked = replace(first.checked, ledgers=ledgers)
+        if not first.findings:
+            return replace(first, findings=wrong_settings, checked=walked)
+        ports.clock.wait_seconds(BETWEEN_SECONDS)
+        again = self._look(sorted(first.topics, key=str), settings, options, list(first.orphans))
+        before = {each.place for each in first.findings}
+        findings = wrong_settings + tuple(each for each in again.findings if each.place in before)
+        return replace(again, findings=findings, checked=walked)
+
+    def _places(self, scope: TopicName | str, options: CheckOptions) -> Iterable[TopicName]:
+        if isinstance(scope, str):
+            return self._ports.stored.places_below(scope)
+        try:
+            return self._ports.stored.places_of(scope)
+        except NotFoundError:
+            if options.orphans:  # of a topic that was deleted
+                return ()
+            raise
+
+    def _look(
+        self,
+        places: Iterable[TopicName],
+        settings: Sequence[BrokerSettings],
+        options: CheckOptions,
+        candidates: Iterable[LedgerId],
+    ) -> Look:
+        findings: list[Finding] = []
+        topics: dict[TopicName, StoredTopic] = {}
+        checked = Checked()
+        due_by_ms = self._ports.store.now_ms() - options.settle_ms
+        for place, topic in self._ports.stored.read(places):
+            if isinstance(topic, Unreadable):
+                found = [Finding(FindingKind.UNREADABLE_NODE, topic.reason, place)]
+                topics[place] = StoredTopic(place, {}, {})
+            else:
+                found = [*check_topic(topic, due_by_ms), *check_downgrade(topic, settings)]
+                contents, counted = self._contents(topic, found, options)
+                found += contents
+                checked += counted
+                if found:
+                    topics[place] = topic
+            findings += found
+        orphans = self._orphans(candidates, due_by_ms)
+        findings += map(orphan_finding, orphans.values())
+        return Look(tuple(findings), topics, orphans, checked)
+
+    # --- contents of buckets ---------------------------------------------------------------------------------------
+
+    def _contents(
+        self, topic: StoredTopic, so_far: Iterable[Finding], options: CheckOptions
+    ) -> tuple[list[Finding], Checked]:
+        """Segments against entry 0 and messages, of every bucket of which that is not known to be useless."""
+        found: list[Finding] = []
+        checked = Checked(topics=1, subscriptions=len(topic.subscriptions))
+        useless = {(each.subscription, each.bucket) for each in so_far if each.kind is FindingKind.OUTSIDE_TOPIC}
+        for index in readable_indexes(topic):
+            for bucket in index.buckets:
+                checked += Checked(buckets=1)
+                if not isinstance(bucket.ledger, LedgerMetadata):
+                    continue
+                if not is_bucket_of(bucket.ledger, index.topic, index.subscription):
+                    continue
+                read = read_segments(self._ports.buckets, bucket.ledger_id, bucket.ledger, bucket.snapshot)
+                if isinstance(read, Unsound):
+                    found.append(of_bucket(index, bucket, read.kind, read.reason))
+                    continue
+                assert isinstance(bucket.snapshot, tuple)
+                wrong = list(check_segments(index, bucket, bucket.snapshot, read))
+                found += wrong
+                checked += Checked(indexes=sum(map(len, read)))
+                if not wrong and (index.subscription, bucket.name) not in useless:
+                    differing, counted = self._messages(topic, index, bucket, read, options.sample)
+                    found += differing
+                    checked += counted
+        return found, checked
+
+    def _messages(
+        self,
+        topic: StoredTopic,
+        index: StoredIndex,
+        bucket: StoredBucket,
+        segments: Sequence[DelayedIndexes],
+        sample: int | None,
+    ) -> tuple[list[Finding], Checked]:
+        assert isinstance(bucket.snapshot, tuple)
+        if not isinstance(index.acknowledged, PositionRanges) or not topic.ledgers:
+            return [], Checked()
+        acknowledged = AcknowledgedEntries(index.acknowledged)
+        left = sum(acknowledged.count_left(segment.bitmaps) for segment in bucket.snapshot)
+        first = min(topic.ledgers)
+        chosen = {
+            position: at_ms
+            for position, at_ms in islice(_shuffled(segments, bucket.ledger_id, index.acknowledged), sample)
+            if position.ledger_id >= first
+        }
+        answers = self._read(index.topic, list(chosen))
+        known = {position: at_ms for position, at_ms in chosen.items() if position in answers}
+        return list(check_messages(index, bucket, known, answers)), Checked(entries=len(known), entries_left=left)
+
+    def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:
+        """What messages say of themselves, without those that cannot be read."""
+        answers: dict[Position, EntryAnswer] = {}
+        rest = iter(positions)
+        while some := list(islice(rest, _MESSAGES_AT_ONCE)):
+            try:
+                answers.update(self._ports.messages.read(topic, some))
+            except NotFoundError:  # deleted meanwhile, and its buckets with it
+                break
+        return {position: answer for position, answer in answers.items() if not isinstance(answer, Unreadable)}
+
+    # --- orphans ---------------------------------------------------------------------------------------------------
+
+    def _bucket_ledgers(self, scope: TopicName | str) -> tuple[list[LedgerId], int]:
+        """The ledgers that say they are buckets of this scope, and how many ledgers were looked at."""
+        found: list[LedgerId] = []
+        count = 0
+        for ledger_id, data in self._ports.ledgers.walk():
+            count += 1
+            claim = _bucket_claim(data) if _BUCKET_STAMP in data else None
+            if claim is not None and _is_within(claim.topic, scope):
+                found.append(ledger_id)
+        return found, count
+
+    def _orphans(self, candidates: Iterable[LedgerId], before_ms: int) -> dict[LedgerId, OrphanedBucket]:
+        """Those that exist, are old enough, and that their cursor's node does not name; the node is read last."""
+        ids = list(candidates)
+        ledgers = self._ports.store.read_many([ledger_path(id_, self._ports.ledgers_root) for id_ in ids])
+        old = [
+            OrphanedBucket(id_, node.created_ms, decode_ledger_metadata(node.data), claim)
+            for id_, node in zip(ids, ledgers, strict=True)
+            if node is not None and node.created_ms <= before_ms and (claim := _bucket_claim(node.data)) is not None
+        ]
+        cursors = self._ports.store.read_many([owner_path(each.claim) for each in old])
+        return {
+            each.ledger_id: each
+            for each, cursor in zip(old, cursors, strict=True)
+            if cursor is None or _names_other_ledgers(cursor, each.ledger_id)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Unsound:
+    """Why a bucket's segments are not there to be compared."""
+
+    kind: FindingKind
+    reason: str
+
+
+def read_segments(
+    entries: BucketEntries,
+    ledger_id: LedgerId,
+    ledger: LedgerMetadata,
+    snapshot: SnapshotMetadata | Absent | Unreadable,
+) -> list[DelayedIndexes] | Unsound:
+    """All segments of a bucket, in order, or why there are none."""
+    if not isinstance(snapshot, tuple):
+        position = Position(ledger_id, METADATA_ENTRY)
+        payload = entries.read({ledger_id: ledger}, [position])[position]
+        if isinstance(payload, Unreadable):
+            return Unsound(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
+        reason = snapshot.reason if isinstance(snapshot, Unreadable) else "no bookie has it"
+        return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {reason}")
+    segments: list[DelayedIndexes] = []
+    numbers = iter(range(1, len(snapshot) + 1))
+    while some := [Position(ledger_id, EntryId(number)) for number in islice(numbers, _SEGMENTS_AT_ONCE)]:
+        payloads = entries.read({ledger_id: ledger}, some)
+        for position in some:
+            payload = payloads[position]
+            if isinstance(payload, Unreadable):
+                return Unsound(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
+            if isinstance(payload, Absent):
+                return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: no bookie has it")
+            try:
+                segments.append(decode_segment(payload))
+            except UndecodableError as error:
+                return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {error}")
+    return segments
+
+
+def _shuffled(
+    segments: Sequence[DelayedIndexes], seed: int, acknowledged: PositionRanges
+) -> Iterator[tuple[Position, int]]:
+    """Indexes that are not acknowledged, with their due times, in an order that is random and always the same."""
+    if not segments:
+        return
+    columns = [np.concatenate([getattr(each, name) for each in segments]) for name in ("ledgers", "entries")]
+    times = np.concatenate([each.deliver_at_ms for each in segments])
+    for row in np.random.default_rng(seed).permutation(len(times)).tolist():
+        position = Position(LedgerId(int(columns[0][row])), EntryId(int(columns[1][row])))
+        if position not in acknowledged:
+            yield position, int(times[row])
+
+
+def _bucket_claim(data: bytes) -> BucketClaim | None:
+    """What the ledger says of itself; None if it is no bucket, or cannot be read, so that nothing follows from it."""
+    try:
+        claim = read_claim(decode_ledger_metadata(data).custom_metadata)
+    except UndecodableError:
+        return None
+    return claim if isinstance(claim, BucketClaim) else None
+
+
+def _is_within(topic: TopicName, scope: TopicName | str) -> bool:
+    if isinstance(scope, TopicName):
+        return scope in (topic, topic.base)
+    return topic.namespace == scope or topic.namespace.startswith(f"{scope}/")
+
+
+def _names_other_ledgers(cursor: Node, ledger_id: LedgerId) -> bool:
+    """Whether the cursor certainly does not name the ledger."""
+    try:
+        return ledger_id not in cursor_references(cursor.data).buckets.values()
+    except UndecodableError:
+        return False

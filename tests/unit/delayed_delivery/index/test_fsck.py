@@ -1,0 +1,345 @@
+"""Each kind of damage is found, with its bucket, and a sound index is clean, also while brokers change it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions, IndexChecker
+from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, FindingKind
+from pulsar_sidecar.delayed_delivery.index.fsck import BrokerSettings, contradictions
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    decode_metadata,
+    encode_metadata,
+    encode_segment,
+    segment_metadata_of,
+)
+from pulsar_sidecar.delayed_delivery.ports import Unreadable
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
+from pyroaring import BitMap
+
+from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes
+from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex
+from tests.fakes.delayed_index import TOPIC
+
+CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
+K = FindingKind
+ALL = CheckOptions(sample=None, orphans=True)
+
+
+def check(index: CheckedIndex, options: CheckOptions = ALL) -> CheckReport:
+    return IndexChecker(index.ports()).check(TOPIC, options)
+
+
+def found(index: CheckedIndex, options: CheckOptions = ALL) -> list[tuple[FindingKind, int | None]]:
+    return [(each.kind, each.ledger_id) for each in check(index, options).findings]
+
+
+def test_a_sound_index_is_clean_and_everything_was_looked_at() -> None:
+    report = check(CheckedIndex())
+    assert report.findings == ()
+    assert report.checked == Checked(
+        topics=1, subscriptions=1, buckets=2, indexes=7, entries=7, entries_left=7, ledgers=2
+    )
+    assert report.checked.wrong_share_bound == 0.0
+
+
+def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
+    index = CheckedIndex()
+    report = check(index, CheckOptions(sample=2))
+    assert (report.checked.entries, report.checked.entries_left, report.checked.ledgers) == (4, 7, None)
+    assert report.checked.wrong_share_bound == pytest.approx(1 - 0.05**0.25)
+    assert check(index, CheckOptions(sample=0)).checked.wrong_share_bound == 1.0
+
+
+def test_namespaces_and_tenants_are_checked_whole() -> None:
+    index = CheckedIndex()
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+    for scope in ("public/default", "public"):
+        report = IndexChecker(index.ports()).check(scope, ALL)
+        assert [each.kind for each in report.findings] == [K.DANGLING_POINTER]
+
+
+def test_what_does_not_exist_is_an_error() -> None:
+    for scope in (parse_topic_name("persistent://public/default/none"), "public/none"):
+        with pytest.raises(NotFoundError):
+            IndexChecker(CheckedIndex().ports()).check(scope, CheckOptions())
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def lose_a_ledger(index: CheckedIndex) -> None:
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+
+
+def point_to_data(index: CheckedIndex) -> None:
+    index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata={"application": b"pulsar"}))
+
+
+def misshape_the_key(index: CheckedIndex) -> None:
+    index.store.put(CURSOR, cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST}))
+
+
+def cut_entry_0(index: CheckedIndex) -> None:
+    index.entries.payloads[FIRST, 0] = index.entries.payloads[FIRST, 0][:-3]
+
+
+def claim_2_to_the_40_bits(index: CheckedIndex) -> None:
+    message = metadata_pb.SnapshotMetadata.FromString(index.entries.payloads[FIRST, 0])
+    every_container = BitMap()
+    every_container.add_range(0, 2**32)
+    message.metadata_list[0].delayed_index_bit_map[7] = every_container.serialize()
+    index.entries.payloads[FIRST, 0] = message.SerializeToString()
+
+
+def cut_a_segment(index: CheckedIndex) -> None:
+    index.entries.payloads[FIRST, 2] = index.entries.payloads[FIRST, 2][:-1]
+
+
+def lose_a_segment(index: CheckedIndex) -> None:
+    del index.entries.payloads[FIRST, 2]
+
+
+def lose_bookies(index: CheckedIndex) -> None:
+    index.entries.unreadable[FIRST, 1] = "no bookie answers"
+
+
+def lose_bookies_of_entry_0(index: CheckedIndex) -> None:
+    index.entries.unreadable[FIRST, 0] = "no bookie answers"
+
+
+def garble_the_ledgers_node(index: CheckedIndex) -> None:
+    index.store.put(ledger_path(LedgerId(FIRST)), b"no metadata")
+
+
+def garble_the_cursor(index: CheckedIndex) -> None:
+    index.store.put(CURSOR, cursor_bytes() + b"\xff")
+
+
+def garble_the_managed_ledger(index: CheckedIndex) -> None:
+    index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff\xff")
+
+
+def set_a_bit(index: CheckedIndex) -> None:
+    segments = list(decode_metadata(index.entries.payloads[FIRST, 0]))
+    bitmaps = {LedgerId(7): BitMap([1, 6]), LedgerId(8): BitMap([2])}
+    segments[0] = segments[0].__class__(bitmaps, segments[0].min_schedule_timestamp, segments[0].max_schedule_timestamp)
+    index.entries.payloads[FIRST, 0] = encode_metadata(segments)
+
+
+def disorder_a_segment(index: CheckedIndex) -> None:
+    index.entries.payloads[FIRST, 1] = encode_segment(DelayedIndexes.of(reversed(index.rows[FIRST][0])))
+
+
+def leave_a_segment_out_of_entry_0(index: CheckedIndex) -> None:
+    segments = decode_metadata(index.entries.payloads[FIRST, 0])
+    index.entries.payloads[FIRST, 0] = encode_metadata(segments[:1])
+
+
+def cover_another_ledger(index: CheckedIndex) -> None:
+    index.rows[FIRST][0].append((index.rows[FIRST][0][-1][0], 9, 9))
+    index.messages.due_ms[9, 9] = index.rows[FIRST][0][-1][0]
+    index.seal(FIRST, 7, 8)
+
+
+def move_a_due_time(index: CheckedIndex) -> None:
+    index.messages.due_ms[7, 3] = 5
+
+
+def index_what_is_not_delayed(index: CheckedIndex) -> None:
+    index.messages.due_ms[7, 3] = None
+
+
+def index_what_does_not_exist(index: CheckedIndex) -> None:
+    del index.messages.due_ms[7, 3]
+
+
+def index_beyond_a_ledgers_end(index: CheckedIndex) -> None:
+    index.rows[FIRST][1].append((index.rows[FIRST][1][-1][0], 8, 10))
+    index.seal(FIRST, 7, 8)
+
+
+def index_a_ledger_of_another_topic(index: CheckedIndex) -> None:
+    index.topic.ledgers(7, 9, 10)
+
+
+def overlap(index: CheckedIndex) -> None:
+    index.rows[102] = index.rows[FIRST] + index.rows[SECOND]
+    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[102])
+    index.name()
+
+
+def acknowledge_what_was_due(index: CheckedIndex) -> None:
+    index.store.advance_ms(2 * HOUR_MS)
+    index.name((8, 9))
+
+
+def name_only_the_second(index: CheckedIndex) -> None:
+    only = {str(BucketKey(LedgerId(9), LedgerId(9))): SECOND}
+    index.store.put(CURSOR, cursor_bytes(mark_delete=(7, 0), buckets=only))
+
+
+def forget_a_bucket(index: CheckedIndex) -> None:
+    index.store.advance_ms(HOUR_MS)
+    name_only_the_second(index)
+
+
+def lose_the_subscription(index: CheckedIndex) -> None:
+    index.store.advance_ms(HOUR_MS)
+    index.store.remove(CURSOR)
+
+
+def downgrade(index: CheckedIndex) -> None:
+    index.brokers = [BrokerSettings("b", IN_MEMORY_TRACKER_FACTORY, -1)]
+
+
+def merge_three(index: CheckedIndex) -> None:
+    index.brokers.append(BrokerSettings("b", BUCKET_TRACKER_FACTORY, 3))
+
+
+DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int | None]]]] = [
+    (lose_a_ledger, [(K.DANGLING_POINTER, FIRST)]),
+    (point_to_data, [(K.FOREIGN_LEDGER, FIRST)]),
+    (misshape_the_key, [(K.BAD_KEY, FIRST)]),
+    (cut_entry_0, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
+    (claim_2_to_the_40_bits, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
+    (cut_a_segment, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
+    (lose_a_segment, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
+    (lose_bookies, [(K.UNREAD_SNAPSHOT, FIRST)]),
+    (lose_bookies_of_entry_0, [(K.UNREAD_SNAPSHOT, FIRST)]),
+    (garble_the_ledgers_node, [(K.UNREADABLE_NODE, FIRST)]),
+    (garble_the_cursor, [(K.UNREADABLE_NODE, None)]),
+    (garble_the_managed_ledger, [(K.UNREADABLE_NODE, None)]),
+    (set_a_bit, [(K.WRONG_BITMAP, FIRST)]),
+    (disorder_a_segment, [(K.WRONG_BITMAP, FIRST)]),
+    (leave_a_segment_out_of_entry_0, [(K.WRONG_BITMAP, FIRST)]),
+    (cover_another_ledger, [(K.WRONG_BITMAP, FIRST)]),
+    (move_a_due_time, [(K.WRONG_DELIVER_AT, FIRST)]),
+    (index_what_is_not_delayed, [(K.WRONG_DELIVER_AT, FIRST)]),
+    (index_what_does_not_exist, [(K.WRONG_DELIVER_AT, FIRST)]),
+    (index_beyond_a_ledgers_end, [(K.OUTSIDE_TOPIC, FIRST)]),
+    (index_a_ledger_of_another_topic, [(K.OUTSIDE_TOPIC, FIRST)]),
+    (overlap, [(K.OVERLAP, FIRST), (K.OVERLAP, SECOND)]),
+    (acknowledge_what_was_due, [(K.DEAD_BUCKET, FIRST)]),
+    (forget_a_bucket, [(K.ORPHANED_BUCKET, FIRST)]),
+    (lose_the_subscription, [(K.ORPHANED_BUCKET, FIRST), (K.ORPHANED_BUCKET, SECOND)]),
+    (downgrade, [(K.TRACKER_DOWNGRADE, FIRST), (K.TRACKER_DOWNGRADE, SECOND)]),
+    (merge_three, [(K.UNUSABLE_SETTING, None)]),
+]
+
+
+@pytest.mark.parametrize(("damage", "expected"), [pytest.param(*row, id=row[0].__name__) for row in DAMAGE])
+def test_damage_is_found(
+    damage: Callable[[CheckedIndex], None], expected: list[tuple[FindingKind, int | None]]
+) -> None:
+    index = CheckedIndex()
+    damage(index)
+    report = check(index)
+    assert [(each.kind, each.ledger_id) for each in report.findings] == expected
+    assert all(each.cause and each.consequence and each.remedy for each in report.findings)
+
+
+def test_every_kind_is_made_here() -> None:
+    assert {kind for _, expected in DAMAGE for kind, _ in expected} == set(FindingKind)
+
+
+# --- what is no damage -----------------------------------------------------------------------------------------------
+
+
+def test_orphans_are_looked_for_on_demand_only_and_only_old_ones() -> None:
+    index = CheckedIndex()
+    index.store.put(CURSOR, cursor_bytes(mark_delete=(7, 0)))
+    assert found(index) == [], "a broker may be about to point to them"
+    index.store.advance_ms(HOUR_MS)
+    assert found(index, CheckOptions(orphans=False)) == []
+    assert len(found(index)) == 2
+
+
+def test_buckets_of_a_deleted_topic_are_found() -> None:
+    index = CheckedIndex()
+    index.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
+    index.store.advance_ms(HOUR_MS)
+    assert found(index) == [(K.ORPHANED_BUCKET, FIRST), (K.ORPHANED_BUCKET, SECOND)]
+
+
+def test_a_cursor_that_cannot_be_read_may_point_to_everything() -> None:
+    index = CheckedIndex()
+    garble_the_cursor(index)
+    index.store.advance_ms(HOUR_MS)
+    assert found(index) == [(K.UNREADABLE_NODE, None)]
+
+
+def test_what_a_broker_changed_between_two_looks_is_no_finding() -> None:
+    index = CheckedIndex()
+    lose_a_ledger(index)
+    index.messages.before = lambda: name_only_the_second(index)
+    assert found(index) == []
+
+
+def test_a_pointer_that_is_put_between_two_looks_is_no_finding() -> None:
+    index = CheckedIndex()
+    named = index.store.peek(CURSOR)
+    assert named is not None
+    forget_a_bucket(index)
+    calls: list[Callable[[], object]] = [lambda: None, lambda: index.store.put(CURSOR, named.data)]
+    index.messages.before = lambda: calls.pop(0)() if calls else None
+    index.messages.due_ms[9, 0] = 1
+    assert found(index) == [(K.WRONG_DELIVER_AT, SECOND)], "the other finding makes it look twice"
+
+
+def test_what_is_acknowledged_need_not_exist() -> None:
+    index = CheckedIndex()
+    index.name((7, 3))
+    del index.messages.due_ms[7, 1], index.messages.due_ms[7, 3]
+    assert found(index) == []
+    index.topic.ledgers(9, 10)
+    assert found(index) == [], "trimmed, which the stored position does not say yet"
+
+
+def test_what_was_due_a_moment_ago_is_not_dead() -> None:
+    index = CheckedIndex()
+    index.store.advance_ms(HOUR_MS + 60_000)
+    index.name((8, 9))
+    assert found(index) == []
+
+
+def test_what_is_acknowledged_and_not_due_is_not_dead() -> None:
+    index = CheckedIndex()
+    index.name((9, 9))
+    assert found(index) == []
+
+
+def test_a_message_that_cannot_be_read_is_no_finding_and_not_counted() -> None:
+    index = CheckedIndex()
+    index.messages.answers[7, 3] = Unreadable("its bookies are away")
+    report = check(index)
+    assert (report.findings, report.checked.entries, report.checked.entries_left) == ((), 6, 7)
+
+
+def test_numbers_of_buckets_that_brokers_can_merge() -> None:
+    for number in (-1, 4, 50):
+        index = CheckedIndex()
+        index.brokers = [BrokerSettings("b", BUCKET_TRACKER_FACTORY, number), BrokerSettings("c", None, 2)]
+        assert found(index) == []
+
+
+def test_contradictions_are_counted_and_named() -> None:
+    segment = DelayedIndexes.of([(5, 7, 1), (5, 7, 1), (4, 7, 2), (6, 9, 3)])
+    metadata = segment_metadata_of(DelayedIndexes.of([(4, 7, 1), (9, 7, 8), (9, 7, 6), (9, 11, 0)]))
+    assert contradictions(metadata, segment) == [
+        "2 bits without an index, such as 7:6",
+        "1 indexes without a bit, such as 7:2",
+        "1 indexes without a bit, such as 9:3",
+        "1 bits without an index, such as 11:0",
+        "1 indexes twice",
+        "its times do not ascend",
+        "its first and last time are not those in entry 0",
+    ]
+    assert contradictions(metadata, segment[np.array([], np.int64)]) == ["it is empty"]
