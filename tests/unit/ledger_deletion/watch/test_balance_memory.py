@@ -13,8 +13,8 @@ TOPIC = "/managed-ledgers/p/n/persistent/a"
 
 
 def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
-    """40,000 ledgers in 4,000 nodes; ten million in three million nodes have to fit into 2 GB."""
-    ledgers, each = 40_000, 10
+    """10,000 ledgers in 1,000 nodes; ten million in three million nodes have to fit into 2 GB."""
+    ledgers, each = 10_000, 10
     pieces = [[WalkedNode(f"{TOPIC}-{n}", _ten_ledgers(n * each))] for n in range(ledgers // each)]
     tracemalloc.start()
     try:
@@ -34,12 +34,12 @@ def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
 
 
 def test_a_walk_anew_keeps_no_second_copy_of_paths_and_ids() -> None:
-    ledgers, each = 40_000, 10
+    ledgers, each = 10_000, 10
     balance = Balance()
+    nodes = [_ten_ledgers(number * each) for number in range(ledgers // each)]
 
     def walk() -> None:
-        numbers = range(ledgers // each)
-        pieces = ([WalkedNode(f"{TOPIC}-{number}", _ten_ledgers(number * each))] for number in numbers)
+        pieces = ([WalkedNode(f"{TOPIC}-{number}", data)] for number, data in enumerate(nodes))
         assert balance.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces) == []
 
     tracemalloc.start()

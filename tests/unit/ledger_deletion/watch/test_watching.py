@@ -1,6 +1,7 @@
 """The loop from a vanished reference to its record: each cause, the settle time, and what is never appended."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
@@ -22,9 +23,11 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
 )
 from tests.fakes.world import TopicPlan, World
+from tests.unit.ledger_deletion.sidecars import POLICY
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
+    QUICK,
     SETTLE_SECONDS,
     SOON,
     Watcher,
@@ -55,6 +58,12 @@ def topic(world: World) -> TopicName:
 @pytest.fixture
 def watcher(world: World, topic: TopicName) -> Iterator[Watcher]:
     with Watcher(world, policy=MAY_BE_SHARED) as watcher:
+        yield watcher.go(10)
+
+
+@pytest.fixture
+def quick(world: World, topic: TopicName) -> Iterator[Watcher]:
+    with Watcher(world, QUICK, policy=MAY_BE_SHARED) as watcher:
         yield watcher.go(10)
 
 
@@ -325,17 +334,17 @@ UNKNOWN = {
 @pytest.mark.parametrize("stamp", UNKNOWN)
 @pytest.mark.parametrize("was_listed", [True, False])
 def test_what_this_version_does_not_know_is_never_appended(
-    world: World, topic: TopicName, watcher: Watcher, stamp: str, was_listed: bool
+    world: World, topic: TopicName, quick: Watcher, stamp: str, was_listed: bool
 ) -> None:
     stray = world.ledger(UNKNOWN[stamp])
     if was_listed:
         world.store.put(path_of(topic), managed_ledger_bytes([*world.listed(topic), stray]))
-        watcher.go(SOON)
+        quick.go(SOON)
         remove_from_list(world, topic, stray)
-    watcher.go(13 * MINUTE)
-    watcher.go(80 * MINUTE)
+    quick.go(3 * MINUTE)
+    quick.go(12 * MINUTE)
     assert (appended(world), kept(world)) == ([], [])
-    assert watcher.state(stray) is LeakState.KEPT
+    assert quick.state(stray) is LeakState.KEPT
 
 
 def test_a_ledger_whose_metadata_is_not_understood_is_never_appended(
@@ -456,13 +465,14 @@ def test_tiered_storage_that_cannot_be_asked_keeps_that_ledger_and_holds_up_no_o
 # --- never seen referenced -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("age_minutes", "after_minutes"), [(0, 72), (10, 62), (59, 13), (61, 12), (1_000, 12)])
+@pytest.mark.parametrize(("age_minutes", "after_minutes"), [(0, 12), (2, 10), (9, 3), (11, 2), (1_000, 2)])
 def test_a_ledger_that_was_never_linked_waits_for_its_age_and_the_watchs_own_window(
     world: World, watcher: Watcher, topic: TopicName, age_minutes: int, after_minutes: int
 ) -> None:
     age_ms = int(1000 * MINUTE) * age_minutes
     stray = world.ledger(schema_custom_metadata(topic.schema_id), age_ms=age_ms)
-    watcher_of_one = Watcher(world, name="two")
+    policy = replace(POLICY, unlinked_min_age_ms=round(10_000 * MINUTE))
+    watcher_of_one = Watcher(world, QUICK, name="two", policy=policy)
     watcher.die()
     with watcher_of_one as exclusive:
         exclusive.go(10)
@@ -480,13 +490,13 @@ def test_a_ledger_that_was_never_linked_waits_for_its_age_and_the_watchs_own_win
 
 
 def test_a_ledger_that_was_never_linked_needs_the_word_that_no_other_cluster_is_here(
-    world: World, watcher: Watcher, topic: TopicName
+    world: World, quick: Watcher, topic: TopicName
 ) -> None:
     stray = world.ledger(schema_custom_metadata(topic.schema_id))
-    watcher.go(13 * MINUTE)
-    watcher.go(80 * MINUTE)
+    quick.go(3 * MINUTE)
+    quick.go(12 * MINUTE)
     assert appended(world) == []
-    assert "bookkeeperExclusiveToCluster" in watcher.detail(stray)
+    assert "bookkeeperExclusiveToCluster" in quick.detail(stray)
 
 
 def test_a_ledger_that_is_linked_at_last_was_only_late(world: World, topic: TopicName) -> None:

@@ -20,6 +20,7 @@ from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send, s
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
+    QUICK,
     SETTLE_SECONDS,
     SOON,
     Watcher,
@@ -454,8 +455,8 @@ def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
     assert not written & world.ledgers()
     assert world.violations == []
     # What was not written down yet is one that was never seen referenced: an operator's word decides.
-    with Watcher(world, name="three") as third:
-        third.go(73 * MINUTE)
+    with Watcher(world, QUICK, name="three") as third:
+        third.go(13 * MINUTE)
     assert set(appended(world)) == set(gone)
     settle(world)
     assert not set(gone) & world.ledgers()
