@@ -7,7 +7,10 @@ and not understood.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from pyroaring import BitMap
+
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.model.ids import LedgerId, Position
@@ -128,4 +131,26 @@ class LedgerWalk(Protocol):
 
         Costs one read of each ledger's node, whatever is looked for.
         """
+        ...
+
+
+class DelayTimes(Protocol):
+    """When entries are due, by their own metadata, without a broker."""
+
+    def delayed(self, ledger_id: LedgerId, metadata: LedgerMetadata, entries: BitMap) -> DelayedIndexes:
+        """Those of a closed ledger's entries that a broker would delay, in order of the entries.
+
+        Entries without a due time are left out, and those of transactions: what is not committed may not be handed out.
+
+        Raises:
+            TemporaryError: one of the entries could not be read.
+        """
+        ...
+
+
+class BrokerTrackers(Protocol):
+    """What the live brokers say of how they keep delayed indexes."""
+
+    def trackers(self) -> Mapping[str, BrokerTracker]:
+        """By broker id; one at least, and every live one. Raises `TemporaryError` otherwise."""
         ...

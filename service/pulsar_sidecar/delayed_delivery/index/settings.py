@@ -66,3 +66,15 @@ class TrackerSettings:
     def breaks_dispatch(self) -> bool:
         """Whether a broker of 4.0.8 stops dispatching at the fourth bucket: it can only merge more than four."""
         return 0 < self.max_num_buckets < MAX_MERGE_NUM
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerTracker:
+    """What a broker's configuration says (``GET /admin/v2/brokers/configuration/runtime``).
+
+    Attributes:
+        factory: ``delayedDeliveryTrackerFactoryClassName``.
+    """
+
+    factory: str
+    settings: TrackerSettings

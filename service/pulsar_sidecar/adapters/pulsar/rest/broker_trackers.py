@@ -1,0 +1,61 @@
+"""How brokers keep delayed indexes, and how many bookies hold their ledgers, as their configuration says."""
+
+from collections.abc import Mapping
+
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+
+_MS_PER_SECOND = 1000
+
+
+class RestBrokerTrackers:
+    """`delayed_delivery.index.ports.BrokerTrackers`."""
+
+    def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
+        self._rest = rest
+        self._store = store
+
+    def trackers(self) -> Mapping[str, BrokerTracker]:
+        found = {}
+        for broker in live_brokers(self._store):
+            urls = self._rest.reachable(broker.web_service_urls)
+            if not urls:
+                raise TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
+            found[broker.broker_id] = _tracker(RuntimeConfiguration.of(self._rest, urls[0]))
+        if not found:
+            raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
+        return found
+
+    def replication(self) -> Replication:
+        """How many bookies brokers give a new bucket (``BookkeeperBucketSnapshotStorage.createLedger``)."""
+        configuration = RuntimeConfiguration.of(self._rest)
+        return Replication(
+            configuration.number("managedLedgerDefaultEnsembleSize"),
+            configuration.number("managedLedgerDefaultWriteQuorum"),
+            configuration.number("managedLedgerDefaultAckQuorum"),
+        )
+
+
+def _tracker(configuration: RuntimeConfiguration) -> BrokerTracker:
+    factory = configuration.text("delayedDeliveryTrackerFactoryClassName")
+    if factory is None:
+        raise TemporaryError("a broker does not say its delayedDeliveryTrackerFactoryClassName; try again")
+    usual = TrackerSettings()
+    step = "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds"
+    return BrokerTracker(
+        factory,
+        TrackerSettings(
+            tick_time_ms=configuration.number("delayedDeliveryTickTimeMillis", usual.tick_time_ms),
+            strict=configuration.flag("isDelayedDeliveryDeliverAtTimeStrict"),
+            min_index_count=configuration.number("delayedDeliveryMinIndexCountPerBucket", usual.min_index_count),
+            time_step_ms=configuration.number(step, usual.time_step_ms // _MS_PER_SECOND) * _MS_PER_SECOND,
+            max_indexes_per_segment=configuration.number(
+                "delayedDeliveryMaxIndexesPerBucketSnapshotSegment", usual.max_indexes_per_segment
+            ),
+            max_num_buckets=configuration.number("delayedDeliveryMaxNumBuckets", usual.max_num_buckets),
+        ),
+    )

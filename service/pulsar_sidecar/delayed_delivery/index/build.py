@@ -1,0 +1,364 @@
+"""Writes the buckets of an unloaded topic's backlog, so that the next load reads snapshots instead of the backlog.
+
+A broker skips entries whose bit is set in a bucket, and hands them out by the bucket's segments alone: a bit without an
+index loses a message. So an index is made of an entry only from the entry's own ``deliverAt``, segments and bits are
+made of the same rows, what was written is read back and compared before any cursor names it, and whatever a broker does
+not simply delay (messages of transactions, entries without ``deliverAt``) gets no bit: brokers read those themselves.
+
+Invariant: the cursor names a new bucket only after it was read back as it was planned; a bucket that no cursor came to
+name is deleted again, or the error names its ledger.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from pyroaring import BitMap
+
+from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerChange, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment
+from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex, StoredIndexes, StoredTopic
+from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
+from pulsar_sidecar.delayed_delivery.ports import Unreadable
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName, encode_cursor
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBucket:
+    """A bucket that does not exist yet."""
+
+    key: BucketKey
+    sealed: SealedIndexes
+
+    @property
+    def count(self) -> int:
+        """How many messages it indexes."""
+        return sum(map(len, self.sealed.segments))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionBuild:
+    """What one subscription of a topic without partitions, or of one partition, gets.
+
+    Attributes:
+        index: what is stored now; its version is the one to be changed.
+        covered: ledgers with unacknowledged messages that buckets cover already.
+        left_out: ledgers that are not in BookKeeper, with the reason; their messages are read by brokers as before.
+    """
+
+    index: StoredIndex
+    buckets: tuple[PlannedBucket, ...]
+    covered: tuple[LedgerId, ...]
+    left_out: Mapping[LedgerId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """What would be written; the hash is what is approved."""
+
+    subscriptions: tuple[SubscriptionBuild, ...]
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSubscription:
+    """What became of one subscription's part of a plan.
+
+    Attributes:
+        ledgers: of the new buckets, in the order of the plan.
+    """
+
+    build: SubscriptionBuild
+    ledgers: tuple[LedgerId, ...]
+    outcome: PointerOutcome
+
+
+class IndexBuilder:
+    """Plans, and carries out what was planned."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        stored: StoredIndexes,
+        delays: DelayTimes,
+        trackers: BrokerTrackers,
+        snapshots: BucketSnapshotStorage,
+        pointers: BucketPointers,
+        ledgers_root: str,
+    ) -> None:
+        self._store = store
+        self._stored = stored
+        self._delays = delays
+        self._trackers = trackers
+        self._snapshots = snapshots
+        self._pointers = pointers
+        self._root = ledgers_root
+
+    def plan(self, topic: TopicName, subscription: str | None = None) -> BuildPlan:
+        """The buckets that a topic's backlog lacks; all partitions of a partitioned topic.
+
+        The same backlog gives the same plan. Changes nothing.
+
+        Raises:
+            NotFoundError: there is no such topic or subscription.
+            ConflictError: a broker has the topic loaded, brokers do not run the bucket tracker, or what is stored is
+                not whole.
+            TemporaryError: something could not be read.
+        """
+        settings = self._tracker_settings()
+        builds = [
+            build
+            for place, found in self._stored.read(self._stored.places_of(topic), subscription)
+            for build in self._of_place(place, _demanded(found, str(place)), settings)
+        ]
+        if subscription is not None and not builds:
+            raise NotFoundError(f"there is no subscription {subscription} on {topic}")
+        return BuildPlan(tuple(builds), _hash_of(builds))
+
+    def execute(self, topic: TopicName, subscription: str | None, plan_hash: str) -> Sequence[BuiltSubscription]:
+        """Write and attach what `plan` showed; one subscription after the other.
+
+        Raises:
+            ConflictError: the plan is another one by now, or the topic or a cursor changed on the way; buckets of
+                subscriptions before that one stay attached, and those of this one are deleted again.
+            OutcomeUnknownError: it is not known what a cursor names; the text names what may be left.
+        """
+        plan = self.plan(topic, subscription)
+        if plan.hash != plan_hash:
+            raise ConflictError(
+                f"the plan is {plan.hash} now, and {plan_hash} was approved: the backlog or a cursor has changed; "
+                "look at the new plan and approve that"
+            )
+        return [self._build(build) for build in plan.subscriptions if build.buckets]
+
+    # --- planning ----------------------------------------------------------------------------------------------------
+
+    def _tracker_settings(self) -> TrackerSettings:
+        trackers = self._trackers.trackers()
+        for broker, tracker in trackers.items():
+            if tracker.factory != BUCKET_TRACKER_FACTORY:
+                raise ConflictError(
+                    f"broker {broker} runs {tracker.factory}, which reads no buckets; set "
+                    f"delayedDeliveryTrackerFactoryClassName={BUCKET_TRACKER_FACTORY} on every broker first"
+                )
+            if tracker.settings.breaks_dispatch:
+                raise ConflictError(
+                    f"broker {broker} has delayedDeliveryMaxNumBuckets={tracker.settings.max_num_buckets}, with which "
+                    "dispatching stops at the fourth bucket; set -1, or 4 or more"
+                )
+        # Brokers may differ while they are restarted one by one; any of them reads what another one's settings made.
+        return min(trackers.items())[1].settings
+
+    def _of_place(self, place: TopicName, topic: StoredTopic, settings: TrackerSettings) -> list[SubscriptionBuild]:
+        self._pointers.demand_unloaded(place)
+        lengths, left_out = self._lengths(topic)
+        wanted = {
+            name: _wanted(_demanded(index, f"subscription {name} of {place}"), lengths)
+            for name, index in topic.subscriptions.items()
+        }
+        delayed = {
+            ledger_id: self._delays.delayed(ledger_id, metadata, needed)
+            for ledger_id, metadata in lengths.items()
+            if (needed := BitMap().union(*(each.uncovered.get(ledger_id, BitMap()) for each in wanted.values())))
+        }
+        return [
+            SubscriptionBuild(
+                each.index,
+                tuple(_buckets(each, delayed, settings)),
+                each.covered,
+                {id_: why for id_, why in left_out.items() if id_ >= each.first_ledger},
+            )
+            for each in wanted.values()
+        ]
+
+    def _lengths(self, topic: StoredTopic) -> tuple[dict[LedgerId, LedgerMetadata], dict[LedgerId, str]]:
+        """The topic's ledgers that BookKeeper has, in order, and why the others are left out."""
+        ids = list(topic.ledgers)
+        found, left_out = {}, {}
+        for ledger_id, node in zip(ids, self._store.read_many([ledger_path(i, self._root) for i in ids]), strict=True):
+            if node is None:
+                if topic.ledgers[ledger_id].in_bookkeeper:
+                    raise ConflictError(f"{topic.topic} lists ledger {ledger_id}, which is gone; run fsck first")
+                left_out[ledger_id] = "offloaded"
+                continue
+            metadata = decode_ledger_metadata(node.data)
+            if metadata.state is not LedgerState.CLOSED:
+                raise ConflictError(
+                    f"ledger {ledger_id} of {topic.topic} is not closed: its broker died, or has the topic; load the "
+                    f"topic and run pulsar-admin topics unload {topic.topic}"
+                )
+            found[ledger_id] = metadata
+        return found, left_out
+
+    # --- carrying out ------------------------------------------------------------------------------------------------
+
+    def _build(self, build: SubscriptionBuild) -> BuiltSubscription:
+        index = build.index
+        written: dict[BucketKey, LedgerId] = {}
+        try:
+            for bucket in build.buckets:
+                written[bucket.key] = self._write(index, bucket)
+            outcome = self._pointers.change(
+                PointerChange(index.topic, index.subscription, index.version, attach=written)
+            )
+        except OutcomeUnknownError as error:
+            raise OutcomeUnknownError(f"{error}; new ledgers: {_listed(written.values())}") from error
+        except SidecarError as error:
+            self._take_back(index, written, error)
+            raise
+        if outcome is PointerOutcome.OVERWRITTEN:
+            lost = ConflictError(
+                f"a broker loaded {index.topic} at the same moment and wrote its own copy of the cursor of "
+                f"{index.subscription}: nothing was attached; stop the topic's clients, unload it, and build again"
+            )
+            self._take_back(index, written, lost)
+            raise lost
+        return BuiltSubscription(build, tuple(written.values()), outcome)
+
+    def _write(self, index: StoredIndex, bucket: PlannedBucket) -> LedgerId:
+        sealed = bucket.sealed
+        bucket_id = self._snapshots.create_bucket_snapshot(
+            sealed.metadata, sealed.segments, bucket.key, str(index.topic), index.subscription
+        )
+        try:
+            found = self._snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
+            same = self._snapshots.get_bucket_snapshot_metadata(bucket_id) == sealed.metadata
+            if not same or not all(map(_equal, found, sealed.segments)) or len(found) != len(sealed.segments):
+                raise TemporaryError(f"bucket {bucket_id} is read otherwise than it was written; nothing was attached")
+        except SidecarError as error:
+            self._take_back(index, {bucket.key: bucket_id}, error)
+            raise
+        return bucket_id
+
+    def _take_back(self, index: StoredIndex, written: Mapping[BucketKey, LedgerId], cause: SidecarError) -> None:
+        """Delete new buckets that the cursor does not name; `OutcomeUnknownError` for what may be left."""
+        left = dict(written)
+        failure: SidecarError | None = None
+        try:
+            path = cursor_path(index.topic.managed_ledger_name, encode_cursor(index.subscription))
+            node = self._store.read(path)
+            named = set() if node is None else set(cursor_references(node.data).buckets.values())
+            for key, bucket_id in written.items():
+                if bucket_id not in named:
+                    self._snapshots.delete_bucket_snapshot(bucket_id)
+                    del left[key]
+        except SidecarError as error:
+            failure = error
+        if left:
+            raise OutcomeUnknownError(
+                f"{cause}; ledgers {_listed(left.values())} of new buckets are left "
+                f"({failure or 'the cursor names them'}); run pulsar-sidecar delayed-index fsck {index.topic}"
+            ) from cause
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One subscription's unacknowledged entries: in ledgers that no bucket covers, and ledgers that one does."""
+
+    index: StoredIndex
+    first_ledger: LedgerId
+    uncovered: Mapping[LedgerId, BitMap]
+    covered: tuple[LedgerId, ...]
+    keys: tuple[BucketKey, ...]
+
+
+def _wanted(index: StoredIndex, ledgers: Mapping[LedgerId, LedgerMetadata]) -> _Wanted:
+    acknowledged = _demanded(index.acknowledged, f"the cursor of {index.subscription} on {index.topic}")
+    keys = tuple(_demanded(bucket.key, bucket.name) for bucket in index.buckets)
+    marks = AcknowledgedEntries(acknowledged)
+    uncovered, covered = {}, []
+    for ledger_id, metadata in ledgers.items():
+        everything = BitMap()
+        everything.add_range(0, metadata.last_entry_id + 1)
+        left = marks.left(ledger_id, everything)
+        if left and any(ledger_id in key for key in keys):
+            covered.append(ledger_id)
+        elif left:
+            uncovered[ledger_id] = left
+    return _Wanted(index, acknowledged.mark_delete.ledger_id, uncovered, tuple(covered), keys)
+
+
+def _buckets(
+    wanted: _Wanted, delayed: Mapping[LedgerId, DelayedIndexes], settings: TrackerSettings
+) -> Iterator[PlannedBucket]:
+    """Sealed as the tracker seals: at the first ledger after there are enough. What is left is sealed too.
+
+    No bucket reaches over one that is there.
+    """
+    ledgers: list[LedgerId] = []
+    parts: list[DelayedIndexes] = []
+    for ledger_id, entries in wanted.uncovered.items():
+        rows = delayed[ledger_id]
+        mine = rows[np.fromiter((entry in entries for entry in rows.entries.tolist()), np.bool_, len(rows))]
+        if not len(mine):
+            continue
+        over_another = bool(ledgers) and any(ledgers[0] <= key.end and key.start <= ledger_id for key in wanted.keys)
+        if ledgers and (over_another or sum(map(len, parts)) >= settings.min_index_count):
+            yield _planned(ledgers, parts, settings)
+            ledgers, parts = [], []
+        ledgers.append(ledger_id)
+        parts.append(mine)
+    if ledgers:
+        yield _planned(ledgers, parts, settings)
+
+
+def _planned(ledgers: Sequence[LedgerId], parts: Sequence[DelayedIndexes], settings: TrackerSettings) -> PlannedBucket:
+    rows = DelayedIndexes(
+        np.concatenate([part.deliver_at_ms for part in parts]),
+        np.concatenate([part.ledgers for part in parts]),
+        np.concatenate([part.entries for part in parts]),
+    )
+    return PlannedBucket(BucketKey(ledgers[0], ledgers[-1]), seal(sort_indexes(rows), settings))
+
+
+def _demanded(value: _Value | Unreadable, what: str) -> _Value:
+    """What was read; a `TemporaryError` where it could not be."""
+    if isinstance(value, Unreadable):
+        raise TemporaryError(f"{what} cannot be read: {value.reason}")
+    return value
+
+
+def _hash_of(builds: Iterable[SubscriptionBuild]) -> str:
+    """Of what would be written where; cursors' versions included."""
+    digest = hashlib.sha256()
+    for build in builds:
+        index = build.index
+        digest.update(f"{index.topic}\n{index.subscription}\n{index.version}\n".encode())
+        for bucket in build.buckets:
+            digest.update(f"{bucket.key}\n".encode())
+            payloads = [encode_metadata(bucket.sealed.metadata), *map(encode_segment, bucket.sealed.segments)]
+            for payload in payloads:
+                digest.update(hashlib.sha256(payload).digest())
+    return digest.hexdigest()
+
+
+def _equal(one: DelayedIndexes, other: DelayedIndexes) -> bool:
+    return (
+        np.array_equal(one.deliver_at_ms, other.deliver_at_ms)
+        and np.array_equal(one.ledgers, other.ledgers)
+        and np.array_equal(one.entries, other.entries)
+    )
+
+
+def _listed(ledger_ids: Iterable[LedgerId]) -> str:
+    return ", ".join(map(str, ledger_ids)) or "none"

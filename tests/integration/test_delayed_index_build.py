@@ -1,0 +1,203 @@
+"""Buckets written by the sidecar, recovered by real brokers, and the other way round (PIP-195)."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
+from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.build import BuildPlan, IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.buckets import BUCKETS
+from tests.cluster.delays import SHARED, DelayedTopic, await_rest, now_ms
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
+from tests.contract.snapshot_storages import BookKeeperStorage, real_bookkeeper
+
+SMALL_BUCKETS = {
+    **BUCKETS,
+    "delayedDeliveryMinIndexCountPerBucket": "20",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "7",
+    "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "5",
+    "managedLedgerMaxEntriesPerLedger": "10",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+SUBSCRIPTION = "a b/ü"
+FAR_MS = 3_600_000
+
+
+class Stage:
+    def __init__(self, cluster: ClusterUnderTest, stack: ExitStack) -> None:
+        self.cluster = cluster
+        self.bookkeeper: BookKeeperStorage = real_bookkeeper(cluster, stack)
+        store = self.bookkeeper.store
+        rest = AdminRest(cluster.addresses.web_service_urls, store=store)
+        trackers = RestBrokerTrackers(rest, store)
+        entries = BookieBucketEntries(self.bookkeeper.entries)
+        stack.callback(entries.close)
+        cursors = BookieStoredCursors(store, self.bookkeeper.entries, DEFAULT_LEDGERS_ROOT)
+        self.stored = StoredIndexes(store, entries, cursors, DEFAULT_LEDGERS_ROOT)
+        self.storage = self.bookkeeper.with_replication(trackers.replication())
+        self.builder = IndexBuilder(
+            store,
+            self.stored,
+            BookieDelayTimes(self.bookkeeper.entries),
+            trackers,
+            self.storage,
+            BucketPointers(store, BrokerLiveOwners(rest, store), SystemClock(), DEFAULT_LEDGERS_ROOT),
+            DEFAULT_LEDGERS_ROOT,
+        )
+
+    def topic(self, stack: ExitStack) -> DelayedTopic:
+        topic = DelayedTopic(self.cluster.addresses, parse_topic_name(f"build-{unique()}"))
+        stack.callback(topic.close)
+        return topic
+
+    def index(self, topic: TopicName) -> StoredIndex:
+        [(_, found)] = self.stored.read([topic], SUBSCRIPTION)
+        assert isinstance(found, StoredTopic)
+        index = found.subscriptions[SUBSCRIPTION]
+        assert isinstance(index, StoredIndex)
+        return index
+
+    def indexed(self, topic: TopicName) -> dict[Position, int]:
+        """Every message that a bucket holds, with its due time, read through the storage."""
+        held: dict[Position, int] = {}
+        for bucket in self.index(topic).buckets:
+            metadata = self.storage.get_bucket_snapshot_metadata(bucket.ledger_id)
+            segments = self.storage.get_bucket_snapshot_segment(bucket.ledger_id, 1, len(metadata))
+            assert metadata == tuple(map(segment_metadata_of, segments))
+            for segment in segments:
+                held.update(zip(segment.positions(), segment.deliver_at_ms.tolist(), strict=True))
+        return held
+
+    def build(self, topic: TopicName) -> BuildPlan:
+        plan = self.builder.plan(topic, SUBSCRIPTION)
+        built = self.builder.execute(topic, SUBSCRIPTION, plan.hash)
+        assert [one.outcome for one in built] == [PointerOutcome.DONE]
+        return plan
+
+    def recoveries(self, topic: TopicName) -> list[tuple[int, int]]:
+        """Buckets and messages of each recovery of the topic's subscription that brokers logged."""
+        logged = "\n".join(
+            self.cluster.log(name, 20_000) for name in self.cluster.addresses.members if name.startswith("broker-")
+        )
+        line = rf"{re.escape(topic.local_name)}.*Recover.*finish, buckets: (\d+), numberDelayedMessages: (\d+)"
+        return [(int(buckets), int(messages)) for buckets, messages in re.findall(line, logged)]
+
+
+@pytest.fixture(scope="module")
+def stage(special_cluster: ClusterFactory) -> Iterator[Stage]:
+    with special_cluster(brokers=2, bookies=2, broker_conf=SMALL_BUCKETS) as cluster, ExitStack() as stack:
+        yield Stage(cluster, stack)
+
+
+@pytest.fixture
+def topic(stage: Stage) -> Iterator[DelayedTopic]:
+    with ExitStack() as stack:
+        yield stage.topic(stack)
+
+
+def positions(topic: DelayedTopic) -> dict[tuple[int, int], int]:
+    return {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in topic.sent}
+
+
+def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(stage: Stage, topic: DelayedTopic) -> None:
+    topic.subscribe(SUBSCRIPTION, SHARED)
+    first = now_ms() + 40_000
+    topic.send(95, [first + 50 * (number * 7 % 95) for number in range(95)])
+    topic.unload()
+    plan = stage.build(topic.topic)
+    [build] = plan.subscriptions
+    assert len(build.buckets) >= 4
+    assert stage.indexed(topic.topic) == positions(topic)
+    assert now_ms() < first, "a broker would find some due already"
+    with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
+        until(lambda: bool(stage.recoveries(topic.topic)), "a broker recovers the buckets")
+        assert stage.recoveries(topic.topic) == [(len(build.buckets), 95)]
+        await_rest(deliveries, set(range(95)), max(sent.deliver_at for sent in topic.sent))
+        assert deliveries.repeated == {}
+        early = [sent.number for sent in topic.sent if deliveries.times[sent.number][0] < sent.deliver_at - 1_100]
+        assert early == []
+    until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "everything is acknowledged")
+
+
+def test_we_read_what_a_broker_wrote_and_write_the_same_claims(stage: Stage, topic: DelayedTopic) -> None:
+    topic.subscribe(SUBSCRIPTION, SHARED)
+    with topic.consuming(SUBSCRIPTION, SHARED):
+        topic.send(95, now_ms() + FAR_MS)
+        until(lambda: len(stage.index(topic.topic).buckets) >= 3, "the broker seals buckets")
+    topic.unload()
+    written = stage.indexed(topic.topic)
+    assert written.items() <= positions(topic).items()
+    theirs = stage.index(topic.topic).buckets
+    stage.build(topic.topic)
+    assert stage.indexed(topic.topic) == positions(topic)
+    index = stage.index(topic.topic)
+    assert {bucket.ledger_id for bucket in theirs} < {bucket.ledger_id for bucket in index.buckets}
+    shapes = set()
+    for bucket in index.buckets:
+        metadata = stage.bookkeeper.metadata(bucket.ledger_id)
+        assert read_claim(metadata.custom_metadata) == BucketClaim(topic.topic, SUBSCRIPTION, bucket.name)
+        assert isinstance(bucket.key, BucketKey)
+        sizes = (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+        shapes.add((sizes, metadata.digest_type, metadata.state, frozenset(metadata.custom_metadata)))
+    assert len(shapes) == 1, "ours look like theirs"
+    with topic.consuming(SUBSCRIPTION, SHARED):
+        until(lambda: (len(index.buckets), 95) in stage.recoveries(topic.topic), "a broker recovers both kinds")
+
+
+def test_acknowledged_messages_and_other_kinds_get_no_bit(stage: Stage, topic: DelayedTopic) -> None:
+    topic.subscribe(SUBSCRIPTION, SHARED)
+    with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
+        topic.send(30, now_ms() - 1)
+        until(lambda: len(deliveries.numbers) == 30, "what is due is consumed")
+    until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "and acknowledged")
+    late = topic.send(25, now_ms() + FAR_MS)
+    topic.unload()
+    stage.build(topic.topic)
+    assert stage.indexed(topic.topic) == {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in late}
+
+
+def test_a_loaded_topic_and_an_old_plan_are_refused(stage: Stage, topic: DelayedTopic) -> None:
+    topic.subscribe(SUBSCRIPTION, SHARED)
+    topic.send(30, now_ms() + FAR_MS)
+    with pytest.raises(ConflictError, match="loaded"):
+        stage.builder.plan(topic.topic, SUBSCRIPTION)
+    topic.unload()
+    plan = stage.builder.plan(topic.topic, SUBSCRIPTION)
+    assert stage.builder.plan(topic.topic, SUBSCRIPTION).hash == plan.hash
+    topic.send(1, now_ms() + FAR_MS)
+    with pytest.raises(ConflictError, match="loaded"):
+        stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
+    topic.unload()
+    with pytest.raises(ConflictError, match="approved"):
+        stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
+    assert stage.index(topic.topic).buckets == ()
+
+
+def test_brokers_without_the_bucket_tracker_are_refused(cluster: ClusterUnderTest) -> None:
+    with ExitStack() as stack:
+        stage = Stage(cluster, stack)
+        topic = stage.topic(stack)
+        topic.subscribe(SUBSCRIPTION, SHARED)
+        topic.unload()
+        with pytest.raises(ConflictError, match=r"InMemoryDelayedDeliveryTrackerFactory.*set delayedDelivery"):
+            stage.builder.plan(topic.topic)
