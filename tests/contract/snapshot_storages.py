@@ -1,4 +1,4 @@
-"""Where snapshots of a delayed index are kept in tests: fake bookies and a cluster's own."""
+"""Where snapshots of a delayed index are kept in tests: in memory, on fake bookies, and on a cluster's own."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,6 +12,7 @@ from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Repli
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.delayed_delivery.index.ports import BucketSnapshotStorage
+from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemorySnapshotStorage
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
@@ -29,6 +30,13 @@ class SnapshotStorage(Protocol):
 
     @property
     def storage(self) -> BucketSnapshotStorage: ...
+
+
+class MemoryStorage:
+    """Without a cluster."""
+
+    def __init__(self) -> None:
+        self.storage = MemorySnapshotStorage()
 
 
 class BookKeeperStorage:

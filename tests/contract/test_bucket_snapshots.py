@@ -1,4 +1,4 @@
-"""How snapshots of a delayed index are kept (PIP-195), the same on fake bookies and on a cluster's; and what fails."""
+"""How snapshots of a delayed index are kept (PIP-195), the same in memory and on bookies, fake or real; what fails."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,7 +24,13 @@ from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
-from tests.contract.snapshot_storages import BookKeeperStorage, SnapshotStorage, fake_bookkeeper, real_bookkeeper
+from tests.contract.snapshot_storages import (
+    BookKeeperStorage,
+    MemoryStorage,
+    SnapshotStorage,
+    fake_bookkeeper,
+    real_bookkeeper,
+)
 
 KEY = BucketKey(LedgerId(7), LedgerId(9))
 TOPIC = "persistent://public/default/orders"
@@ -67,7 +73,12 @@ def bookkeeper(request: pytest.FixtureRequest) -> BookKeeperStorage:
     return found
 
 
-@pytest.fixture(params=["fake", "real"])
+@pytest.fixture
+def memory() -> SnapshotStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture(params=["memory", "fake", "real"])
 def kept(request: pytest.FixtureRequest) -> SnapshotStorage:
     found: SnapshotStorage = request.getfixturevalue(request.param)
     return found

@@ -49,7 +49,11 @@ class BucketSnapshotStorage(Protocol):
     def get_bucket_snapshot_segment(
         self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
     ) -> Sequence[DelayedIndexes]:
-        """The segments of these entries, 1 for the first one, both included. Raises `NotFoundError` likewise."""
+        """The segments of these entries, 1 for the first one, both included. Raises `NotFoundError` likewise.
+
+        Raises:
+            InvalidInputError: the bucket does not have all of these entries, or there are none.
+        """
 
     def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
         """Bytes of all entries' payloads. Raises `NotFoundError` likewise."""

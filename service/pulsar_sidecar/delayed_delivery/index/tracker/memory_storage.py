@@ -12,7 +12,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_metadata,
     encode_segment,
 )
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
 
 
@@ -72,8 +72,13 @@ class MemorySnapshotStorage:
     def get_bucket_snapshot_segment(
         self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
     ) -> Sequence[DelayedIndexes]:
-        payloads = self._snapshot(bucket_id).payloads[first_segment_entry_id : last_segment_entry_id + 1]
-        return [decode_segment(payload) for payload in payloads]
+        payloads = self._snapshot(bucket_id).payloads
+        if not 0 <= first_segment_entry_id <= last_segment_entry_id < len(payloads):
+            raise InvalidInputError(
+                f"bucket {bucket_id} has entries 0 to {len(payloads) - 1}, "
+                f"not {first_segment_entry_id} to {last_segment_entry_id}"
+            )
+        return [decode_segment(payload) for payload in payloads[first_segment_entry_id : last_segment_entry_id + 1]]
 
     def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
         return self._snapshot(bucket_id).length
