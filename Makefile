@@ -75,6 +75,7 @@ test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours);
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py
 	$(BIN)/python -m pytest -q --fault-rounds 2 tests/integration/test_cancelling.py tests/integration/test_cancelling_everywhere.py
+	$(BIN)/python -m pytest -q --fault-rounds 2 tests/interop/test_tracker_with_java.py
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md
 

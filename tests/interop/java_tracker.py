@@ -22,7 +22,7 @@ class JavaTrackers:
         return self._ask(";".join(history))
 
     def rounds(self, tracker: str, indexes: Path, count: int, per_pop: int, settings: str) -> list[dict[str, int]]:
-        """What adding and popping took in each round of a measurement.
+        """What adding and popping took in each round of a measurement: processor time of the thread, not time passed.
 
         Args:
             tracker: ``bucket`` or ``memory``.

@@ -1,14 +1,13 @@
 """The delayed index beside the broker's own classes: both get the same random histories, and all is compared."""
 
 import base64
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
-    DelayedIndexes,
-    SnapshotMetadata,
-    decode_metadata,
     decode_segment,
     encode_metadata,
     encode_segment,
@@ -17,9 +16,11 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 
 from tests.interop.java_tracker import JavaTrackers, java_trackers
+from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
 from tests.interop.tracker_histories import history
 
-SNAPSHOT_HISTORIES = 100
+FEW = 60
+MANY = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -29,38 +30,65 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTrackers]:
         yield trackers
 
 
-def test_snapshots_are_read_as_java_reads_them_and_written_as_long_as_java_writes_them(java: JavaTrackers) -> None:
+@pytest.fixture(scope="module")
+def histories(request: pytest.FixtureRequest) -> int:
+    """More than a few where more rounds of faults are asked for than one."""
+    return FEW if request.config.getoption("--fault-rounds") == 1 else MANY
+
+
+@pytest.mark.parametrize("batches", [False, True], ids=["one by one", "in batches"])
+def test_the_tracker_does_what_java_does(java: JavaTrackers, histories: int, batches: bool) -> None:
+    """Every answer, bucket, segment, bitmap and queue, after merges, recoveries, overlaps, failures and losses too."""
+    seen: Counter[str] = Counter()
+    first = MANY if batches else 0
+    for seed in range(first, first + histories):
+        commands = history(seed)
+        ours = python_answers(commands, batches=batches)
+        for number, (expected, answer) in enumerate(zip(_plain(java.answers(commands)), ours, strict=True)):
+            where = f"history {seed}, command {number}: {commands[number]:.80}"
+            assert answer is UNKNOWN or answer == expected, where
+        seen.update(_what_happened(ours))
+    assert min(seen[what] for what in ("merge", "cut range", "error", "recovered in the middle")) > 0, seen
+
+
+def test_snapshots_are_written_as_java_writes_them(java: JavaTrackers) -> None:
     seen = 0
-    for seed in range(SNAPSHOT_HISTORIES):
-        for ledger in _ledgers(java.answers(history(seed))):
-            head, *tail = (base64.b64decode(entry) for entry in ledger["entries"])
-            metadata, segments = decode_metadata(head), [decode_segment(entry) for entry in tail]
-            assert _plain_metadata(metadata) == ledger["metadata"]
-            assert [_rows(segment) for segment in segments] == ledger["segments"]
-            assert [encode_segment(segment) for segment in segments] == tail
-            # The ledgers of a map have no order, so only the bytes' number is the same.
-            assert len(encode_metadata(map(segment_metadata_of, segments))) == len(head)
-            seen += 1
-    assert seen > SNAPSHOT_HISTORIES
+    for seed in range(FEW):
+        for answer in java.answers(history(seed)):
+            for ledger in answer.get("ledgers", {}).values() if isinstance(answer, dict) else ():
+                head, *tail = (base64.b64decode(entry) for entry in ledger["entries"])
+                segments = [decode_segment(entry) for entry in tail]
+                assert plain_snapshot((head, *tail)) == {name: ledger[name] for name in ("metadata", "segments")}
+                assert [encode_segment(segment) for segment in segments] == tail
+                # The ledgers of a map have no order, so only the bytes' number is the same.
+                assert len(encode_metadata(map(segment_metadata_of, segments))) == len(head)
+                seen += 1
+    assert seen > FEW
 
 
-def _ledgers(answers: list[Any]) -> Iterator[dict[str, Any]]:
+def _plain(answers: list[Any]) -> Iterator[Any]:
+    """Without what only Java says: an error's class, and the entries' bytes."""
     for answer in answers:
         if isinstance(answer, dict) and "ledgers" in answer:
-            yield from answer["ledgers"].values()
+            for ledger in answer["ledgers"].values():
+                del ledger["entries"]
+            yield answer
+        else:
+            yield ERROR if isinstance(answer, dict) else answer
 
 
-def _plain_metadata(metadata: SnapshotMetadata) -> list[dict[str, Any]]:
-    return [
-        {
-            "min": segment.min_schedule_timestamp,
-            "max": segment.max_schedule_timestamp,
-            "bits": {str(ledger): list(bitmap) for ledger, bitmap in segment.bitmaps.items()},
-        }
-        for segment in metadata
-    ]
+def _what_happened(answers: list[Any]) -> Iterator[str]:
+    dumps = [answer for answer in answers if isinstance(answer, dict) and "buckets" in answer]
+    yield from ("error" for answer in answers if answer == ERROR)
+    for before, after in pairwise(dumps):
+        for bucket in after["buckets"]:
+            if not bucket["range"].startswith("[") or not bucket["range"].endswith("]"):
+                yield "cut range"
+            elif sum(_is_within(other, bucket) for other in before["buckets"]) > 1:
+                yield "merge"
+            if bucket["current"] > 1 and after["mutable"]["start"] == -1:
+                yield "recovered in the middle"
 
 
-def _rows(segment: DelayedIndexes) -> list[list[int]]:
-    columns = zip(segment.deliver_at_ms.tolist(), segment.ledgers.tolist(), segment.entries.tolist(), strict=True)
-    return [list(row) for row in columns]
+def _is_within(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> bool:
+    return bool(outer["start"] <= inner["start"] and inner["end"] <= outer["end"] and inner["id"] != outer["id"])

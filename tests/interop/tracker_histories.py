@@ -15,6 +15,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 )
 
 _ALL = 1_000
+_ALWAYS = 100_000
 _LATE_ENTRIES = 10_000
 _FAR_MS = 1_000_000
 _STEPS = 60
@@ -102,7 +103,13 @@ class _History:
 
     def _fail(self) -> Iterator[str]:
         operation = self._dice.choice(["create", "create", "segment", "segment", "metadata", "delete"])
-        yield f"fail {operation} {self._dice.choice([1, 3, 4, 5, 8])}"
+        if self._dice.random() < 0.5:
+            yield f"fail {operation} {self._dice.choice([1, 3])}"
+            return
+        yield f"fail {operation} {_ALWAYS}"
+        for _ in range(self._dice.randint(1, 6)):
+            yield from self._dice.choice([self._send, self._send, self._move_on, self._pop, self._recover])()
+        yield f"fail {operation} 0"
 
     def _lose(self) -> Iterator[str]:
         yield f"lose {self._dice.randint(0, 5)}"

@@ -87,10 +87,17 @@ class SnapshotAccess:
         bucket.bucket_id = bucket_id
         try:
             _retried(lambda: self._properties.put(str(bucket.key), str(bucket_id)))
-            bucket.snapshot_bytes = self._storage.get_bucket_snapshot_length(bucket_id)
         except SidecarError as error:
             self.failures.append(FailedOperation(BucketOperation.CREATE, bucket.key, error))
+        self.measure(bucket)
         return True
+
+    def measure(self, bucket: ImmutableBucket) -> None:
+        """Ask how long the snapshot is; when that fails it stays unknown."""
+        try:
+            bucket.snapshot_bytes = self._storage.get_bucket_snapshot_length(self.id_of(bucket))
+        except SidecarError as error:
+            self.failures.append(FailedOperation(BucketOperation.LOAD, bucket.key, error))
 
     def metadata(self, bucket: ImmutableBucket) -> SnapshotMetadata:
         """Entry 0; raises what the storage raises."""

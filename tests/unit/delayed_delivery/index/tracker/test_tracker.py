@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
-from tests.unit.delayed_delivery.index.tracker.trackers import START_MS, Site, rows_of, state_of
+from tests.unit.delayed_delivery.index.tracker.trackers import CURSOR, START_MS, TOPIC, Site, rows_of, state_of
 
 SETTINGS = st.builds(
     TrackerSettings,
@@ -238,6 +238,31 @@ def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time() -> None:
     tracker = site.recovered()
     assert tracker.number_of_delayed_messages == 3
     assert list(site.properties.properties) == ["#pulsar.internal.delayed.bucket_1_1"]
+
+
+def test_a_recovered_bucket_says_how_long_its_snapshot_is() -> None:
+    site = Site(SMALL)
+    _filled(site, 2)
+    assert [bucket.snapshot_bytes for bucket in site.recovered().buckets] == [
+        site.storage.snapshots[LedgerId(1)].length
+    ]
+
+
+def test_a_broker_throws_once_it_has_handed_out_more_than_it_counted() -> None:
+    # A bucket that a later one splits is loaded and counted twice; the later one's range goes, and with it its count.
+    site = Site(SMALL)
+    for start, end in ((3, 9), (4, 6)):
+        segment = DelayedIndexes.of([(START_MS + 100, start, 0)])
+        key = BucketKey(LedgerId(start), LedgerId(end))
+        stored = site.storage.create_bucket_snapshot([segment_metadata_of(segment)], [segment], key, TOPIC, CURSOR)
+        site.properties.put(str(key), str(stored))
+    tracker = site.recovered()
+    assert tracker.number_of_delayed_messages == 2
+    site.clock.advance_ms(1000)
+    with pytest.raises(TrackerFailedError, match="-1 messages are counted"):
+        tracker.get_scheduled_messages(10)
+    with pytest.raises(TrackerFailedError):
+        tracker.has_message_available()
 
 
 @pytest.mark.parametrize(
