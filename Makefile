@@ -73,7 +73,8 @@ test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
-	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q tests/unit/ledger_deletion/test_crash_replay.py
+	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q \
+	  $(addprefix tests/unit/ledger_deletion/,test_crash_replay.py test_crash_replay_of_other_incarnations.py)
 	$(BIN)/python -m pytest -q --fault-rounds 2 tests/integration/test_cancelling.py tests/integration/test_cancelling_everywhere.py
 	$(BIN)/python -m pytest -q --fault-rounds 2 tests/interop/test_tracker_with_java.py
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json

@@ -82,9 +82,12 @@ def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, world:
 
 
 @pytest.mark.parametrize(
-    "chroot", ["/pulsar-b", "/pulsar", "/stream/b", "/a/b/c", "/loadbalance/b", "/namespace/b/c/d"]
+    ("chroot", "foreign"),
+    [
+        *((each, ()) for each in ("/pulsar-b", "/pulsar", "/stream/b", "/a/b/c", "/loadbalance/b", "/namespace/b/c/d")),
+        *((each, ("/pulsar-b", "/a/b", "/stream")) for each in ("/pulsar-b", "/stream/b", "/a/b/c")),
+    ],
 )
-@pytest.mark.parametrize("foreign", [(), ("/pulsar-b", "/a/b", "/stream")])
 def test_a_cluster_below_another_chroot_protects_everything(
     auditor: Auditor, world: World, chroot: str, foreign: tuple[str, ...]
 ) -> None:

@@ -90,8 +90,7 @@ def test_while_brokers_are_away_at_the_start_the_door_says_which_and_goes_on(han
         assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("hanging", [False, True])
-@pytest.mark.parametrize("flags", [(), ("--topic-two-phase-deletion-enabled",)])
+@pytest.mark.parametrize(("hanging", "flags"), [(False, ()), (True, ("--topic-two-phase-deletion-enabled",))])
 def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple[str, ...]) -> None:
     with a_port(hanging=hanging) as port, serving(port, "--cluster-name", "east", *flags) as (process, url):
         until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "no host is named")

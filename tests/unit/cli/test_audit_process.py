@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.audit.audit_worlds import full_world
+from tests.unit.cli.running import Terminal
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 
@@ -27,11 +28,17 @@ def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         (("--output", "nonsense", "audit", "show", "a"), "--output"),
     ],
 )
-def test_wrong_usage_ends_with_1_and_a_hint(wrong: tuple[str, ...], said: str) -> None:
-    process = ended(*wrong)
+def test_wrong_usage_ends_with_1_and_a_hint(terminal: Terminal, wrong: tuple[str, ...], said: str) -> None:
+    ran = terminal.run(*wrong)
+    assert (ran.code, ran.out) == (1, "")
+    assert "Usage: pulsar-sidecar" in ran.err
+    assert said in ran.err
+
+
+def test_wrong_usage_ends_a_process_with_1() -> None:
+    process = ended("audit", "run", "--nonsense")
     assert (process.returncode, process.stdout) == (1, "")
-    assert "Usage: pulsar-sidecar" in process.stderr
-    assert said in process.stderr
+    assert "--nonsense" in process.stderr
 
 
 def test_what_was_audited_ends_with_0_or_2(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Whoever goes on must leave all of that alone (`sidecars.check`, and no new or fo
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import settings
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
@@ -22,6 +23,7 @@ from tests.unit.ledger_deletion.worlds import Setting, create_again, partitioned
 
 SOURCE = "persistent://public/default/source"
 PARTITIONS = 2
+THOROUGH = settings.get_current_profile_name() == "thorough"
 
 Happens = Callable[[Setting], set[LedgerId]]
 """What others do while no sidecar runs; answers the ledgers that have to be there at the end."""
@@ -146,7 +148,8 @@ def test_a_crash_at_any_point_and_another_incarnation_after_it(story: tuple[Call
 @pytest.mark.parametrize("second", [0, 3, 6, 9, 14])
 def test_whoever_goes_on_is_killed_as_well(story: tuple[Callable[[], Setting], Happens], second: int) -> None:
     build, happens = story
-    for number in range(second % 3, 1000, 3):
+    stride = 3 if THOROUGH else 7
+    for number in range(second % stride, 1000, stride):
         setting = build()
         if not crashed(setting, number):
             return
