@@ -1,7 +1,7 @@
 """Whose a ledger is and whether it may go: what the second phase asks, asked before anything is appended."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
@@ -188,6 +188,21 @@ def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
     evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, asking.list_path, False, True))
     assert evidence is not None
     assert evidence.cause is LeakCause.OFFLOAD
+
+
+@pytest.mark.parametrize(
+    ("replaced", "before", "after"),
+    [(False, LeakCause.TRIM, LeakCause.TOPIC_DELETION), (True, LeakCause.OFFLOAD, LeakCause.OFFLOAD)],
+)
+def test_a_cause_is_read_again_and_nothing_else_changes(
+    asking: Asking, replaced: bool, before: LeakCause, after: LeakCause
+) -> None:
+    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, asking.list_path, False, replaced))
+    assert evidence is not None
+    assert evidence.cause is before
+    GONE["the topic"](asking)
+    assert asking.assessor.with_cause(evidence) == replace(evidence, cause=after)
 
 
 # --- may it go? ------------------------------------------------------------------------------------------------------

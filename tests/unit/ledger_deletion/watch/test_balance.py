@@ -91,6 +91,11 @@ def test_a_node_that_is_not_understood_says_nothing(path: str) -> None:
         named_ledgers(path, GARBAGE)
 
 
+def test_the_node_that_could_be_either_is_named_when_it_is_not_understood() -> None:
+    with pytest.raises(UndecodableError, match=f"^{EITHER} is neither a managed ledger nor a cursor"):
+        named_ledgers(EITHER, GARBAGE)
+
+
 @pytest.mark.parametrize("path", [CURSOR, SCHEMA])
 def test_a_cursor_or_a_schema_without_data_is_one_that_was_lost(path: str) -> None:
     with pytest.raises(UndecodableError):
@@ -120,6 +125,15 @@ def test_a_ledger_leaves_with_its_list() -> None:
     assert balance.read(TOPIC, None) == []
     assert balance.read(TOPIC, managed_ledger_bytes([3, 4])) == []
     assert (unreferenced(balance), balance.references, balance.nodes) == ([1, 2], 2, 1)
+
+
+def test_what_nodes_began_to_name_is_told_once() -> None:
+    balance = balance_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1])))
+    assert balance.take_linked() == []
+    balance.read(TOPIC, managed_ledger_bytes([1, 2]))
+    balance.read(OTHER, managed_ledger_bytes([3]))
+    assert balance.take_linked() == [2, 3]
+    assert balance.take_linked() == []
 
 
 def test_several_ledgers_leave_in_the_order_of_their_ids() -> None:
