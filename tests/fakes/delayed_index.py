@@ -3,7 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
+from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, TrackerStatistics
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     encode_metadata,
@@ -14,7 +16,7 @@ from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
@@ -113,3 +115,41 @@ def stored_indexes(
 ) -> StoredIndexes:
     """What the fakes hold."""
     return StoredIndexes(store, entries, cursors or FakeCursorPositions(), "/ledgers")
+
+
+class FakeTrackers:
+    """`RunningTrackers` and `LoadedTopics`, and who owns a topic."""
+
+    def __init__(self) -> None:
+        self.configuration = BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
+        self.owned_by: str | None = None
+        self.loaded: str | None = None
+        self.sizes: dict[str, TrackerStatistics] = {}
+        self.error: SidecarError | None = None
+
+    def owner(self, topic: TopicName) -> str | None:
+        if self.error is not None:
+            raise self.error
+        return self.owned_by
+
+    def configured(self, broker: str | None) -> BrokerTracker:
+        assert broker == self.owned_by
+        return self.configuration
+
+    def loaded_by(self, topic: TopicName) -> str | None:
+        return self.loaded
+
+    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
+        assert self.loaded is not None, "the question would load the topic"
+        return self.sizes
+
+
+def index_service(
+    store: FakeMetadataStore,
+    entries: FakeBucketEntries,
+    cursors: FakeCursorPositions | None = None,
+    trackers: FakeTrackers | None = None,
+) -> DelayedIndexService:
+    """The room's service over the fakes."""
+    brokers = trackers or FakeTrackers()
+    return DelayedIndexService(Ports(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner))

@@ -15,6 +15,7 @@ from pulsar_sidecar.ack_state.metrics import AckStateMetrics
 from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
+from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
@@ -24,6 +25,7 @@ from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffload
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
 from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, BrokerTopicAdmin
@@ -35,11 +37,14 @@ from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledge
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
-from pulsar_sidecar.api.rooms import ack_state
+from pulsar_sidecar.api.rooms import ack_state, delayed_index
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
+from pulsar_sidecar.delayed_delivery.index.service import Ports as DelayedIndexPorts
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
@@ -250,10 +255,26 @@ def open_waiting_messages(cluster: ClusterAccess) -> Room:
     return Room(WaitingReader(BrokerTopics(rest, store, clock), entries, clock))
 
 
+def open_delayed_index(cluster: ClusterAccess) -> Room:
+    """Delayed indexes (PIP-195), which are stored and need no broker."""
+    store, rest, ledgers_root = cluster.store, cluster.rest, cluster.settings.ledgers_root_path
+    entries = BookieBucketEntries(cluster.entries)
+    close_at_the_end(cluster.stack, entries.close)
+    owners = BrokerLiveOwners(rest, store)
+    ports = DelayedIndexPorts(
+        stored=StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, ledgers_root), ledgers_root),
+        trackers=RestBrokerTrackers(rest, store),
+        loaded=owners,
+        owner=owners.owner_url,
+    )
+    return Room(DelayedIndexService(ports))
+
+
 ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room]]] = (
     (ledger_deletion.router, open_ledger_deletion),
     (delayed_delivery.router, open_cancelling),
     (ack_state.router, open_ack_states),
     (delayed_delivery.waiting_router, open_waiting_messages),
+    (delayed_index.router, open_delayed_index),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

@@ -15,6 +15,7 @@ from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
     audit,
     audit_sources,
+    delayed_index,
     delayed_messages,
     ledger_deletion,
     subscriptions,
@@ -39,6 +40,7 @@ def command_line(programs: Programs) -> TyperGroup:
     for group in (
         ledger_deletion.app,
         delayed_messages.app,
+        delayed_index.app,
         ledger_deletion.broker_stats_app,
         audit_sources.metadata_app,
         audit_sources.ledgers_app,

@@ -86,11 +86,12 @@ def _as_table(value: object) -> str:
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:{width}}  {cell}" for name, cell in rows)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return _columns([dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value])
+        return columns([dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value])
     return _cell(value)
 
 
-def _columns(rows: Sequence[Mapping[str, str]]) -> str:
+def columns(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows below their names, each column as wide as it must be."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in names}
     lines = [{name: name for name in names}, *rows]

@@ -119,21 +119,21 @@ def _lines(name: str, total: Total, now_ms: int, rows: int) -> Iterator[str]:
     if total.next is None or total.last is None:
         return
     for word, message in (("next", total.next), ("last", total.last)):
-        when = _time(message["deliverAt"] // 1000)
-        away = _span((message["deliverAt"] - now_ms) // 1000)
+        when = utc(message["deliverAt"] // 1000)
+        away = span((message["deliverAt"] - now_ms) // 1000)
         yield output.printable(f"  {word}  {when}  in {away}  {message['messageId']} of {message['topic']}")
     yield from _table(total.by_due_second, rows)
 
 
 def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
-    step = _step(max(by_due_second) - min(by_due_second) + 1, rows)
+    step = round_step(max(by_due_second) - min(by_due_second) + 1, rows)
     counted: Counter[int] = Counter()
     for second, count in by_due_second.items():
         counted[second // step * step] += count
     largest = max(counted.values())
-    yield f"  due from (UTC)        messages in {_span(step)}"
+    yield f"  due from (UTC)        messages in {span(step)}"
     for start in range(min(counted), max(counted) + 1, step):
-        yield f"  {_time(start)}  {counted[start]:>10,}  {bar(counted[start], largest)}".rstrip()
+        yield f"  {utc(start)}  {counted[start]:>10,}  {bar(counted[start], largest)}".rstrip()
 
 
 def bar(value: float, largest: float) -> str:
@@ -141,7 +141,7 @@ def bar(value: float, largest: float) -> str:
     return "#" * max(1, round(value / largest * _BAR_WIDTH)) if value else ""
 
 
-def _step(seconds: int, rows: int) -> int:
+def round_step(seconds: int, rows: int) -> int:
     """A round length of time of which at most so many cover the span, wherever it begins."""
     for step in _STEPS_SECONDS:
         if seconds <= step * max(1, rows - 1):
@@ -150,14 +150,16 @@ def _step(seconds: int, rows: int) -> int:
     return days * 86_400
 
 
-def _time(second: int) -> str:
+def utc(second: int) -> str:
+    """A second since the epoch, for people."""
     try:
         return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"second {second}"
 
 
-def _span(seconds: int) -> str:
+def span(seconds: int) -> str:
+    """A length of time, for people."""
     for length, word in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= length:
             whole, rest = divmod(seconds, length)

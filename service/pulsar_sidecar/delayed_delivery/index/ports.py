@@ -5,6 +5,7 @@ and not understood.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from pyroaring import BitMap
@@ -157,4 +158,29 @@ class BrokerTrackers(Protocol):
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
         """By broker id; one at least, and every live one. Raises `TemporaryError` otherwise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerStatistics:
+    """What a broker's statistics say of a subscription's tracker.
+
+    Attributes:
+        delayed_messages: ``msgDelayed``.
+        memory_bytes: ``delayedMessageIndexSizeInBytes``: what its queues take; 0 without a tracker.
+    """
+
+    delayed_messages: int
+    memory_bytes: int
+
+
+class RunningTrackers(Protocol):
+    """What one broker says of the trackers that it runs."""
+
+    def configured(self, broker: str | None) -> BrokerTracker:
+        """That broker's configuration (its web service URL; None: any broker's)."""
+        ...
+
+    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
+        """Each subscription's tracker; loads the topic. Raises `NotFoundError` when there is no such topic."""
         ...

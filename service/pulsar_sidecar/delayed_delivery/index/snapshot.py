@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.index.segment_bytes import decode_indexes, encode_indexes
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
@@ -27,13 +28,6 @@ MAX_INDEXES: Final = 1 << 26
 
 _ENTRY_BITS: Final = 32
 _ENTRIES_A_LEDGER: Final = 1 << _ENTRY_BITS
-
-
-_TAGS: Final = np.array([0x0A, 0x08, 0x10, 0x18], np.int64)
-"""Of an index in a segment, and of its three fields, which are varints all."""
-_VARINTS_OF_INDEX: Final = 8
-_VARINT_BYTES: Final = 9
-"""Of the longest that is a positive number of Java's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +114,8 @@ def bitmaps_of(ledgers: Longs, entries: Longs) -> dict[LedgerId, BitMap]:
 
 def bitmap_of(entries: Longs) -> BitMap:
     """The set of these entries."""
+    if len(entries) and entries[-1] - entries[0] == len(entries) - 1 and bool((entries[1:] > entries[:-1]).all()):
+        return BitMap(range(int(entries[0]), int(entries[-1]) + 1))
     # pyroaring takes this kind of array as it is and walks through every other one number by number.
     return BitMap(array("I", entries.astype(np.uint32).tobytes()))
 
@@ -161,9 +157,12 @@ def decode_metadata(payload: bytes) -> SnapshotMetadata:
 
 def encode_segment(segment: DelayedIndexes) -> bytes:
     """One of entries 1 to n (``SnapshotSegment``)."""
+    columns = (segment.deliver_at_ms, segment.ledgers, segment.entries)
+    payload = encode_indexes(*columns)
+    if payload is not None:
+        return payload
     message = segment_pb.SnapshotSegment()
-    rows = zip(segment.deliver_at_ms.tolist(), segment.ledgers.tolist(), segment.entries.tolist(), strict=True)
-    for timestamp, ledger_id, entry_id in rows:
+    for timestamp, ledger_id, entry_id in zip(*(column.tolist() for column in columns), strict=True):
         message.indexes.add(timestamp=timestamp, ledger_id=ledger_id, entry_id=entry_id)
     return message.SerializeToString()
 
@@ -174,33 +173,14 @@ def decode_segment(payload: bytes) -> DelayedIndexes:
     Raises:
         UndecodableError: cut off, not a segment, or a number beyond Java's long.
     """
-    columns = _columns(payload)
+    columns = decode_indexes(payload)
     if columns is not None:
-        return columns
+        return DelayedIndexes(*columns)
     indexes: Sequence[segment_pb.DelayedIndex] = decode_exactly(segment_pb.SnapshotSegment, payload).indexes
     try:
         return DelayedIndexes.of((each.timestamp, each.ledger_id, each.entry_id) for each in indexes)
     except OverflowError as error:
         raise UndecodableError("a segment holds a number beyond 63 bits; look at the bucket by hand") from error
-
-
-def _columns(payload: bytes) -> DelayedIndexes | None:
-    """A segment in the one form that brokers write, decoded column by column; None for every other."""
-    data = np.frombuffer(payload, np.uint8)
-    # Tags, lengths and values are all varints, so there are eight to an index, and each ends with a byte below 128.
-    ends = np.flatnonzero(data < 0x80) + 1
-    if not len(data) or ends[-1:].tolist() != [len(data)] or len(ends) % _VARINTS_OF_INDEX:
-        return None
-    lengths = np.diff(ends, prepend=0)
-    starts = ends - lengths
-    if lengths.max() > _VARINT_BYTES or np.any((lengths > 1) & (data[ends - 1] == 0)):
-        return None
-    shifts = 7 * (np.arange(len(data)) - np.repeat(starts, lengths))
-    values = np.add.reduceat((data & 0x7F).astype(np.int64) << shifts, starts)
-    rows, sizes = values.reshape(-1, _VARINTS_OF_INDEX), lengths.reshape(-1, _VARINTS_OF_INDEX)
-    if np.any(rows[:, ::2] != _TAGS) or np.any(rows[:, 1] != sizes[:, 2:].sum(axis=1)):
-        return None
-    return DelayedIndexes(*(np.ascontiguousarray(rows[:, column]) for column in (3, 5, 7)))
 
 
 def _bitmap(data: bytes) -> BitMap:

@@ -52,23 +52,35 @@ def _one_by_one(rows: list[tuple[int, int, int]]) -> bytes:
     return segment_pb.SnapshotSegment(indexes=indexes).SerializeToString()
 
 
-@given(ROWS, st.data())
-def test_bytes_are_read_alike_column_by_column_and_index_by_index(
-    rows: list[tuple[int, int, int]], data: st.DataObject
+DAMAGE = st.lists(
+    st.tuples(
+        st.integers(0, 60),
+        st.sampled_from(["set", "drop", "add"]),
+        st.sampled_from([0, 8, 10, 16, 24, 32, 127, 128, 255]),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(ROWS, DAMAGE)
+def test_damaged_segments_are_read_as_protobuf_reads_them(
+    rows: list[tuple[int, int, int]], damage: list[tuple[int, str, int]]
 ) -> None:
-    payload = bytearray(_one_by_one(rows))
-    place = data.draw(st.integers(0, len(payload) - 1))
-    payload[place] = data.draw(st.sampled_from([0, 0x80, 0x7F, payload[place] ^ 1, payload[place] ^ 0x80]))
+    payload = bytearray(encode_segment(DelayedIndexes.of(rows[:3])))
+    for at, kind, byte in damage:
+        payload[at : at + (kind != "add")] = b"" if kind == "drop" else bytes([byte])
     try:
         indexes = decode_exactly(segment_pb.SnapshotSegment, bytes(payload)).indexes
-        expected = [(each.timestamp, each.ledger_id, each.entry_id) for each in indexes]
-        DelayedIndexes.of(expected)
-    except (UndecodableError, OverflowError):
+        expected = [(index.timestamp, index.ledger_id, index.entry_id) for index in indexes]
+    except UndecodableError:
+        expected = None
+    if expected is None or any(number > MAX_LEDGER_ID for row in expected for number in row):
         with pytest.raises(UndecodableError):
             decode_segment(bytes(payload))
-        return
-    found = decode_segment(bytes(payload))
-    assert list(zip(found.deliver_at_ms.tolist(), *zip(*found.positions(), strict=True), strict=True)) == expected
+    else:
+        read = decode_segment(bytes(payload))
+        assert [*zip(*(c.tolist() for c in (read.deliver_at_ms, read.ledgers, read.entries)), strict=True)] == expected
 
 
 def test_an_empty_segment_and_an_empty_snapshot() -> None:

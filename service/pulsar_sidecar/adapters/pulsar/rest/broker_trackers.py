@@ -2,18 +2,31 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
 
 _MS_PER_SECOND = 1000
 
 
+class _Subscription(msgspec.Struct, rename="camel"):
+    msg_delayed: int
+    delayed_message_index_size_in_bytes: int = 0
+
+
+class _Stats(msgspec.Struct):
+    subscriptions: dict[str, _Subscription]
+
+
 class RestBrokerTrackers:
-    """`delayed_delivery.index.ports.BrokerTrackers`."""
+    """`delayed_delivery.index.ports.BrokerTrackers` and `RunningTrackers`."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest
@@ -29,6 +42,19 @@ class RestBrokerTrackers:
         if not found:
             raise TemporaryError("no broker is registered in the metadata store; try again when one is up")
         return found
+
+    def configured(self, broker: str | None) -> BrokerTracker:
+        return _tracker(RuntimeConfiguration.of(self._rest, broker))
+
+    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
+        try:
+            found = msgspec.convert(self._rest.get(topic_path(topic, "/stats")), _Stats)
+        except msgspec.ValidationError as error:
+            raise TemporaryError(f"a broker's statistics of {topic} cannot be read ({error}); try again") from error
+        return {
+            name: TrackerStatistics(each.msg_delayed, each.delayed_message_index_size_in_bytes)
+            for name, each in found.subscriptions.items()
+        }
 
     def replication(self) -> Replication:
         """How many bookies brokers give a new bucket (``BookkeeperBucketSnapshotStorage.createLedger``)."""

@@ -11,10 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Longs
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 _KEY_BITS: Final = 64
+_FEW_ENTRIES: Final = 32
+_LEDGERS_LISTED: Final = 1 << 16
+"""Over so many ledger ids a list of which there are is made faster than ids are sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,18 @@ class PackedIndexes:
             rest.first_ms, rest.offsets.copy(), rest.ledger_ids, rest.codes.copy(), rest.entries.copy()
         )
 
+    def position_at(self, row: int) -> Position:
+        """One row's ledger and entry."""
+        return Position(LedgerId(int(self.ledger_ids[self.codes[row]])), EntryId(int(self.entries[row])))
+
+    def rows_of_entries(self, entry_ids: Sequence[int]) -> list[int]:
+        """The rows, ascending, that have one of these entries, of whatever ledger."""
+        if len(entry_ids) > _FEW_ENTRIES:
+            return np.flatnonzero(np.isin(self.entries, np.array(entry_ids))).tolist()
+        most = np.iinfo(self.entries.dtype).max
+        found = [np.flatnonzero(self.entries == self.entries.dtype.type(each)) for each in entry_ids if each <= most]
+        return sorted({row for rows in found for row in rows.tolist()})
+
     def unpacked(self) -> DelayedIndexes:
         """As three columns of 64 bits."""
         times = self.offsets.astype(np.int64)
@@ -85,24 +101,32 @@ class PackedIndexes:
         return DelayedIndexes(times, self.ledger_ids[self.codes], self.entries.astype(np.int64))
 
 
+NO_PACKED: Final = PackedIndexes(
+    0, np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint8)
+)
+
+
 def pack(indexes: DelayedIndexes) -> PackedIndexes:
-    """Fewer bytes, same order; ``indexes`` is not empty."""
+    """Fewer bytes, same order."""
     times, ledgers = indexes.deliver_at_ms, indexes.ledgers
+    if not len(times):
+        return NO_PACKED
     first_ms = int(times.min())
-    starts = np.concatenate(([0], np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1))
-    ledger_ids, places = np.unique(ledgers[starts], return_inverse=True)
-    codes = np.repeat(_narrow(places, len(ledger_ids) - 1), np.diff(starts, append=len(ledgers)))
+    ledger_ids, codes = _coded(ledgers)
     return PackedIndexes(
         first_ms,
         _narrow(times - first_ms, int(times.max()) - first_ms),
         ledger_ids,
-        codes,
+        _narrow(codes, len(ledger_ids) - 1),
         _narrow(indexes.entries, int(indexes.entries.max())),
     )
 
 
 def sort_packed(parts: Sequence[PackedIndexes], *, parts_are_sorted: bool) -> PackedIndexes:
-    """All rows of the parts, which are not empty, in order."""
+    """All rows of the parts, in order."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return NO_PACKED
     if len(parts) == 1 and parts_are_sorted:
         return parts[0]
     first_ms = min(part.first_ms for part in parts)
@@ -129,6 +153,18 @@ def sort_packed(parts: Sequence[PackedIndexes], *, parts_are_sorted: bool) -> Pa
         _narrow(codes, len(ledger_ids) - 1),
         _narrow(entries, last_entry),
     )
+
+
+def _coded(ledgers: Longs) -> tuple[Longs, npt.NDArray[np.integer[Any]]]:
+    lowest, highest = int(ledgers.min()), int(ledgers.max())
+    if lowest == highest:
+        return ledgers[:1].copy(), np.zeros(len(ledgers), np.uint8)
+    if highest - lowest >= _LEDGERS_LISTED:
+        return np.unique(ledgers, return_inverse=True)
+    places = ledgers - lowest
+    is_there = np.zeros(highest - lowest + 1, np.bool_)
+    is_there[places] = True
+    return np.flatnonzero(is_there) + lowest, (np.cumsum(is_there) - 1)[places]
 
 
 def _moved(offsets: Unsigned, by_ms: int) -> npt.NDArray[np.uint64]:

@@ -18,8 +18,6 @@ from pulsar_sidecar.model.ids import LedgerId
 NEVER: Final = 2**63 - 1
 """Later than any due time."""
 
-NO_INDEXES: Final = DelayedIndexes.of(())
-
 _MOST_FRESH: Final = 8_192
 
 
@@ -65,10 +63,10 @@ class IndexQueue:
             self._unsorted_first_ms = min(self._unsorted_first_ms, packed.first_ms)
             self._size += len(indexes)
 
-    def put_back(self, indexes: DelayedIndexes) -> None:
+    def put_back(self, indexes: PackedIndexes) -> None:
         """What `pop` gave and was not used, or anything else that is sorted."""
         if len(indexes):
-            self._add_run(pack(indexes))
+            self._add_run(indexes)
             self._size += len(indexes)
 
     def first_ms(self) -> int | None:
@@ -77,28 +75,26 @@ class IndexQueue:
             return None
         return min([self._unsorted_first_ms, *(run.head_ms for run in self._runs)])
 
-    def pop(self, most: int, until_ms: int) -> DelayedIndexes:
+    def pop(self, most: int, until_ms: int) -> PackedIndexes:
         """The first ones, in order, ``most`` at most, and none that is due later."""
         self._sort_until(until_ms)
         taken = self._heads(min(most, self._size), until_ms)
-        if not taken:
-            return NO_INDEXES
         merged = sort_packed(taken, parts_are_sorted=True)
         if len(merged) > most:
             self._add_run(merged.after(most))
             merged = merged.rows(0, most)
         self._size -= len(merged)
-        return merged.unpacked()
+        return merged
 
     def pop_all(self) -> DelayedIndexes:
         """Everything, in order."""
-        return self.pop(self._size, NEVER)
+        return self.pop(self._size, NEVER).unpacked()
 
     def rows(self) -> DelayedIndexes:
         """Everything, in order; it stays."""
-        rows = self.pop_all()
+        rows = self.pop(self._size, NEVER)
         self.put_back(rows)
-        return rows
+        return rows.unpacked()
 
     def remove(self, positions: Mapping[LedgerId, BitMap]) -> int:
         """Take these out, however often they are in; the answer says how many rows that were."""
@@ -107,7 +103,7 @@ class IndexQueue:
         for ledger_id, entries in positions.items():
             of_ledger = np.flatnonzero(rows.ledgers == ledger_id)
             gone[of_ledger] = np.isin(rows.entries[of_ledger], np.frombuffer(entries.to_array(), np.uint32))
-        self.put_back(rows[~gone])
+        self.put_back(pack(rows[~gone]))
         return int(gone.sum())
 
     def _sort_until(self, until_ms: int) -> None:

@@ -10,21 +10,24 @@ PIP-195 the tracker follows the one or the other (`Behaviour`; docs/delayed-inde
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, bitmap_of, bitmaps_of
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Longs, bitmap_of, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
 from pulsar_sidecar.delayed_delivery.index.tracker.mutable_bucket import MutableBucket
+from pulsar_sidecar.delayed_delivery.index.tracker.packed import NO_PACKED, PackedIndexes, pack
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
-from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, NO_INDEXES, IndexQueue
+from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
@@ -33,6 +36,8 @@ from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFou
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 Flags = npt.NDArray[np.bool_]
+
+_NO_INDEXES: Final = DelayedIndexes.of(())
 
 _MAX_ENTRY_ID = 2**32 - 1
 """Roaring bitmaps hold 32 bits; a broker throws half-way for more."""
@@ -161,18 +166,28 @@ class BucketDelayedDeliveryTracker:
 
     def _add_of_one_ledger(self, indexes: DelayedIndexes) -> Flags:
         ledger_id = int(indexes.ledgers[0])
-        if len(indexes) == 1:
-            return np.array([self._add_row(indexes, 0)])
-        late = indexes.deliver_at_ms <= self._cutoff_ms()
-        known = self._known(ledger_id, indexes.entries)
-        new = np.flatnonzero(~(late | known))
+        entries = bitmap_of(indexes.entries)
+        if len(entries) < len(indexes):
+            return np.array([self._add_row(indexes, row) for row in range(len(indexes))], np.bool_)
+        is_due = indexes.deliver_at_ms <= self._cutoff_ms()
+        known = self._known(ledger_id, indexes.entries, entries)
+        new = np.flatnonzero(~(is_due | known))
         if not len(new):
             return known
-        first = int(new[0])
+        first, merges = int(new[0]), self.access.operations[BucketOperation.MERGE, True]
         known[first] = self._add_row(indexes, first)
-        # The first one may have sealed the bucket; none of the same ledger after it will.
-        rest = slice(first + 1, None)
-        known[rest] = self._add_to_open_ledger(ledger_id, indexes[rest], late[rest])
+        if self.access.operations[BucketOperation.MERGE, True] > merges:
+            # A merge can make the ledger a covered one.
+            known = self._known(ledger_id, indexes.entries, entries)
+            new = np.flatnonzero(~(is_due | known))
+        else:
+            new = new[1:]
+        # None of the same ledger after the first one seals a bucket.
+        if len(new) == len(indexes) - 1 and first == 0:
+            self._add_to_open_ledger(ledger_id, indexes[1:], entries)
+        elif len(new):
+            self._add_to_open_ledger(ledger_id, indexes[new], bitmap_of(indexes.entries[new]))
+        known[new] = True
         return known
 
     def _add_row(self, indexes: DelayedIndexes, row: int) -> bool:
@@ -183,33 +198,20 @@ class BucketDelayedDeliveryTracker:
         except TrackerFailedError as error:
             raise TrackerFailedError(error.what, row) from error
 
-    def _add_to_open_ledger(self, ledger_id: int, indexes: DelayedIndexes, late: Flags) -> Flags:
-        entries = bitmap_of(indexes.entries)
-        if len(entries) < len(indexes):
-            return np.array([self._add_row(indexes, row) for row in range(len(indexes))], np.bool_)
-        known = self._known(ledger_id, indexes.entries)
-        new = ~(late | known)
-        if not new.all():
-            indexes = indexes[new]
-            entries = bitmap_of(indexes.entries)
-        if len(indexes):
-            if self._is_late(ledger_id, self.buckets.find(ledger_id) is not None):
-                self.shared.add_many(indexes)
-                self.mutable.bits.add_all(ledger_id, entries)
-            else:
-                self.mutable.add_many(indexes, ledger_id, entries)
-            self._count += len(indexes)
-        return known | new
+    def _add_to_open_ledger(self, ledger_id: int, indexes: DelayedIndexes, entries: BitMap) -> None:
+        if self._is_late(ledger_id, self.buckets.find(ledger_id) is not None):
+            self.shared.add_many(indexes)
+            self.mutable.bits.add_all(ledger_id, entries)
+        else:
+            self.mutable.add_many(indexes, ledger_id, entries)
+        self._count += len(indexes)
 
-    def _known(self, ledger_id: int, entries: npt.NDArray[np.int64]) -> Flags:
+    def _known(self, ledger_id: int, entry_ids: Longs, entries: BitMap) -> Flags:
         bucket = self.buckets.find(ledger_id)
-        known = np.zeros(len(entries), np.bool_)
-        for bits in (self.mutable.bits, bucket.bits if bucket is not None else PositionBits()):
-            held = bits.of(ledger_id)
-            if held is not None:
-                common = held & bitmap_of(entries)
-                if common:
-                    known |= np.isin(entries, np.frombuffer(common.to_array(), np.uint32))
+        known = np.zeros(len(entry_ids), np.bool_)
+        for held in (self.mutable.bits.of(ledger_id), bucket.bits.of(ledger_id) if bucket is not None else None):
+            if held is not None and held.intersect(entries):
+                known |= np.isin(entry_ids, np.frombuffer((held & entries).to_array(), np.uint32))
         return known
 
     def _is_late(self, ledger_id: int, is_covered: bool) -> bool:
@@ -242,7 +244,7 @@ class BucketDelayedDeliveryTracker:
         sealed = seal(indexes, self.settings)
         self._take_out_of_mutable(sealed, indexes, key)
         first = sealed.segments[0]
-        self.shared.put_back(first)
+        self.shared.put_back(pack(first))
         bucket = _bucket_of(key, sealed)
         is_saved = self.access.save(bucket, sealed)
         bucket.bits = merged or bucket.bits
@@ -250,7 +252,7 @@ class BucketDelayedDeliveryTracker:
         self._expect_next(bucket, first)
         if not is_saved:
             for segment in sealed.segments[1:]:
-                self.shared.put_back(segment)
+                self.shared.put_back(pack(segment))
             self.buckets.remove(CutRange.closed(key))
             self._last_of_segment.pop(_last_position(first))
 
@@ -259,7 +261,7 @@ class BucketDelayedDeliveryTracker:
         if len(outside):
             # Half-way through, as a broker leaves it.
             reached = int(outside[0])
-            self.shared.put_back(indexes[: min(reached, len(sealed.segments[0]))])
+            self.shared.put_back(pack(indexes[: min(reached, len(sealed.segments[0]))]))
             gone = indexes[: reached + 1]
             for ledger_id, entries in bitmaps_of(gone.ledgers, gone.entries).items():
                 self.mutable.bits.remove_all(ledger_id, entries)
@@ -307,7 +309,7 @@ class BucketDelayedDeliveryTracker:
             if not self.access.save(bucket, sealed):
                 raise TemporaryError(f"the merged bucket {key} was not written")
             self.shared.remove(bucket.bits.ledgers)
-            self.shared.put_back(sealed.segments[0])
+            self.shared.put_back(pack(sealed.segments[0]))
             self.buckets.put(key, bucket)
             self._expect_next(bucket, sealed.segments[0])
             for each in old:
@@ -350,47 +352,45 @@ class BucketDelayedDeliveryTracker:
         """
         cutoff_ms = self._cutoff_ms()
         self.mutable.move_due(cutoff_ms, self.shared)
-        taken: list[DelayedIndexes] = []
+        taken: list[PackedIndexes] = []
         left = max_messages
         while left > 0:
             due = self._pop_until_last_of_segment(left, cutoff_ms)
             if not len(due):
                 break
-            row = self._first_last_of_segment(due)
-            if row is None:
-                taken.append(due)
-                left -= len(due)
-                continue
-            taken.append(due[:row])
-            self.shared.put_back(due[row:])
+            row, position = self._first_last_of_segment(due)
+            taken.append(due.rows(0, row))
             left -= row
-            if not self._load_after(_position(due, row)):
+            if position is None:
+                continue
+            self.shared.put_back(due.after(row))
+            if not self._load_after(position):
                 break
-            taken.append(due[row : row + 1])
+            taken.append(due.rows(row, row + 1))
             self.shared.pop(1, NEVER)
             left -= 1
-        handed_out = _joined(taken)
+        handed_out = _joined([part.unpacked() for part in taken])
         self._take_bits(handed_out)
         self._count -= len(handed_out)
         self._next_of_counted()
         return handed_out
 
-    def _pop_until_last_of_segment(self, most: int, cutoff_ms: int) -> DelayedIndexes:
+    def _pop_until_last_of_segment(self, most: int, cutoff_ms: int) -> PackedIndexes:
         first_ms = self.shared.first_ms()
         if first_ms is None or first_ms > cutoff_ms:
-            return NO_INDEXES
+            return NO_PACKED
         ends = [each.due_ms for each in self._last_of_segment.values() if each.bucket.ranges]
         return self.shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
 
-    def _first_last_of_segment(self, due: DelayedIndexes) -> int | None:
-        lasts = np.array([position.entry_id for position, each in self._last_of_segment.items() if each.bucket.ranges])
-        if not len(lasts):
-            return None
-        for row in np.flatnonzero(np.isin(due.entries, lasts)).tolist():
-            last = self._last_of_segment.get(_position(due, row))
+    def _first_last_of_segment(self, due: PackedIndexes) -> tuple[int, Position | None]:
+        """The first row that ends a loaded segment, and its position; the number of rows when none does."""
+        lasts = [position.entry_id for position, each in self._last_of_segment.items() if each.bucket.ranges]
+        for row in due.rows_of_entries(lasts):
+            position = due.position_at(row)
+            last = self._last_of_segment.get(position)
             if last is not None and last.bucket.ranges:
-                return row
-        return None
+                return row, position
+        return len(due), None
 
     def _load_after(self, position: Position) -> bool:
         """Load the segment after the one that ends there, or delete the bucket if that was its last; False: failed."""
@@ -399,10 +399,10 @@ class BucketDelayedDeliveryTracker:
 
         def load() -> DelayedIndexes:
             if following > bucket.last_segment:
-                return NO_INDEXES
+                return _NO_INDEXES
             segments = self.access.segments(bucket, following, following)
             if not segments:
-                return NO_INDEXES
+                return _NO_INDEXES
             bucket.current_segment = following
             return segments[0]
 
@@ -498,16 +498,16 @@ class BucketDelayedDeliveryTracker:
         try:
             first = bucket.recover(self.access.metadata(bucket), self._cutoff_ms())
             if first > bucket.last_segment:
-                return NO_INDEXES
+                return _NO_INDEXES
             segments = self.access.segments(bucket, first, first)
         except NotFoundError as error:
             if self.behaviour is Behaviour.AS_PIP:
-                return NO_INDEXES
+                return _NO_INDEXES
             raise RecoveryFailedError(f"the bucket {bucket.key} does not exist any more") from error
         except SidecarError as error:
             raise RecoveryFailedError(f"the bucket {bucket.key} was not read: {error}") from error
         if not segments:
-            return NO_INDEXES
+            return _NO_INDEXES
         bucket.current_segment = first
         self.access.measure(bucket)
         return segments[0]
@@ -545,9 +545,9 @@ def _joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
     if len(parts) == 1:
         return parts[0]
     return DelayedIndexes(
-        np.concatenate([NO_INDEXES.deliver_at_ms, *(part.deliver_at_ms for part in parts)]),
-        np.concatenate([NO_INDEXES.ledgers, *(part.ledgers for part in parts)]),
-        np.concatenate([NO_INDEXES.entries, *(part.entries for part in parts)]),
+        np.concatenate([_NO_INDEXES.deliver_at_ms, *(part.deliver_at_ms for part in parts)]),
+        np.concatenate([_NO_INDEXES.ledgers, *(part.ledgers for part in parts)]),
+        np.concatenate([_NO_INDEXES.entries, *(part.entries for part in parts)]),
     )
 
 

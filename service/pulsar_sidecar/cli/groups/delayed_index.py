@@ -1,0 +1,120 @@
+"""``pulsar-sidecar delayed-index``: what brokers keep of delayed messages in buckets (PIP-195)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.groups.waiting_messages import utc
+from pulsar_sidecar.model.names import java_url_encode
+
+_NAME_WIDTH = 14
+_TRACKERS = {
+    "buckets": "buckets",
+    "in-memory": "in memory",
+    "none": "none",
+    "broken": "BROKEN: the subscription would stop delivering",
+    "unknown": "unknown",
+}
+
+app = new_group("delayed-index", "Show the delayed indexes that brokers keep in buckets (PIP-195).")
+
+
+@app.command("show", epilog=EXIT_CODES)
+def show(
+    ctx: Context,
+    topic: Topic,
+    subscription: Subscription = None,
+    segments: Annotated[bool, typer.Option("--segments", help="A line for each segment of each bucket.")] = False,
+    ask_broker: Annotated[
+        bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded which tracker it runs.")
+    ] = False,
+    form: Output = None,
+) -> None:
+    """Show the buckets of a topic's subscriptions: ledgers, segments, messages left and done, due times, bytes.
+
+    The metadata store and one entry of each bucket are read; no broker is asked for the topic and nothing is loaded.
+    Acknowledgements count as they are stored: a loaded topic may have more. A broker names nowhere which tracker a
+    subscription runs on: --ask-broker concludes it from the broker's statistics, where it can be concluded.
+
+    Example: pulsar-sidecar delayed-index show persistent://public/default/orders -s billing
+    """
+    path = topic_path(topic)
+    if subscription is not None:
+        path += f"/subscription/{java_url_encode(subscription)}"
+    parameters = {"askBroker": "true" if ask_broker else None}
+    answer = ctx.obj.client().call("GET", f"{path}/delayedIndex", parameters=parameters)
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+        return
+    indexes = cast("list[dict[str, Any]]", answer)
+    paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
+    output.result("\n\n".join(paragraphs) or "no durable subscription")
+
+
+def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
+    yield output.printable(f"{index['topic']}  {index['subscription']}")
+    yield _line("marked delete", index["markDeletePosition"] or "unknown")
+    for name, field in (("configured", "configured"), ("runs on", "running"), ("next load", "nextLoad")):
+        state = index[field]
+        yield _line(name, f"{_TRACKERS.get(state['tracker'], state['tracker'])} ({state['reason']})")
+    if index["problem"]:
+        yield _line("problem", index["problem"])
+    buckets = index["buckets"]
+    yield _line("buckets", _total(index) if buckets else "none")
+    if buckets:
+        rows = [row for bucket in buckets for row in (_row(bucket), *(_segments(bucket) if segments else ()))]
+        yield from (f"  {line}" for line in output.columns(rows).splitlines())
+    for bucket in buckets:
+        if bucket["problem"]:
+            yield _line("problem", f"{bucket['name']}: {bucket['problem']}")
+
+
+def _line(name: str, text: str) -> str:
+    return output.printable(f"  {name:{_NAME_WIDTH}}{text}")
+
+
+def _total(index: Mapping[str, Any]) -> str:
+    counts = f"{index['indexes']:,} messages, {_count(index['left'])} left, {_count(index['done'])} done"
+    missing = f", not counting {index['unreadable']:,} unreadable" if index["unreadable"] else ""
+    return f"{len(index['buckets']):,} with {counts}, {index['sizeBytes']:,} bytes{missing}"
+
+
+def _row(bucket: Mapping[str, Any]) -> dict[str, str]:
+    covered = "?" if bucket["startLedgerId"] is None else f"{bucket['startLedgerId']}-{bucket['endLedgerId']}"
+    return {
+        "ledgers": covered,
+        "segments": _count(None if bucket["segments"] is None else len(bucket["segments"])),
+        **_counts(bucket),
+        "bytes": _count(bucket["sizeBytes"]),
+        "in ledger": str(bucket["ledgerId"]),
+        "state": bucket["state"] or "?",
+    }
+
+
+def _segments(bucket: Mapping[str, Any]) -> Sequence[dict[str, str]]:
+    return [
+        {"segments": f"entry {segment['entry']}", **_counts(segment | {"done": _done(segment)})}
+        for segment in bucket["segments"] or ()
+    ]
+
+
+def _done(segment: Mapping[str, Any]) -> int | None:
+    return None if segment["left"] is None else segment["indexes"] - segment["left"]
+
+
+def _counts(part: Mapping[str, Any]) -> dict[str, str]:
+    first, last = part["firstDueMs"], part["lastDueMs"]
+    return {
+        "left": _count(part["left"]),
+        "done": _count(part["done"]),
+        "due from (UTC)": "-" if first is None else utc(first // 1000),
+        "due to (UTC)": "-" if last is None else utc(last // 1000),
+    }
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"

@@ -1,0 +1,92 @@
+"""The delayed index as the doors ask for it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
+from pulsar_sidecar.delayed_delivery.index.show import (
+    IndexView,
+    Tracker,
+    TrackerState,
+    configured_state,
+    next_load,
+    running_tracker,
+    view_of,
+)
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
+from pulsar_sidecar.delayed_delivery.ports import Unreadable
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.names import TopicName
+
+_NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
+_NOT_ASKED = TrackerState(
+    Tracker.UNKNOWN, "brokers name the tracker nowhere, and the one that owns the topic was not asked (--ask-broker)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the service works with.
+
+    Attributes:
+        owner: the web service URL of the broker that owns a topic's bundle, None when none does; loads nothing.
+    """
+
+    stored: StoredIndexes
+    trackers: RunningTrackers
+    loaded: LoadedTopics
+    owner: Callable[[TopicName], str | None]
+
+
+class DelayedIndexService:
+    """Answers questions about delayed indexes; safe for use by several threads."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def show(self, topic: TopicName, subscription: str | None = None, *, ask_broker: bool = False) -> list[IndexView]:
+        """What the index of one subscription holds, or of all: one answer for each partition.
+
+        Args:
+            topic: a partitioned topic, a partition, or a topic without partitions.
+            subscription: only this one.
+            ask_broker: have the broker that has the topic loaded show its statistics; loads nothing.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: the metadata store could not be asked.
+        """
+        places = self._ports.stored.places_of(topic)
+        found = [view for place in places for view in self._place(place, subscription, ask_broker=ask_broker)]
+        if not found and subscription is not None:
+            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
+        return found
+
+    def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
+        for _, stored in self._ports.stored.read([place], subscription):
+            configured, running = self._trackers(place, ask_broker=ask_broker)
+            if isinstance(stored, Unreadable):
+                state = running(subscription or "")
+                yield IndexView(place, subscription or "", None, configured, state, configured, (), stored.reason)
+                continue
+            for name, index in stored.subscriptions.items():
+                if isinstance(index, StoredIndex):
+                    yield view_of(index, configured, running(name), next_load(configured, index.buckets))
+                else:
+                    yield IndexView(place, name, None, configured, running(name), configured, (), index.reason)
+
+    def _trackers(self, place: TopicName, *, ask_broker: bool) -> tuple[TrackerState, Callable[[str], TrackerState]]:
+        """What the owner, or any broker, is configured to run, and what each subscription runs on."""
+        try:
+            owner = self._ports.owner(place)
+            configured = configured_state(self._ports.trackers.configured(owner))
+            if owner is None or (ask_broker and self._ports.loaded.loaded_by(place) is None):
+                return configured, lambda _: _NOT_LOADED
+            if not ask_broker:
+                known = configured.tracker is Tracker.IN_MEMORY
+                return configured, lambda _: configured if known else _NOT_ASKED
+            statistics = self._ports.trackers.statistics(place)
+            return configured, lambda name: running_tracker(configured, statistics.get(name))
+        except SidecarError as error:
+            unknown = TrackerState(Tracker.UNKNOWN, f"brokers could not be asked: {error}")
+            return unknown, lambda _: unknown

@@ -1,0 +1,70 @@
+"""Delayed indexes that real brokers write, as the sidecar shows them; what was sent is known from the producer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pulsar_sidecar.model.names import java_url_encode
+
+from tests.cluster.buckets import BUCKETS
+from tests.cluster.cancelling import Stage, staged
+from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+
+SMALL_BUCKETS = {
+    **BUCKETS,
+    "delayedDeliveryMinIndexCountPerBucket": "50",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "20",
+    "managedLedgerMaxEntriesPerLedger": "100",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with (
+        special_cluster(broker_conf=SMALL_BUCKETS) as cluster,
+        staged(cluster, tmp_path_factory.mktemp("sidecars")) as opened,
+    ):
+        yield opened
+
+
+def shown(stage: Stage, topic: DelayedTopic, subscription: str, **parameters: str) -> dict[str, Any]:
+    path = f"{topic.path}/subscription/{java_url_encode(subscription)}/delayedIndex"
+    (index,) = stage.sidecar.call("GET", path, **parameters)
+    found: dict[str, Any] = index
+    return found
+
+
+def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
+    return [one for one in sent if bucket["startLedgerId"] <= one.ledger_id <= bucket["endLedgerId"]]
+
+
+def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
+    with stage.topic() as topic:
+        topic.subscribe("s/1", SHARED)
+        due = now_ms() + 3_600_000
+        with topic.consuming("s/1", SHARED):
+            sent = topic.send(350, [due + number * 1_000 for number in range(350)])
+            until(lambda: shown(stage, topic, "s/1")["indexes"] >= 300, "the full ledgers' buckets are there")
+            index = shown(stage, topic, "s/1")
+            loaded = shown(stage, topic, "s/1", askBroker="true")
+        assert (index["configured"]["tracker"], index["nextLoad"]["tracker"]) == ("buckets", "buckets")
+        assert loaded["running"]["tracker"] == "buckets", loaded["running"]
+        assert index["problem"] is None
+        for bucket in index["buckets"]:
+            part = covered(bucket, sent)
+            assert (bucket["indexes"], bucket["left"], bucket["done"]) == (len(part), len(part), 0)
+            assert (bucket["firstDueMs"], bucket["lastDueMs"]) == (part[0].deliver_at, part[-1].deliver_at)
+            assert (bucket["state"], bucket["problem"]) == ("CLOSED", None)
+            assert all(segment["indexes"] <= 20 for segment in bucket["segments"])
+            assert [segment["entry"] for segment in bucket["segments"]] == list(range(1, len(bucket["segments"]) + 1))
+
+        cancelled = sent[10:40]
+        topic.cancel_all(stage.sidecar, cancelled)
+        topic.unload()
+        after = shown(stage, topic, "s/1")
+        assert (after["left"], after["done"]) == (after["indexes"] - 30, 30)
+        first = after["buckets"][0]
+        assert first["done"] == sum(one in cancelled for one in covered(first, sent))

@@ -1,0 +1,91 @@
+"""``delayed-index``, as a person runs it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.api.rooms import delayed_index
+
+from tests.fakes.delayed_index import FakeBucketEntries, IndexedTopic, index_service
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+TOPIC = "persistent://public/default/orders"
+
+
+@pytest.fixture(scope="module")
+def _shared() -> Iterator[Served]:
+    store, entries = FakeMetadataStore(), FakeBucketEntries()
+    topic = IndexedTopic(store, entries)
+    topic.ledgers(7, 8, 9, 10)
+    topic.seal("billing/eu", 100, 7, 8, [(1_000, 7, 1), (61_000, 8, 2)], [(62_000, 7, 0)])
+    topic.seal("billing/eu", 101, 9, 9, [(3_000, 9, 4)])
+    topic.cursor("billing/eu", (7, 0))
+    del entries.payloads[101, 0]
+    topic.cursor("empty")
+    with served(FakeDeletionService(), routers=[delayed_index.router(index_service(store, entries))]) as server:
+        yield server
+
+
+@pytest.fixture
+def shell(terminal: Terminal, _shared: Served) -> Terminal:
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", _shared.url)
+    return terminal
+
+
+def test_the_table_shows_buckets(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "show", TOPIC, "--segments")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        "persistent://public/default/orders  billing/eu",
+        "  marked delete 7:0",
+        "  configured    buckets (brokers are configured with BucketDelayedDeliveryTrackerFactory)",
+        "  runs on       none (no broker has the topic loaded)",
+        "  next load     in memory (ledger 101 has no entry 0, so a broker falls back to the in-memory tracker)",
+        "  buckets       2 with 3 messages, 2 left, 1 done, 161 bytes, not counting 1 unreadable",
+        "  ledgers  segments  left  done  due from (UTC)        due to (UTC)          bytes  in ledger  state",
+        "  7-8      2         2     1     1970-01-01T00:00:01Z  1970-01-01T00:01:02Z  120    100        CLOSED",
+        "           entry 1   2     0     1970-01-01T00:00:01Z  1970-01-01T00:01:01Z",
+        "           entry 2   0     1     1970-01-01T00:01:02Z  1970-01-01T00:01:02Z",
+        "  9-9      ?         ?     ?     -                     -                     41     101        CLOSED",
+        "  problem       #pulsar.internal.delayed.bucket_9_9: ledger 101 has no entry 0",
+        "",
+        "persistent://public/default/orders  empty",
+        "  marked delete 0:-1",
+        "  configured    buckets (brokers are configured with BucketDelayedDeliveryTrackerFactory)",
+        "  runs on       none (no broker has the topic loaded)",
+        "  next load     buckets (there is no bucket to recover)",
+        "  buckets       none",
+    ]
+
+
+def test_json_has_every_number(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "show", TOPIC, "-s", "billing/eu", "--output", "json")
+    assert ran.code == 0, ran.err
+    (index,) = json.loads(ran.out)
+    assert {
+        name: index[name] for name in ("topic", "subscription", "markDeletePosition", "indexes", "left", "done")
+    } == {
+        "topic": TOPIC,
+        "subscription": "billing/eu",
+        "markDeletePosition": "7:0",
+        "indexes": 3,
+        "left": 2,
+        "done": 1,
+    }
+    assert index["running"] == {"tracker": "none", "reason": "no broker has the topic loaded"}
+    first, second = index["buckets"]
+    assert first["segments"] == [
+        {"entry": 1, "firstDueMs": 1_000, "lastDueMs": 61_000, "indexes": 2, "left": 2},
+        {"entry": 2, "firstDueMs": 62_000, "lastDueMs": 62_000, "indexes": 1, "left": 0},
+    ]
+    assert (first["startLedgerId"], first["endLedgerId"], first["ledgerId"], first["state"]) == (7, 8, 100, "CLOSED")
+    assert (second["problem"], second["segments"], second["left"]) == ("ledger 101 has no entry 0", None, None)
+
+
+def test_a_subscription_that_is_not_there(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "show", TOPIC, "-s", "nobody")
+    assert (ran.code, ran.out) == (1, "")
+    assert "has no durable subscription nobody" in ran.err

@@ -1,0 +1,162 @@
+"""What is shown of a delayed index: every number, and a tracker only where it is certain."""
+
+import pytest
+from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.show import SegmentView, Tracker
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.model.errors import NotFoundError, UnreachableError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.names import encode_cursor
+
+from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.delayed_index import (
+    TOPIC,
+    FakeBucketEntries,
+    FakeCursorPositions,
+    FakeTrackers,
+    IndexedTopic,
+    index_service,
+)
+from tests.fakes.metadata import FakeMetadataStore
+
+
+class World:
+    def __init__(self) -> None:
+        self.store = FakeMetadataStore()
+        self.entries = FakeBucketEntries()
+        self.cursors = FakeCursorPositions()
+        self.trackers = FakeTrackers()
+        self.topic = IndexedTopic(self.store, self.entries)
+        self.topic.ledgers(7, 8, 9, 10)
+        self.topic.seal("s", 100, 7, 8, [(1_000, 7, 1), (1_500, 8, 2), (1_500, 8, 3)], [(2_000, 7, 0)])
+        self.topic.seal("s", 101, 9, 9, [(3_000, 9, 4)])
+        self.topic.cursor("s", (7, 0))
+        self.topic.cursor("t")
+
+    @property
+    def service(self) -> DelayedIndexService:
+        return index_service(self.store, self.entries, self.cursors, self.trackers)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_every_bucket_is_counted(world: World) -> None:
+    s, t = world.service.show(TOPIC)
+    assert (s.subscription, s.indexes, s.left, s.done, str(s.mark_delete), s.problem) == ("s", 5, 4, 1, "7:0", None)
+    first, second = s.buckets
+    assert (first.start_ledger_id, first.end_ledger_id, first.ledger_id, first.state) == (7, 8, 100, LedgerState.CLOSED)
+    assert (first.indexes, first.left, first.done, first.first_due_ms, first.last_due_ms) == (4, 3, 1, 1_000, 2_000)
+    assert first.segments == [SegmentView(1, 1_000, 1_500, 3, 3), SegmentView(2, 2_000, 2_000, 1, 0)]
+    assert first.size_bytes == sum(len(world.entries.payloads[100, entry]) for entry in range(3))
+    assert (second.left, second.done) == (1, 0)
+    assert (t.subscription, t.indexes, t.left, t.done, t.size_bytes, t.buckets) == ("t", 0, 0, 0, 0, [])
+
+
+def test_unknown_acknowledgements_leave_the_counts_open(world: World) -> None:
+    world.cursors.unreadable = "no bookie answers"
+    (s,) = world.service.show(TOPIC, "s")
+    assert (s.indexes, s.left, s.done, s.mark_delete) == (5, None, None, None)
+    assert s.problem == "what is acknowledged is unknown: no bookie answers"
+
+
+def test_a_subscription_that_cannot_be_read_is_shown(world: World) -> None:
+    world.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("odd")), b"\xff")
+    odd = world.service.show(TOPIC)[0]
+    assert (odd.subscription, odd.buckets) == ("odd", ())
+    assert odd.problem is not None
+    world.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
+    (whole,) = world.service.show(TOPIC)
+    assert whole.problem is not None
+
+
+def test_nobody_and_nothing(world: World) -> None:
+    with pytest.raises(NotFoundError, match="nobody"):
+        world.service.show(TOPIC, "nobody")
+    with pytest.raises(NotFoundError):
+        world.service.show(TOPIC.partition(3))
+
+
+def _lose_ledger(world: World) -> None:
+    world.store.remove(ledger_path(LedgerId(101)))
+
+
+def _lose_entry(world: World) -> None:
+    world.store.put(ledger_path(LedgerId(101)), ledger_metadata_bytes(last_entry_id=-1))
+    del world.entries.payloads[101, 0]
+
+
+def _hide_entry(world: World) -> None:
+    world.entries.unreadable[101, 0] = "no bookie answers"
+
+
+def _overlap(world: World) -> None:
+    world.topic.seal("s", 102, 8, 9, [(3_000, 9, 4)])
+    world.topic.cursor("s")
+
+
+def _misname(world: World) -> None:
+    buckets = world.topic._buckets["s"]
+    buckets["#pulsar.internal.delayed.bucket_9"] = buckets.pop("#pulsar.internal.delayed.bucket_9_9")
+    world.topic.cursor("s")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "reason"),
+    [
+        (lambda _: None, Tracker.BUCKETS, "every bucket can be recovered"),
+        (_lose_ledger, Tracker.IN_MEMORY, "ledger 101 does not exist"),
+        (_lose_entry, Tracker.IN_MEMORY, "ledger 101 has no entry 0"),
+        (_hide_entry, Tracker.UNKNOWN, "could not be read"),
+        (_overlap, Tracker.BROKEN, "overlap"),
+        (_misname, Tracker.BROKEN, "bucket_9"),
+    ],
+)
+def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, expected: Tracker, reason: str) -> None:
+    change(world)  # type: ignore[operator]
+    (s,) = world.service.show(TOPIC, "s")
+    assert s.next_load.tracker is expected
+    assert reason in s.next_load.reason
+    assert any(bucket.problem for bucket in s.buckets) == (change in (_lose_ledger, _lose_entry, _hide_entry, _misname))
+
+
+@pytest.mark.parametrize(
+    ("size", "delayed", "expected"),
+    [
+        (0, 0, Tracker.NONE),
+        (384, 10, Tracker.IN_MEMORY),
+        (768, 10, Tracker.UNKNOWN),
+        (768, 100, Tracker.BUCKETS),
+        (10_000, 100, Tracker.UNKNOWN),
+    ],
+)
+def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed: int, expected: Tracker) -> None:
+    world.trackers.owned_by = world.trackers.loaded = "http://broker-1:8080"
+    world.trackers.sizes = {"s": TrackerStatistics(delayed, size)}
+    (s,) = world.service.show(TOPIC, "s", ask_broker=True)
+    assert s.running.tracker is expected
+    (t,) = world.service.show(TOPIC, "t", ask_broker=True)
+    assert t.running.tracker is Tracker.NONE
+
+
+def test_brokers_are_asked_for_no_more_than_is_needed(world: World) -> None:
+    def running() -> Tracker:
+        return world.service.show(TOPIC, "s")[0].running.tracker
+
+    assert running() is Tracker.NONE
+    world.trackers.owned_by = "http://broker-1:8080"
+    assert running() is Tracker.UNKNOWN
+    (s,) = world.service.show(TOPIC, "s", ask_broker=True)  # the statistics of a topic that is not loaded would load it
+    assert s.running.tracker is Tracker.NONE
+    world.trackers.configuration = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
+    (s,) = world.service.show(TOPIC, "s")
+    assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.IN_MEMORY}
+    world.trackers.error = UnreachableError("no broker answers")
+    (s,) = world.service.show(TOPIC, "s")
+    assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.UNKNOWN}
+    assert (s.left, s.configured.reason) == (4, "brokers could not be asked: no broker answers")
