@@ -15,7 +15,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
@@ -76,6 +76,18 @@ class FakeCursorPositions:
             return Unreadable(str(error))
         ranges = self.ranges.get(mark_delete, [])
         return PositionRanges(mark_delete, (EntryRange(LedgerId(a), EntryId(b), EntryId(c)) for a, b, c in ranges))
+
+
+class FakeLedgerLengths:
+    """`LedgerLengths`: the ledger that is written to has ten entries as well."""
+
+    def __init__(self) -> None:
+        self.unreadable: str | None = None
+
+    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
+        if self.unreadable is not None:
+            return Unreadable(self.unreadable)
+        return {ledger_id: reference.entries or 10 for ledger_id, reference in ledgers.items()}
 
 
 class IndexedTopic:

@@ -68,3 +68,41 @@ def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
         assert (after["left"], after["done"]) == (after["indexes"] - 30, 30)
         first = after["buckets"][0]
         assert first["done"] == sum(one in cancelled for one in covered(first, sent))
+
+
+def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) -> None:
+    with stage.topic() as topic:
+        for name in ("served", "idle"):
+            topic.subscribe(name, SHARED)
+        index = f"{topic.path}/delayedIndex"
+        soon = now_ms() + 500
+        with topic.consuming("served", SHARED) as deliveries:
+            topic.send(5, soon)
+            sent = topic.send(350, now_ms() + 3_600_000)
+            until(lambda: shown(stage, topic, "served")["indexes"] >= 300, "the full ledgers' buckets are there")
+            until(lambda: len(deliveries.numbers) == 5, "those that were due are delivered")
+            until(lambda: now_ms() > soon + 1_000, "a second is over")
+            late = stage.sidecar.call("GET", f"{index}/overdue", lateMs="1000")
+        counts = {
+            one["subscription"]: (one["messages"], [why["reason"] for why in one["reasons"]])
+            for one in late["subscriptions"]
+        }
+        assert counts == {"served": (0, []), "idle": (5, ["no consumer"])}
+
+        topic.unload()
+        forecast = stage.sidecar.call("GET", f"{index}/forecast")
+        (place,) = forecast["worst"]
+        costs = {one["subscription"]: one for one in place["subscriptions"]}
+        assert forecast["bucketsConfigured"]
+        assert costs["served"]["indexed"] >= 300
+        assert costs["served"]["withBuckets"]["entries"] < costs["served"]["withoutBuckets"]["entries"] == 350
+        assert (costs["idle"]["waiting"], costs["idle"]["indexed"]) == (355, 0)
+        assert place["asConfigured"] == place["withBuckets"]
+
+        (found,) = stage.sidecar.call("GET", f"{index}/simulate", subscription="served", minIndexCount="150")
+        assert (found["delayed"], found["others"], found["complete"]) == (len(sent), 0, True)
+        # The real index and today's simulation have the same messages and the same settings.
+        real = shown(stage, topic, "served")
+        assert found["today"]["settings"]["minIndexCount"] == 50
+        assert found["today"]["buckets"] >= len(real["buckets"])
+        assert 0 < found["simulated"]["buckets"] < found["today"]["buckets"]

@@ -16,6 +16,7 @@ from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
@@ -37,13 +38,18 @@ from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledge
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
-from pulsar_sidecar.api.rooms import ack_state, delayed_index
+from pulsar_sidecar.api.rooms import ack_state, delayed_index, delayed_index_planning
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
+from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.service import Ports as DelayedIndexPorts
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
+from pulsar_sidecar.delayed_delivery.index.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
@@ -59,7 +65,7 @@ from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfigura
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.settings.fields import Settings
 
 
@@ -270,11 +276,41 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     return Room(DelayedIndexService(ports))
 
 
+def open_index_planning(cluster: ClusterAccess) -> Room:
+    """What is overdue, and what loads and settings of delayed indexes (PIP-195) would cost."""
+    clock, store, rest, root = cluster.clock, cluster.store, cluster.rest, cluster.settings.ledgers_root_path
+    entries = BulkDelayedEntries(store, cluster.entries, rest, root, clock)
+    ack_states = BrokerAckStates(rest, store, clock)
+    buckets = BookieBucketEntries(cluster.entries)
+    close_at_the_end(cluster.stack, buckets.close)
+    stored = StoredIndexes(store, buckets, BookieStoredCursors(store, cluster.entries, root), root)
+    lengths = BookieLedgerLengths(store, cluster.entries, root)
+
+    trackers = RestBrokerTrackers(rest, store)
+
+    def configuration() -> BrokerTracker:
+        return trackers.configured(None)
+
+    def pause_limit(topic: TopicName) -> int | None:
+        if ack_states.policies(topic, None).enabled is False:
+            return None
+        return ack_states.limits(None).max_unacked_ranges
+
+    return Room(
+        IndexPlanning(
+            OverdueReader(BrokerTopics(rest, store, clock), entries, pause_limit, clock),
+            Forecaster(stored, lengths, configuration, clock),
+            Simulator(stored, lengths, entries, configuration, clock),
+        )
+    )
+
+
 ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room]]] = (
     (ledger_deletion.router, open_ledger_deletion),
     (delayed_delivery.router, open_cancelling),
     (ack_state.router, open_ack_states),
     (delayed_delivery.waiting_router, open_waiting_messages),
     (delayed_index.router, open_delayed_index),
+    (delayed_index_planning.router, open_index_planning),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

@@ -24,7 +24,6 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 MAX_SAMPLE: Final = 20
 _READ_AT_ONCE: Final = 5_000
@@ -196,15 +195,15 @@ class SelectedBatch:
 # --- looking -------------------------------------------------------------------------------------------------------
 
 
-def waiting_entries(state: TopicInternalStats, acked: Iterable[PositionRanges]) -> dict[LedgerId, BitMap]:
-    """The topic's entries, oldest first, that at least one of the cursors has not acknowledged."""
+def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRanges]) -> dict[LedgerId, BitMap]:
+    """A topic's entries, oldest first, that at least one of the cursors has not acknowledged; lengths by ledger."""
     found: dict[LedgerId, BitMap] = {}
-    last = max(state.ledgers, default=None)
+    last = max(lengths, default=None)
     if last is None:
         return found
-    everything = PositionRanges(Position(last, EntryId(state.ledgers[last] - 1)))
+    everything = PositionRanges(Position(last, EntryId(lengths[last] - 1)))
     for cursor in acked:
-        for run in everything.without(cursor, state.ledgers):
+        for run in everything.without(cursor, lengths):
             found.setdefault(run.ledger_id, BitMap()).add_range(run.first, run.last + 1)
     return dict(sorted(found.items()))
 
@@ -219,7 +218,7 @@ def find_selected(
         state = topics.state(place)
         chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
         waiting = waiting_entries(
-            state, [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
+            state.ledgers, [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
         )
         partition = reading.setdefault(place, PartitionReading(place))
         partition.unreadable = 0

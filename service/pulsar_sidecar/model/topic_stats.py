@@ -40,11 +40,18 @@ class SubscriptionType(Enum):
 
 
 class ConnectedConsumer(NamedTuple):
-    """One consumer; ``connected_since`` is None where the broker does not report it."""
+    """One consumer; what the broker does not report is None.
+
+    Attributes:
+        available_permits: so many messages it has asked for and not been given.
+        blocked: it has as many unacknowledged messages as a consumer may have.
+    """
 
     name: str | None
     address: str | None
     connected_since: str | None
+    available_permits: int | None = None
+    blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,8 @@ class Subscription:
         unacked_messages: delivered to consumers and not acknowledged.
         delayed_messages: held back until they are due.
         backlog: messages that wait, estimated.
+        blocked: it has as many unacknowledged messages as it may have (``blockedSubscriptionOnUnackedMsgs``).
+        in_replay: messages that wait to be sent again (``msgInReplay``).
     """
 
     name: str
@@ -71,6 +80,8 @@ class Subscription:
     unacked_messages: int = 0
     delayed_messages: int = 0
     backlog: int = 0
+    blocked: bool = False
+    in_replay: int = 0
 
 
 @dataclass(frozen=True, slots=True)

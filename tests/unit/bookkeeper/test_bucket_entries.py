@@ -1,4 +1,4 @@
-"""Entries of many buckets at a time, and what is stored of cursors: every answer is a value."""
+"""Entries of many buckets, what is stored of cursors, and how long ledgers are: every answer is a value."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,12 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -83,3 +85,25 @@ def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -
     assert NOBODY in away.reason
     (damaged,) = BookieStoredCursors(store, entries, "/ledgers").acknowledged([b"\xff"], {})
     assert isinstance(damaged, Unreadable)
+
+
+def test_the_ledger_that_was_written_to_last_is_measured(bookie: FakeBookie, entries: BookieEntries) -> None:
+    store = FakeMetadataStore()
+    lengths = BookieLedgerLengths(store, entries, "/ledgers")
+    full, last = LedgerId(5), LedgerId(6)
+    listed = {full: LedgerReference(10, closed_ms=1), last: LedgerReference()}
+    assert lengths.lengths({}) == {}
+    assert lengths.lengths({full: listed[full]}) == {full: 10}
+    assert lengths.lengths(listed) == {full: 10, last: 0}
+    store.put(ledger_path(last), _metadata(bookie.bookie_id, LedgerState.OPEN))
+    assert lengths.lengths(listed) == {full: 10, last: 0}
+    for entry_id in range(3):
+        bookie.store(last, entry_id, b"entry")
+    assert lengths.lengths(listed) == {full: 10, last: 3}
+    closed = ledger_metadata_bytes(last_entry_id=6, ensemble=[NOBODY], write_quorum_size=1, ack_quorum_size=1)
+    store.put(ledger_path(last), closed)
+    assert lengths.lengths(listed) == {full: 10, last: 7}
+    store.put(ledger_path(last), _metadata(NOBODY, LedgerState.OPEN))
+    away = lengths.lengths(listed)
+    assert isinstance(away, Unreadable)
+    assert NOBODY in away.reason

@@ -148,7 +148,7 @@ def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
 def test_what_waits_is_the_same_in_columns(acked: list[set[int]], mark: int, length: int) -> None:
     cursors = [ranges_of(one, mark + number) for number, one in enumerate(acked)]
     state = TopicInternalStats({LEDGER: length, LedgerId(LEDGER + 1): 2}, at(1, LEDGER + 1))
-    found = waiting_entries(state, cursors)
+    found = waiting_entries(state.ledgers, cursors)
     assert [Position(ledger, EntryId(entry)) for ledger, bits in found.items() for entry in bits] == list(
         waiting_positions(state, cursors)
     )

@@ -14,6 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import TopicName
@@ -99,6 +100,18 @@ class CursorPositions(Protocol):
         Args:
             cursors: the data of cursors' nodes, all of one topic.
             lengths: the entries of each of the topic's ledgers, for ranges over several of them.
+        """
+        ...
+
+
+class LedgerLengths(Protocol):
+    """How many entries a topic's ledgers have, the one that is written to included."""
+
+    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
+        """The entries of each, in order; of the last one those that bookies say are stored. Raises nothing.
+
+        Args:
+            ledgers: a managed ledger's list.
         """
         ...
 

@@ -78,3 +78,8 @@ class BrokerTracker:
 
     factory: str
     settings: TrackerSettings
+
+    @property
+    def keeps_buckets(self) -> bool:
+        """Whether it is the bucket tracker."""
+        return self.factory == BUCKET_TRACKER_FACTORY

@@ -49,6 +49,8 @@ class _Consumer(msgspec.Struct, rename="camel"):
     consumer_name: str | None = None
     address: str | None = None
     connected_since: str | None = None
+    available_permits: int | None = None
+    blocked_consumer_on_unacked_msgs: bool = False
 
 
 class _Subscription(msgspec.Struct, rename="camel"):
@@ -62,6 +64,8 @@ class _Subscription(msgspec.Struct, rename="camel"):
     unacked_messages: int = 0
     msg_delayed: int = 0
     msg_backlog: int = 0
+    blocked_subscription_on_unacked_msgs: bool = False
+    msg_in_replay: int = 0
 
 
 class _Stats(msgspec.Struct, rename="camel"):
@@ -148,7 +152,14 @@ def _subscription(name: str, found: _Subscription) -> Subscription:
         name=name,
         type=_type(found.type),
         consumers=tuple(
-            ConnectedConsumer(each.consumer_name, each.address, each.connected_since) for each in found.consumers
+            ConnectedConsumer(
+                each.consumer_name,
+                each.address,
+                each.connected_since,
+                each.available_permits,
+                each.blocked_consumer_on_unacked_msgs,
+            )
+            for each in found.consumers
         ),
         messages_out=found.msg_out_counter,
         sticky=found.key_shared_mode == "STICKY",
@@ -157,6 +168,8 @@ def _subscription(name: str, found: _Subscription) -> Subscription:
         unacked_messages=found.unacked_messages,
         delayed_messages=found.msg_delayed,
         backlog=found.msg_backlog,
+        blocked=found.blocked_subscription_on_unacked_msgs,
+        in_replay=found.msg_in_replay,
     )
 
 

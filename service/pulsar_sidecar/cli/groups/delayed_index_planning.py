@@ -1,0 +1,223 @@
+"""``pulsar-sidecar delayed-index overdue|forecast|simulate``: what is late, and what loads and settings would cost."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.groups.delayed_index import app
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import java_url_encode
+
+_Limit = Annotated[int, typer.Option(min=1, max=100_000_000, help="How many entries of the backlog to read at most.")]
+_FIGURES = (
+    ("buckets", "buckets", "{:,}"),
+    ("sealed", "buckets written", "{:,}"),
+    ("merges", "merges", "{:,}"),
+    ("segments", "segments", "{:,}"),
+    ("indexesInMemory", "indexes in memory", "{:,}"),
+    ("memoryBytes", "broker's memory", "{:,} B"),
+    ("snapshotBytes", "snapshots", "{:,} B"),
+    ("largestSnapshotBytes", "largest snapshot", "{:,} B"),
+)
+_NAMESPACE_PARTS = 2
+
+
+@app.command(epilog=EXIT_CODES)
+def overdue(
+    ctx: Context,
+    topic: Topic,
+    subscription: Subscription = None,
+    late_seconds: Annotated[
+        float, typer.Option(min=0, help="What has been due for less than this may be on its way, and does not count.")
+    ] = 10.0,
+    limit: _Limit = 1_000_000,
+    form: Output = None,
+) -> None:
+    """Show messages that are due and not acknowledged, why if that is known, and what helps.
+
+    The backlog is read from the bookies; the broker's figures tell the reason. It changes nothing, and loads the topic.
+    Exit code 4: the limit came before the end of the backlog.
+
+    Example: pulsar-sidecar delayed-index overdue persistent://public/default/orders -s billing
+    """
+    parameters: dict[str, str | int | None] = {
+        "subscription": subscription,
+        "lateMs": round(late_seconds * 1000),
+        "limit": limit,
+    }
+    path = f"{topic_path(topic)}/delayedIndex/overdue"
+    report = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
+    if ctx.obj.format(form) is output.Format.TABLE:
+        output.result(output.printable("\n".join(_overdue_lines(report))))
+    else:
+        output.document(report, output.Format.JSON)
+    if not report["complete"]:
+        output.info(f"the backlog goes on after {report['entriesRead']:,} entries; read more with --limit")
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+@app.command(epilog=EXIT_CODES)
+def forecast(
+    ctx: Context,
+    name: Annotated[
+        str, typer.Argument(metavar="TOPIC|NAMESPACE", help="persistent://tenant/namespace/topic or tenant/namespace")
+    ],
+    form: Output = None,
+) -> None:
+    """Show what a load of a topic would cost its broker now: entries to read again, seconds, memory.
+
+    Of a namespace, the ten topics or partitions whose loads cost most. It asks no broker about the topic and loads
+    nothing. The figures rest on assumptions, which are shown.
+
+    Example: pulsar-sidecar delayed-index forecast public/default
+    """
+    answer = ctx.obj.client().call("GET", f"{_forecast_path(name)}/delayedIndex/forecast")
+    if ctx.obj.format(form) is output.Format.TABLE:
+        output.result(output.printable("\n".join(_forecast_lines(cast("dict[str, Any]", answer)))))
+    else:
+        output.document(answer, output.Format.JSON)
+
+
+@app.command(epilog=EXIT_CODES)
+def simulate(
+    ctx: Context,
+    topic: Topic,
+    subscription: Subscription = None,
+    min_index_count: Annotated[
+        int | None, typer.Option(min=1, help="delayedDeliveryMinIndexCountPerBucket. Default: the brokers'.")
+    ] = None,
+    time_step: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="SECONDS",
+            help="delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds. Default: the brokers'.",
+        ),
+    ] = None,
+    max_indexes_per_segment: Annotated[
+        int | None,
+        typer.Option(
+            min=-1, help="delayedDeliveryMaxIndexesPerBucketSnapshotSegment; -1 for any number. Default: the brokers'."
+        ),
+    ] = None,
+    max_num_buckets: Annotated[
+        int | None,
+        typer.Option(min=-1, help="delayedDeliveryMaxNumBuckets; -1 for any number. Default: the brokers'."),
+    ] = None,
+    limit: _Limit = 1_000_000,
+    form: Output = None,
+) -> None:
+    """Put the topic's delayed messages into a bucket tracker with other settings, and show it beside today's.
+
+    Nothing of the cluster is changed and no topic is loaded: entries are read from the bookies, and the tracker is the
+    sidecar's own. Exit code 4: the limit came before the end of the backlog.
+
+    Example: pulsar-sidecar delayed-index simulate persistent://public/default/orders --min-index-count 10000
+    --time-step 60 --max-num-buckets 50
+    """
+    parameters = {
+        "subscription": subscription,
+        "minIndexCount": min_index_count,
+        "timeStepSeconds": time_step,
+        "maxIndexesPerSegment": max_indexes_per_segment,
+        "maxNumBuckets": max_num_buckets,
+        "limit": limit,
+    }
+    path = f"{topic_path(topic)}/delayedIndex/simulate"
+    found = cast("list[dict[str, Any]]", ctx.obj.client().call("GET", path, parameters=parameters))
+    if ctx.obj.format(form) is output.Format.TABLE:
+        output.result(output.printable("\n".join(_simulation_lines(found))))
+    else:
+        output.document(found, output.Format.JSON)
+    if not all(each["complete"] for each in found):
+        output.info("a backlog goes on after the limit; read more with --limit")
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+# --- as text -------------------------------------------------------------------------------------------------------
+
+
+def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    late = [each for each in report["subscriptions"] if each["messages"] or each["unreadable"]]
+    if not late:
+        yield "nothing is overdue"
+    for each in late:
+        yield f"{each['topic']}  {each['subscription']}: {each['messages']:,} messages are overdue"
+        if each["messages"]:
+            yield f"  due       {_time(each['firstDueMs'])} to {_time(each['lastDueMs'])}"
+            yield f"  the first {', '.join(one['messageId'] for one in each['sample'])}"
+        for one in each["reasons"]:
+            yield f"  reason    {one['reason']}: {one['remedy']}"
+        if each["messages"] and not each["reasons"]:
+            yield "  reason    not known: nothing in the broker's figures stops them"
+        if each["unreadable"]:
+            yield f"  {each['unreadable']:,} entries could not be read"
+
+
+def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    tracker = "bucket" if found["bucketsConfigured"] else "in-memory"
+    yield f"{found['topics']:,} topics or partitions, brokers with the {tracker} tracker: {_cost(found['total'])}"
+    for topic in found["worst"]:
+        yield ""
+        yield f"{topic['topic']}: {_cost(topic['asConfigured'])}"
+        yield f"  with buckets     {_cost(topic['withBuckets'])}"
+        yield f"  without buckets  {_cost(topic['withoutBuckets'])}"
+        for each in topic["subscriptions"]:
+            waiting = f"{each['waiting']:,} entries wait, {each['indexed']:,} of them in {each['buckets']:,} buckets"
+            yield f"  {each['subscription']}: {waiting}; {_cost(each['asConfigured'])}"
+            if each["unusable"]:
+                yield f"    the buckets are of no use: {each['unusable']}"
+    yield from (f"not in these figures: {reason}" for reason in found["unreadable"])
+    yield ""
+    yield from (f"assumed: {text}" for text in found["assumptions"])
+
+
+def _simulation_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for each in found:
+        others = f"{each['others']:,} other entries"
+        yield f"{each['topic']}  {each['subscription']}: {each['delayed']:,} delayed messages, {others}"
+        today, other = each["today"], each["simulated"]
+        yield f"  {'':20}{'today':>24}{'simulated':>24}"
+        for name in ("minIndexCount", "timeStepSeconds", "maxIndexesPerSegment", "maxNumBuckets"):
+            yield f"  {name:20}{_setting(today, name):>24}{_setting(other, name):>24}"
+        for name, text, form in _FIGURES:
+            yield f"  {text:20}{form.format(today[name]):>24}{form.format(other[name]):>24}"
+        loads = [one["load"] for one in (today, other)]
+        yield f"  {'next load reads':20}" + "".join(f"{load['entries']:>24,}" for load in loads)
+        yield f"  {'next load takes':20}" + "".join(f"{load['seconds']:>22,.1f} s" for load in loads)
+        for title, one in (("today", today), ("simulated", other)):
+            if one["failure"]:
+                yield f"  {title}: {one['failure']}"
+            elif one["settings"] and one["settings"]["breaksDispatch"]:
+                yield f"  {title}: a maxNumBuckets of 1, 2 or 3 stops a broker of 4.0.8 at its fourth bucket"
+        yield ""
+    yield from (f"assumed: {text}" for text in (found[0]["assumptions"] if found else ()))
+
+
+def _setting(tracker: Mapping[str, Any], name: str) -> str:
+    return "in memory" if tracker["settings"] is None else f"{tracker['settings'][name]:,}"
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {cost['memoryBytes'] / 1e6:,.1f} MB"
+
+
+def _time(milliseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+
+
+def _forecast_path(name: str) -> str:
+    parts = name.split("/")
+    if "://" not in name and len(parts) == _NAMESPACE_PARTS:
+        if not all(parts):
+            raise InvalidInputError(f"{name!r} is not a namespace; write tenant/namespace")
+        return f"/admin/v2/namespaces/{'/'.join(map(java_url_encode, parts))}"
+    return topic_path(name)

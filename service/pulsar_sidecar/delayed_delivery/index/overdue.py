@@ -1,0 +1,213 @@
+"""Messages that are due and not acknowledged, with the reasons that are known for it and what helps.
+
+Invariants: a message counts once for each subscription that has not acknowledged it, and only if its entry was read; a
+reason is named only where the broker's own figures show it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from heapq import nsmallest
+from itertools import islice
+from typing import Final
+
+from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of, waiting_positions
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, EntryAnswer, EntryFacts, Topics
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Cursor, Subscription
+
+_READ_AT_ONCE: Final = 10_000
+_MAX_SAMPLE: Final = 10
+
+PauseLimit = Callable[[TopicName], int | None]
+"""How many ranges of acknowledgements a cursor may have before the topic's dispatch may pause (PIP-299); None where it
+certainly does not."""
+
+
+class OverdueReason(Enum):
+    """Why messages that are due are not acknowledged; the text is what helps."""
+
+    NO_CONSUMER = "no consumer", "connect a consumer, or delete the subscription"
+    UNACKED_LIMIT = (
+        "unacknowledged limit",
+        "have the consumers acknowledge, or raise maxUnackedMessagesPerSubscription or maxUnackedMessagesPerConsumer",
+    )
+    ACK_STATE_PAUSE = (
+        "dispatch paused by acknowledgement state",
+        "acknowledge the oldest messages, or raise managedLedgerMaxUnackedRangesToPersist (PIP-299); "
+        "`subscriptions ack-state` shows more, and whether the topic has a policy of its own",
+    )
+    NO_PERMITS = (
+        "no permits",
+        "every consumer has as many messages as it asked for: look why they do not receive, or add consumers",
+    )
+    NOT_ACKNOWLEDGED = (
+        "delivered, not acknowledged",
+        "look why the consumers do not acknowledge; what a closed consumer had is delivered again",
+    )
+    REPLAY_PENDING = "replay pending", "wait: the broker sends them again; if that lasts, look at the consumers"
+    STUCK_TRACKER = (
+        "stuck tracker",
+        "unload the topic; if that helps for a while only, check that delayedDeliveryMaxNumBuckets is not 1, 2 or 3",
+    )
+    POLICY_DISABLED = (
+        "delayed delivery disabled",
+        "messages are delivered at once, due or not: what waits here waits for its consumers",
+    )
+
+    def __init__(self, title: str, remedy: str) -> None:
+        self.title = title
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OverdueMessage:
+    """One of them; the order is by due time."""
+
+    due_ms: int
+    position: Position
+
+
+@dataclass(slots=True)
+class Overdue:
+    """What of one subscription of a partition, or of a topic without, is overdue.
+
+    Attributes:
+        messages: how many.
+        first_due_ms: the earliest due time of them.
+        last_due_ms: the latest one.
+        sample: the first of them.
+        unreadable: unacknowledged entries that could not be read.
+        reasons: none where none is known.
+    """
+
+    topic: TopicName
+    subscription: str
+    messages: int = 0
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+    sample: Sequence[OverdueMessage] = ()
+    unreadable: int = 0
+    reasons: Sequence[OverdueReason] = ()
+
+    def count(self, position: Position, answer: EntryAnswer, due_by_ms: int) -> None:
+        """Take one entry into account that the subscription has not acknowledged."""
+        if not isinstance(answer, EntryFacts):
+            self.unreadable += 1
+            return
+        due_ms = answer.deliver_at_ms
+        if due_ms is None or due_ms > due_by_ms or answer.marker or is_earlier_chunk(answer):
+            return
+        self.messages += answer.messages_in_batch or 1
+        self.first_due_ms = due_ms if self.first_due_ms is None else min(self.first_due_ms, due_ms)
+        self.last_due_ms = due_ms if self.last_due_ms is None else max(self.last_due_ms, due_ms)
+        if len(self.sample) < _MAX_SAMPLE or due_ms < self.sample[-1].due_ms:
+            self.sample = nsmallest(_MAX_SAMPLE, [*self.sample, OverdueMessage(due_ms, position)])
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueReport:
+    """What is overdue in a topic.
+
+    Attributes:
+        due_by_ms: what was due by then and is unacknowledged counts.
+        complete: whether the whole backlog was read.
+    """
+
+    now_ms: int
+    due_by_ms: int
+    subscriptions: tuple[Overdue, ...]
+    entries_read: int
+    complete: bool
+
+
+def reasons_of(
+    found: Overdue, subscription: Subscription, cursor: Cursor, policy: DelayPolicy, pause_limit: int | None
+) -> tuple[OverdueReason, ...]:
+    """What the broker's figures show; without a consumer nothing else matters."""
+    if not found.messages:
+        return ()
+    consumers = subscription.consumers
+    if not consumers:
+        return (OverdueReason.NO_CONSUMER,)
+    to_many = subscription.type.dispatches_to_many
+    shown = {
+        OverdueReason.UNACKED_LIMIT: subscription.blocked or all(each.blocked for each in consumers),
+        OverdueReason.ACK_STATE_PAUSE: to_many and pause_limit is not None and cursor.ranges > pause_limit,
+        OverdueReason.NO_PERMITS: all(
+            each.available_permits is not None and each.available_permits <= 0 for each in consumers
+        ),
+        OverdueReason.NOT_ACKNOWLEDGED: subscription.unacked_messages > 0,
+        OverdueReason.REPLAY_PENDING: subscription.in_replay > 0,
+        OverdueReason.POLICY_DISABLED: not policy.enabled,
+    }
+    reasons = tuple(reason for reason, is_shown in shown.items() if is_shown)
+    # It holds messages back that are due, though a consumer asks for some and nothing else stops them.
+    if not reasons and to_many and subscription.delayed_messages > 0:
+        return (OverdueReason.STUCK_TRACKER,)
+    return reasons
+
+
+class OverdueReader:
+    """Reads what is overdue; changes nothing. Asking loads the topic on its broker."""
+
+    def __init__(self, topics: Topics, entries: DelayedEntries, pause_limit: PauseLimit, clock: Clock) -> None:
+        self._topics = topics
+        self._entries = entries
+        self._pause_limit = pause_limit
+        self._clock = clock
+
+    def overdue(self, topic: TopicName, subscription: str | None, late_ms: int, limit: int) -> OverdueReport:
+        """What has been due for so long and is unacknowledged.
+
+        Args:
+            topic: with or without partitions.
+            subscription: only this one; None for every durable one.
+            late_ms: what has been due for less may be on its way.
+            limit: so many entries are read at most, from the oldest on in each partition.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: it could not be read.
+        """
+        now_ms = self._clock.now_ms()
+        due_by_ms = now_ms - late_ms
+        counted: list[Overdue] = []
+        left, complete = limit, True
+        for place in places_of(self._topics, topic):
+            found, read, is_whole = self._of(place, subscription, due_by_ms, left)
+            counted += found
+            left -= read
+            complete &= is_whole
+        if subscription is not None and not counted:
+            raise NotFoundError(f"{topic} has no durable subscription {subscription}")
+        return OverdueReport(now_ms, due_by_ms, tuple(counted), limit - left, complete)
+
+    def _of(
+        self, place: TopicName, subscription: str | None, due_by_ms: int, limit: int
+    ) -> tuple[list[Overdue], int, bool]:
+        facts = {
+            name: one
+            for name, one in self._topics.subscriptions(place).items()
+            if one.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
+        }
+        state = self._topics.state(place)
+        cursors = {name: state.cursors[name] for name in sorted(facts) if name in state.cursors}
+        found = {name: Overdue(place, name) for name in cursors}
+        positions = waiting_positions(state, [cursor.acknowledged for cursor in cursors.values()])
+        read = 0
+        while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
+            answers = self._entries.read(place, portion)
+            read += len(portion)
+            for name, cursor in cursors.items():
+                for position in portion:
+                    if position not in cursor.acknowledged:
+                        found[name].count(position, answers[position], due_by_ms)
+        if any(one.messages for one in found.values()):
+            policy, pause_limit = self._topics.delay_policy(place), self._pause_limit(place)
+            for name, one in found.items():
+                one.reasons = reasons_of(one, facts[name], cursors[name], policy, pause_limit)
+        return list(found.values()), read, next(positions, None) is None

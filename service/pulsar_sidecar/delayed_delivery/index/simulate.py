@@ -1,0 +1,282 @@
+"""A topic's real messages in a bucket tracker under other settings, beside today's: nothing of the cluster is changed.
+
+The messages are added in order of their entries at one moment, as after an unload, and none is delivered meanwhile.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, TypeVar
+
+from pyroaring import BitMap
+
+from pulsar_sidecar.delayed_delivery.index.forecast import (
+    ASSUMPTIONS,
+    BYTES_PER_INDEX,
+    LoadCost,
+    cost_with_buckets,
+)
+from pulsar_sidecar.delayed_delivery.index.ports import LedgerLengths
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_metadata
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
+from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
+from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
+from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
+from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
+from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.names import TopicName
+
+_READ_AT_ONCE: Final = 10_000
+
+T = TypeVar("T")
+
+SIMULATION_ASSUMPTIONS: Final = (
+    "messages come in order of their entries, and none is delivered meanwhile",
+    *ASSUMPTIONS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedTracker:
+    """What a tracker comes to.
+
+    Attributes:
+        settings: None for the in-memory tracker.
+        buckets: how many there are at the end.
+        sealed: how often a bucket was written, merged ones included.
+        merges: how often several became one.
+        segments: of all buckets together.
+        indexes_in_memory: in the mutable bucket and the shared queue.
+        memory_bytes: of a broker, for these and for the buckets' bitmaps.
+        snapshot_bytes: of all buckets together.
+        largest_snapshot_bytes: of one bucket.
+        load: what the next load takes.
+        failure: where a broker would have thrown; the messages from there on are in no tracker.
+    """
+
+    settings: TrackerSettings | None
+    buckets: int
+    sealed: int
+    merges: int
+    segments: int
+    indexes_in_memory: int
+    memory_bytes: int
+    snapshot_bytes: int
+    largest_snapshot_bytes: int
+    load: LoadCost
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """One subscription of a partition, or of a topic without.
+
+    Attributes:
+        delayed: messages that are not due.
+        others: unacknowledged entries that are not delayed, or due already; a load reads them as well.
+        unreadable: entries that could not be read, and count as others.
+        complete: whether the whole backlog was read.
+        today: as the brokers are configured.
+        simulated: with the settings that were asked for.
+    """
+
+    topic: TopicName
+    subscription: str
+    delayed: int
+    others: int
+    unreadable: int
+    complete: bool
+    today: SimulatedTracker
+    simulated: SimulatedTracker
+    assumptions: tuple[str, ...] = SIMULATION_ASSUMPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class _Standstill:
+    """A clock that does not move."""
+
+    ms: int
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_seconds(self) -> float:
+        return 0.0
+
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        return False
+
+
+def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) -> SimulatedTracker:
+    """The messages in a bucket tracker, as a broker of 4.0.8 keeps it.
+
+    Args:
+        indexes: not due at ``now_ms``, in order of their entries.
+        settings: the tracker's.
+        now_ms: when everything happens.
+    """
+    storage = MemorySnapshotStorage()
+    tracker = BucketDelayedDeliveryTracker(
+        settings,
+        storage,
+        MemoryBucketProperties(),
+        _Standstill(now_ms),
+        topic_name="simulated",
+        cursor_name="simulated",
+    )
+    failure = None
+    try:
+        tracker.add_messages(indexes)
+    except TrackerFailedError as error:
+        failure = f"{error}: after {error.row:,} of {len(indexes):,} messages"
+    snapshots = [decode_metadata(stored.payloads[0]) for stored in storage.snapshots.values()]
+    lengths = [stored.length for stored in storage.snapshots.values()]
+    in_memory = len(tracker.mutable.queue) + len(tracker.shared)
+    return SimulatedTracker(
+        settings,
+        buckets=len(snapshots),
+        sealed=tracker.access.operations[BucketOperation.CREATE, True],
+        merges=tracker.access.operations[BucketOperation.MERGE, True],
+        segments=sum(map(len, snapshots)),
+        indexes_in_memory=in_memory,
+        memory_bytes=in_memory * BYTES_PER_INDEX + _bitmap_bytes(snapshots),
+        snapshot_bytes=sum(lengths),
+        largest_snapshot_bytes=max(lengths, default=0),
+        load=cost_with_buckets(snapshots, _by_ledger(indexes), now_ms)[1],
+        failure=failure,
+    )
+
+
+def in_memory_tracker(indexes: DelayedIndexes) -> SimulatedTracker:
+    """The same messages in a broker's in-memory tracker."""
+    count = len(indexes)
+    memory = count * BYTES_PER_INDEX
+    return SimulatedTracker(None, 0, 0, 0, 0, count, memory, 0, 0, LoadCost(count, memory))
+
+
+def _bitmap_bytes(snapshots: Sequence[SnapshotMetadata]) -> int:
+    return sum(
+        len(entries.serialize())
+        for snapshot in snapshots
+        for segment in snapshot
+        for entries in segment.bitmaps.values()
+    )
+
+
+def _by_ledger(indexes: DelayedIndexes) -> dict[LedgerId, BitMap]:
+    found: defaultdict[LedgerId, BitMap] = defaultdict(BitMap)
+    for ledger_id, entry_id in indexes.positions():
+        found[ledger_id].add(entry_id)
+    return found
+
+
+# --- a topic's messages --------------------------------------------------------------------------------------------
+
+
+class Simulator:
+    """Reads the messages and simulates; changes nothing, and loads no topic."""
+
+    def __init__(
+        self,
+        stored: StoredIndexes,
+        lengths: LedgerLengths,
+        entries: DelayedEntries,
+        tracker: Callable[[], BrokerTracker],
+        clock: Clock,
+    ) -> None:
+        self._stored = stored
+        self._lengths = lengths
+        self._entries = entries
+        self._tracker = tracker
+        self._clock = clock
+
+    def configured(self) -> TrackerSettings:
+        """The brokers' settings of the bucket tracker; raises TemporaryError when no broker could be asked."""
+        return self._tracker().settings
+
+    def simulate(
+        self, topic: TopicName, subscription: str | None, settings: TrackerSettings, limit: int
+    ) -> list[Simulation]:
+        """Each subscription's messages under these settings, beside today's.
+
+        Args:
+            topic: with or without partitions.
+            subscription: only this one.
+            settings: of the bucket tracker.
+            limit: so many entries are read at most of each subscription.
+
+        Raises:
+            NotFoundError: there is no such topic, or no such subscription.
+            TemporaryError: something could not be read.
+        """
+        configuration, now_ms = self._tracker(), self._clock.now_ms()
+        found = []
+        for place, stored in self._stored.read(self._stored.places_of(topic), subscription):
+            read = _readable(stored)
+            lengths = _readable(self._lengths.lengths(read.ledgers))
+            for name, index in read.subscriptions.items():
+                acknowledged = _readable(_readable(index).acknowledged)
+                backlog = self._backlog(place, waiting_entries(lengths, [acknowledged]), now_ms, limit)
+                today = (
+                    simulate(backlog.indexes, configuration.settings, now_ms)
+                    if configuration.keeps_buckets
+                    else in_memory_tracker(backlog.indexes)
+                )
+                simulated = simulate(backlog.indexes, settings, now_ms)
+                found.append(
+                    Simulation(
+                        place,
+                        name,
+                        len(backlog.indexes),
+                        backlog.others,
+                        backlog.unreadable,
+                        backlog.complete,
+                        _with_others(today, backlog.others),
+                        _with_others(simulated, backlog.others),
+                    )
+                )
+        if not found:
+            what = "no subscription" if subscription is None else f"no subscription {subscription}"
+            raise NotFoundError(f"{topic} has {what}")
+        return found
+
+    def _backlog(self, place: TopicName, waiting: Mapping[LedgerId, BitMap], now_ms: int, limit: int) -> "_Backlog":
+        positions = _positions(waiting)
+        rows: list[tuple[int, int, int]] = []
+        read = unreadable = 0
+        while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
+            read += len(portion)
+            for position, facts in sorted(self._entries.read(place, portion).items()):
+                unreadable += isinstance(facts, Unreadable)
+                if isinstance(facts, EntryFacts) and (facts.deliver_at_ms or 0) > now_ms:
+                    assert facts.deliver_at_ms is not None
+                    rows.append((facts.deliver_at_ms, *position))
+        return _Backlog(DelayedIndexes.of(rows), read - len(rows), unreadable, next(positions, None) is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Backlog:
+    indexes: DelayedIndexes
+    others: int
+    unreadable: int
+    complete: bool
+
+
+def _positions(waiting: Mapping[LedgerId, BitMap]) -> Iterator[Position]:
+    return (Position(ledger_id, EntryId(entry)) for ledger_id, entries in waiting.items() for entry in entries)
+
+
+def _with_others(found: SimulatedTracker, others: int) -> SimulatedTracker:
+    return replace(found, load=replace(found.load, entries=found.load.entries + others))
+
+
+def _readable(found: T | Unreadable) -> T:
+    if isinstance(found, Unreadable):
+        raise TemporaryError(f"{found.reason}; try again")
+    return found

@@ -1,0 +1,116 @@
+"""``delayed-index overdue|forecast|simulate`` as a person runs them, over the service's routes."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.api.rooms import delayed_index_planning
+from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.settings import (
+    BUCKET_TRACKER_FACTORY,
+    BrokerTracker,
+    TrackerSettings,
+)
+from pulsar_sidecar.delayed_delivery.index.simulate import Simulator
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
+from tests.fakes.delayed_messages import FakeCluster
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+PATH = "/admin/v2/persistent/public/default/orders/delayedIndex"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    """Ten messages of ledger 7, three of which are due, on a subscription without consumers; one bucket."""
+    cluster = FakeCluster(FakeClock())
+    cluster.publish(3, 1_000)
+    cluster.publish(7, 600_000)
+    cluster.subscribe("billing", consumers=0)
+    cluster.clock.advance_ms(60_000)
+    store, payloads = FakeMetadataStore(), FakeBucketEntries()
+    topic = IndexedTopic(store, payloads)
+    topic.ledgers(7)
+    topic.seal("billing", 90, 7, 7, [(cluster.clock.now_ms() + 540_000, 7, entry) for entry in range(3, 7)])
+    topic.cursor("billing", (7, -1))
+    stored, lengths = stored_indexes(store, payloads), FakeLedgerLengths()
+
+    def configuration() -> BrokerTracker:
+        return BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
+
+    planning = IndexPlanning(
+        OverdueReader(cluster, cluster, lambda topic: 10_000, cluster.clock),
+        Forecaster(stored, lengths, configuration, cluster.clock),
+        Simulator(stored, lengths, cluster, configuration, cluster.clock),
+    )
+    with served(FakeDeletionService(), routers=[delayed_index_planning.router(planning)]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shell(terminal: Terminal, server: Served) -> Terminal:
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal
+
+
+def test_overdue_says_why_and_what_helps(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "overdue", str(TOPIC))
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].endswith("billing: 3 messages are overdue")
+    assert lines[2] == "  the first 7:0, 7:1, 7:2"
+    assert lines[3] == "  reason    no consumer: connect a consumer, or delete the subscription"
+    found = json.loads(shell.run("delayed-index", "overdue", str(TOPIC), "--output", "json").out)
+    (billing,) = found["subscriptions"]
+    assert (billing["messages"], billing["sample"][0]["messageId"]) == (3, "7:0")
+    assert billing["sample"][0]["dueMs"] == billing["firstDueMs"] < found["dueByMs"] < found["nowMs"]
+    assert "nothing is overdue" in shell.run("delayed-index", "overdue", str(TOPIC), "--late-seconds", "600").out
+    cut = shell.run("delayed-index", "overdue", str(TOPIC), "--limit", "2")
+    assert (cut.code, "goes on after 2 entries" in cut.err) == (4, True)
+
+
+def test_a_forecast_of_a_topic_and_of_a_namespace(shell: Terminal) -> None:
+    of_topic = shell.run("delayed-index", "forecast", str(TOPIC))
+    assert of_topic.code == 0, of_topic.err
+    assert "billing: 10 entries wait, 4 of them in 1 buckets; 12 entries to read" in of_topic.out
+    assert "assumed: " in of_topic.out
+    found = json.loads(shell.run("delayed-index", "forecast", "public/default", "--output", "json").out)
+    (worst,) = found["worst"]
+    assert (found["topics"], worst["topic"], worst["withoutBuckets"]["entries"]) == (1, str(TOPIC), 10)
+    assert found["total"] == worst["asConfigured"]
+    assert shell.run("delayed-index", "forecast", "public/").code == 1
+    assert shell.run("delayed-index", "forecast", "public/nothing").code == 1
+
+
+def test_a_simulation_stands_beside_today(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "simulate", str(TOPIC), "--min-index-count", "5", "--max-num-buckets", "3")
+    assert ran.code == 0, ran.err
+    assert "7 delayed messages, 3 other entries" in ran.out
+    rows = {line.split("  ")[1]: line.split()[-2:] for line in ran.out.splitlines() if "IndexCount" in line}
+    assert rows["minIndexCount"] == ["50,000", "5"]
+    assert "stops a broker of 4.0.8" in ran.out
+    found = json.loads(shell.run("delayed-index", "simulate", str(TOPIC), "--time-step", "60", "--output", "json").out)
+    assert found[0]["simulated"]["settings"]["timeStepSeconds"] == 60
+    assert found[0]["today"]["load"]["entries"] == 10
+    assert shell.run("delayed-index", "simulate", str(TOPIC), "--limit", "2").code == 4
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    [
+        ("overdue?subscription=nobody", 404),
+        ("overdue?limit=0", 400),
+        ("simulate?subscription=nobody", 404),
+        ("simulate?maxNumBuckets=0", 400),
+        ("simulate?timeStepSeconds=0", 400),
+        ("forecast?x=1", 200),
+    ],
+)
+def test_mistakes_are_told(server: Served, verb: str, status: int) -> None:
+    assert server.ask("GET", f"{PATH}/{verb}").status == status

@@ -1,0 +1,107 @@
+"""A topic's messages under other settings."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+from pulsar_sidecar.delayed_delivery.index.forecast import BYTES_PER_INDEX, FIRST_READ, READS_PER_BUCKET
+from pulsar_sidecar.delayed_delivery.index.settings import (
+    BUCKET_TRACKER_FACTORY,
+    IN_MEMORY_TRACKER_FACTORY,
+    BrokerTracker,
+    TrackerSettings,
+)
+from pulsar_sidecar.delayed_delivery.index.simulate import Simulator, in_memory_tracker, simulate
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
+from tests.fakes.metadata import FakeMetadataStore
+
+NOW = FakeClock().now_ms()
+SMALL = TrackerSettings(min_index_count=10, max_indexes_per_segment=4)
+
+
+def messages(ledgers: int, each: int = 10) -> DelayedIndexes:
+    return DelayedIndexes.of(
+        (NOW + 60_000 + 1_000 * entry, ledger, entry) for ledger in range(5, 5 + ledgers) for entry in range(each)
+    )
+
+
+def test_buckets_hold_all_but_the_last_ledger() -> None:
+    found = simulate(messages(6), SMALL, NOW)
+    assert (found.buckets, found.sealed, found.merges, found.segments, found.failure) == (5, 5, 0, 15, None)
+    # The first segment of each is in memory, and so is the ledger that nothing has sealed yet.
+    assert found.indexes_in_memory == 5 * 4 + 10
+    bitmaps = found.memory_bytes - found.indexes_in_memory * BYTES_PER_INDEX
+    assert 0 < bitmaps < found.snapshot_bytes
+    assert found.snapshot_bytes >= found.largest_snapshot_bytes * 5 > 0
+    assert found.load.entries == 10 + min(FIRST_READ, 50) + 5 * READS_PER_BUCKET
+
+
+def test_fewer_buckets_are_merged() -> None:
+    found = simulate(messages(12), replace(SMALL, max_num_buckets=5), NOW)
+    assert found.merges > 0
+    assert found.buckets <= 5
+    assert found.sealed == 11 + found.merges
+
+
+def test_settings_that_break_a_broker_say_where() -> None:
+    found = simulate(messages(12), replace(SMALL, max_num_buckets=2), NOW)
+    assert found.failure is not None
+    assert "of 120 messages" in found.failure
+
+
+def test_too_few_messages_are_in_no_bucket_as_with_the_in_memory_tracker() -> None:
+    found, in_memory = simulate(messages(3), TrackerSettings(), NOW), in_memory_tracker(messages(3))
+    assert (found.buckets, found.load, found.memory_bytes) == (0, in_memory.load, in_memory.memory_bytes)
+
+
+class Stored:
+    """Ledgers 5 to 8 of ten entries each, `DelayedEntries` included."""
+
+    def __init__(self) -> None:
+        store, payloads = FakeMetadataStore(), FakeBucketEntries()
+        topic = IndexedTopic(store, payloads)
+        topic.ledgers(5, 6, 7, 8)
+        topic.cursor("s", (5, 3))
+        topic.cursor("t", (7, 9))
+        self.lengths = FakeLedgerLengths()
+        self.stored = stored_indexes(store, payloads)
+        self.answers: dict[tuple[int, int], EntryAnswer] = {}
+
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        delayed = EntryFacts(NOW + 60_000, NOW)
+        return {position: self.answers.get(position, delayed) for position in positions}
+
+    def simulator(self, factory: str = BUCKET_TRACKER_FACTORY) -> Simulator:
+        configuration = BrokerTracker(factory, TrackerSettings())
+        return Simulator(self.stored, self.lengths, self, lambda: configuration, FakeClock())
+
+
+def test_each_subscriptions_messages_beside_todays_settings() -> None:
+    stored = Stored()
+    stored.answers = {(6, 0): EntryFacts(None, NOW), (6, 1): EntryFacts(NOW - 1, NOW), (6, 2): Unreadable("x")}
+    first, second = stored.simulator().simulate(TOPIC, None, SMALL, 1_000)
+    assert (first.subscription, first.delayed, first.others, first.unreadable) == ("s", 33, 3, 1)
+    assert (second.subscription, second.delayed, second.others, second.complete) == ("t", 10, 0, True)
+    assert (first.today.settings, first.simulated.settings) == (TrackerSettings(), SMALL)
+    assert first.today.load.entries == 36
+    assert first.simulated.buckets == 2
+    (cut,) = stored.simulator(IN_MEMORY_TRACKER_FACTORY).simulate(TOPIC, "s", SMALL, 5)
+    assert (cut.delayed, cut.complete, cut.today.settings) == (5, False, None)
+
+
+def test_what_cannot_be_read_or_is_not_there_is_an_error() -> None:
+    stored = Stored()
+    with pytest.raises(NotFoundError):
+        stored.simulator().simulate(TOPIC, "nobody", SMALL, 5)
+    stored.lengths.unreadable = "no bookie"
+    with pytest.raises(TemporaryError, match="no bookie"):
+        stored.simulator().simulate(TOPIC, None, SMALL, 5)
