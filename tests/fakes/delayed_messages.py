@@ -32,6 +32,7 @@ from pulsar_sidecar.model.topic_stats import (
     SubscriptionType,
     TopicInternalStats,
 )
+from pyroaring import BitMap
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
@@ -96,6 +97,8 @@ class FakeCluster:
         self.ahead_ms = 0
         self.store = FakeMetadataStore()
         self.ledger = LEDGER
+        self.ruled_out: dict[LedgerId, BitMap] = {}
+        """What an index says of due times."""
         self._followers: list[Callable[[LogRecords], None]] = []
 
     # --- what a test does ------------------------------------------------------------------------------------------
@@ -229,6 +232,9 @@ class FakeCluster:
                 return dict.fromkeys(positions, Absent())
             return {position: self.entries.get(position, Absent()) for position in positions}
 
+    def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
+        return self.ruled_out
+
     @contextmanager
     def join(self, topic: TopicName, subscription: Subscription) -> Iterator["FakeConsumer"]:
         with self._call("join"):
@@ -360,6 +366,7 @@ class FakeSidecar:
             metadata=cluster.store,
             topics=cluster,
             entries=cluster,
+            due_times=cluster,
             max_ranges=lambda: cluster.max_ranges,
             acknowledger=cluster,
             stored=FakeStored(cluster),

@@ -43,6 +43,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
+from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
 from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
@@ -214,11 +215,14 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
     close_at_the_end(cluster.stack, log.close)
     ack_states = BrokerAckStates(rest, store, clock)
+    buckets = BookieBucketEntries(cluster.entries)
+    close_at_the_end(cluster.stack, buckets.close)
     ports = CancellingPorts(
         clock=clock,
         metadata=store,
         topics=BrokerTopics(rest, store, clock),
         entries=BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, clock),
+        due_times=BucketDueTimes(_stored_indexes(cluster, buckets), buckets),
         max_ranges=lambda: ack_states.limits(None).max_unacked_ranges,
         acknowledger=ConsumerAcknowledger(owners, connections, clock),
         stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
@@ -283,7 +287,7 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     ack_states = BrokerAckStates(rest, store, clock)
     buckets = BookieBucketEntries(cluster.entries)
     close_at_the_end(cluster.stack, buckets.close)
-    stored = StoredIndexes(store, buckets, BookieStoredCursors(store, cluster.entries, root), root)
+    stored = _stored_indexes(cluster, buckets)
     lengths = BookieLedgerLengths(store, cluster.entries, root)
 
     trackers = RestBrokerTrackers(rest, store)
@@ -303,6 +307,11 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
             Simulator(stored, lengths, entries, configuration, clock),
         )
     )
+
+
+def _stored_indexes(cluster: ClusterAccess, entries: BookieBucketEntries) -> StoredIndexes:
+    store, root = cluster.store, cluster.settings.ledgers_root_path
+    return StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, root), root)
 
 
 ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room]]] = (

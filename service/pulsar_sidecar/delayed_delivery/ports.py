@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
+from pyroaring import BitMap
+
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -119,6 +121,18 @@ class DelayedEntries(Protocol):
 
         With ``max_age_seconds`` the topic may have dropped the ledger of an entry that is found, or be gone itself,
         for so long; what is said of an entry is true, and nothing else is answered from memory.
+        """
+        ...
+
+
+class DueTimes(Protocol):
+    """Due times that are known without the entries: the buckets' (PIP-195)."""
+
+    def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
+        """Entries of a partition, or of a topic without, that are due before ``from_ms``, or at ``to_ms`` or later.
+
+        An entry that is not in the answer may be due at any time. Raises `TemporaryError` when it could not be asked
+        which buckets there are.
         """
         ...
 
@@ -278,6 +292,7 @@ class Ports:
     metadata: MetadataStore
     topics: Topics
     entries: DelayedEntries
+    due_times: DueTimes
     max_ranges: Callable[[], int]
     acknowledger: Acknowledger
     stored: StoredAckState

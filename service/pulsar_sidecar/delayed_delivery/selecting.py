@@ -19,7 +19,7 @@ from pyroaring import BitMap
 from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of
 from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports, Unreadable
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
@@ -100,7 +100,7 @@ class PartitionReading:
     """What was read of one partition for one selection.
 
     Attributes:
-        read: every entry whose facts are known, meant or not.
+        read: every entry of which it is known whether it is meant.
         rows: those that are meant.
         first: the first of them by due time.
         unreadable: how many entries could not be read the last time; they are read again the next time.
@@ -208,10 +208,14 @@ def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRan
     return dict(sorted(found.items()))
 
 
-def find_selected(
-    topics: Topics, entries: DelayedEntries, topic: TopicName, selection: Selection, reading: Reading, now_ms: int
-) -> dict[TopicName, Rows]:
-    """The messages that wait and are meant, by partition; what was not read yet is read into ``reading``."""
+def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading: Reading) -> dict[TopicName, Rows]:
+    """The messages that wait and are meant, by partition; what was not read yet is read into ``reading``.
+
+    Entries of which the index says that they are due at another time are not read. Those that are meant always are:
+    what is cancelled is what an entry itself says.
+    """
+    now_ms = ports.brokers_now_ms()
+    topics = ports.topics
     found: dict[TopicName, Rows] = {}
     for place in places_of(topics, topic):
         subscriptions = topics.subscriptions(place)
@@ -220,11 +224,14 @@ def find_selected(
         waiting = waiting_entries(
             state.ledgers, [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
         )
-        partition = reading.setdefault(place, PartitionReading(place))
+        if place not in reading:
+            others = ports.due_times.outside(place, selection.due_from_ms, selection.due_to_ms)
+            reading[place] = PartitionReading(place, {ledger_id: BitMap(bits) for ledger_id, bits in others.items()})
+        partition = reading[place]
         partition.unreadable = 0
         unread = partition.unread(waiting)
         while portion := list(islice(unread, _READ_AT_ONCE)):
-            partition.learn(selection, entries.read(place, portion))
+            partition.learn(selection, ports.entries.read(place, portion))
         found[place] = partition.found(waiting, now_ms)
     return found
 

@@ -12,6 +12,7 @@ from pulsar_sidecar.delayed_delivery.workflow import kept_readings
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
+from pyroaring import BitMap
 
 from tests.fakes.delayed_messages import LEDGER, TOPIC, FakeCluster, FakeSidecar, at
 
@@ -192,3 +193,14 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     assert not outcome.cancelled
     assert cluster.reads[position] == 2
     assert cluster.subscriptions_["s"].by_sidecar == set()
+
+
+def test_what_the_index_places_at_another_time_is_not_read(cluster: CountingCluster, sidecar: FakeSidecar) -> None:
+    meant = cluster.publish(2, key="k")
+    others = cluster.publish(3, key="k", due_in_ms=900_000)
+    cluster.clock.advance_ms(1)
+    # The index has a bit of two of the others only: the third came late, and of that one the entry says when it is due.
+    cluster.ruled_out = {LEDGER: BitMap(position.entry_id for position in others[:2])}
+    shown = sidecar.room.preview(TOPIC, Selection(due_to_ms=cluster.clock.now_ms() + 500_000))
+    assert len(cancel_previewed(sidecar, shown)) == 2
+    assert cluster.reads == Counter(dict.fromkeys([*meant, others[2]], 1))

@@ -327,7 +327,7 @@ class DelayedDelivery:
             published_before_ms=min(selection.published_before_ms or now_ms, now_ms),
         )
         reading: Reading = {}
-        found = find_selected(self._ports.topics, self._ports.entries, topic, exact, reading, now_ms)
+        found = find_selected(self._ports, topic, exact, reading)
         shown = preview(exact, found, reading)
         self._readings.keep(topic, shown, reading)
         return shown
@@ -341,8 +341,7 @@ class DelayedDelivery:
         self._check_enabled()
         selection.check()
         reading = self._readings.take(topic, selection, confirmed_hash)
-        now_ms = self._ports.brokers_now_ms()
-        found = find_selected(self._ports.topics, self._ports.entries, topic, selection, reading, now_ms)
+        found = find_selected(self._ports, topic, selection, reading)
         if hash_of(selection, found) != confirmed_hash:
             count = sum(map(len, found.values()))
             raise ConflictError(

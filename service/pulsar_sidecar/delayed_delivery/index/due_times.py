@@ -1,0 +1,114 @@
+"""Due times out of buckets, so that entries need not be read whose time is the wrong one.
+
+Invariants: an entry is ruled out only by a bit of its own, together with the due times that the bucket names for it;
+entries without a bit (late messages of covered ledgers, and whatever no bucket covers) never are. What of a bucket
+cannot be read rules nothing out.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pyroaring import BitMap
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    SegmentMetadata,
+    decode_segment,
+    segment_metadata_of,
+)
+from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndex, StoredIndexes, StoredTopic
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.names import TopicName
+
+_SEGMENTS_AT_ONCE: Final = 100
+
+Bits = dict[LedgerId, BitMap]
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """One of a bucket whose ledger can be read, and its position there."""
+
+    metadata: SegmentMetadata
+    ledger: LedgerMetadata
+    position: Position
+
+
+class BucketDueTimes:
+    """`delayed_delivery.ports.DueTimes`, from the buckets of all of a topic's subscriptions."""
+
+    def __init__(self, stored: StoredIndexes, entries: BucketEntries) -> None:
+        self._stored = stored
+        self._entries = entries
+
+    def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
+        first = 0 if from_ms is None else from_ms
+        end = 2**63 if to_ms is None else to_ms
+        outside: Bits = defaultdict(BitMap)
+        inside: Bits = defaultdict(BitMap)
+        partly = []
+        for segment in self._segments(topic):
+            earliest, latest = segment.metadata.min_schedule_timestamp, segment.metadata.max_schedule_timestamp
+            if latest < first or earliest >= end:
+                _add(outside, segment.metadata.bitmaps)
+            elif first <= earliest and latest < end:
+                _add(inside, segment.metadata.bitmaps)
+            else:
+                partly.append(segment)
+        for segment, indexes in self._read(partly):
+            wrong = (indexes.deliver_at_ms < first) | (indexes.deliver_at_ms >= end)
+            _add(outside, _named_twice(indexes[wrong], segment.metadata))
+            _add(inside, _named_twice(indexes[~wrong], segment.metadata))
+        # Where two buckets differ about an entry, it is read.
+        return {ledger_id: entries - inside.get(ledger_id, BitMap()) for ledger_id, entries in outside.items()}
+
+    def _segments(self, topic: TopicName) -> Iterator[_Segment]:
+        for _, stored in self._stored.read([topic]):
+            if isinstance(stored, StoredTopic):
+                for index in stored.subscriptions.values():
+                    for bucket in index.buckets if isinstance(index, StoredIndex) else ():
+                        yield from _readable_segments(bucket)
+
+    def _read(self, segments: list[_Segment]) -> Iterator[tuple[_Segment, DelayedIndexes]]:
+        rest = iter(segments)
+        while some := list(islice(rest, _SEGMENTS_AT_ONCE)):
+            ledgers = {segment.position.ledger_id: segment.ledger for segment in some}
+            payloads = self._entries.read(ledgers, [segment.position for segment in some])
+            for segment in some:
+                payload = payloads[segment.position]
+                if not isinstance(payload, bytes):
+                    continue
+                try:
+                    yield segment, decode_segment(payload)
+                except UndecodableError:
+                    continue  # its entries are read
+
+
+def _readable_segments(bucket: StoredBucket) -> Iterator[_Segment]:
+    key, ledger, snapshot = bucket.key, bucket.ledger, bucket.snapshot
+    if not (isinstance(key, BucketKey) and isinstance(ledger, LedgerMetadata) and isinstance(snapshot, tuple)):
+        return
+    for number, metadata in enumerate(snapshot, 1):
+        ordered = metadata.min_schedule_timestamp <= metadata.max_schedule_timestamp
+        if ordered and all(ledger_id in key for ledger_id in metadata.bitmaps):
+            yield _Segment(metadata, ledger, Position(bucket.ledger_id, EntryId(number)))
+
+
+def _named_twice(indexes: DelayedIndexes, metadata: SegmentMetadata) -> Mapping[LedgerId, BitMap]:
+    """Entries that both the segment and its bitmaps name."""
+    if not len(indexes):
+        return {}
+    found = segment_metadata_of(indexes).bitmaps
+    return {ledger_id: entries & metadata.bitmaps.get(ledger_id, BitMap()) for ledger_id, entries in found.items()}
+
+
+def _add(bits: Bits, more: Mapping[LedgerId, BitMap]) -> None:
+    for ledger_id, entries in more.items():
+        bits[ledger_id] |= entries
