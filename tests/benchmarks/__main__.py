@@ -15,6 +15,7 @@ from tests.benchmarks import (
     audit,
     cancel,
     changes,
+    delayed_index,
     drain,
     dumps,
     entries,
@@ -41,6 +42,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     visits,
     changes,
     leak_watch,
+    delayed_index,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""
