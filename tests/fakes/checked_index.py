@@ -1,11 +1,13 @@
 """One topic with a sound delayed index of two buckets, for tests to damage, and everything that a check reads."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
-from pulsar_sidecar.delayed_delivery.index.fsck import BrokerSettings
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
+from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
+from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPorts
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
 from pulsar_sidecar.model.ids import LedgerId, Position
@@ -19,6 +21,11 @@ HOUR_MS = 3_600_000
 SUBSCRIPTION = "s"
 FIRST, SECOND = 100, 101
 """The buckets' ledgers."""
+
+
+def tracker(factory: str = BUCKET_TRACKER_FACTORY, max_num_buckets: int = -1) -> BrokerTracker:
+    """What a broker is configured to run."""
+    return BrokerTracker(factory, TrackerSettings(max_num_buckets=max_num_buckets))
 
 
 @dataclass(slots=True)
@@ -41,20 +48,6 @@ class FakeMessages:
         return EntryFacts(self.due_ms[position], 0) if position in self.due_ms else Absent()
 
 
-class FakeLedgerWalk:
-    """`LedgerWalk` over a fake store."""
-
-    def __init__(self, store: FakeMetadataStore) -> None:
-        self._store = store
-
-    def walk(self) -> Iterator[tuple[LedgerId, bytes]]:
-        for path in self._store.paths():
-            ledger_id = ledger_id_of_path(path, DEFAULT_LEDGERS_ROOT)
-            node = self._store.peek(path)
-            if ledger_id is not None and node is not None:
-                yield ledger_id, node.data
-
-
 class CheckedIndex:
     """The topic ``orders`` with ledgers 7 to 10 and, sealed over 7 to 8 and 9, two buckets of two segments each."""
 
@@ -64,7 +57,7 @@ class CheckedIndex:
         self.cursors = FakeCursorPositions()
         self.messages = FakeMessages()
         self.topic = IndexedTopic(self.store, self.entries)
-        self.brokers = [BrokerSettings("broker-1:8080", BUCKET_TRACKER_FACTORY, -1)]
+        self.brokers = {"broker-1:8080": tracker()}
         self.clock = FakeClock()
         due = self.store.now_ms() + HOUR_MS
         self.rows = {
@@ -86,6 +79,10 @@ class CheckedIndex:
         """The cursor's node, naming the buckets that were sealed."""
         self.topic.cursor(SUBSCRIPTION, mark_delete)
 
+    def trackers(self) -> Mapping[str, BrokerTracker]:
+        """`BrokerTrackers`."""
+        return self.brokers
+
     def ports(self) -> CheckPorts:
         """What a check is given."""
         return CheckPorts(
@@ -94,7 +91,54 @@ class CheckedIndex:
             stored=stored_indexes(self.store, self.entries, self.cursors),
             buckets=self.entries,
             messages=self.messages,
-            ledgers=FakeLedgerWalk(self.store),
-            settings=lambda: self.brokers,
+            ledgers=self._every_ledger,
+            brokers=self,
             ledgers_root=DEFAULT_LEDGERS_ROOT,
         )
+
+    def _every_ledger(self) -> Iterator[tuple[LedgerId, bytes]]:
+        for path in self.store.paths():
+            ledger_id = ledger_id_of_path(path, DEFAULT_LEDGERS_ROOT)
+            node = self.store.peek(path)
+            if ledger_id is not None and node is not None:
+                yield ledger_id, node.data
+
+
+@dataclass(slots=True)
+class FakeLoaded:
+    """`LoadedTopics`: a broker that has the topic from the ``nth`` question on."""
+
+    from_question: int | None = None
+    asked: int = 0
+
+    def loaded_by(self, topic: TopicName) -> str | None:
+        self.asked += 1
+        return "broker-1:8080" if self.from_question is not None and self.asked >= self.from_question else None
+
+
+@dataclass(slots=True)
+class FakeDeletions:
+    """`PendingBucketDeletions` with one answer for all."""
+
+    ready: Exception | None = None
+    refusal: str | Exception | None = None
+    taken: list[UnusableBucket] = field(default_factory=list)
+    before: Callable[[], object] = lambda: None
+
+    def demand_ready(self) -> None:
+        if self.ready is not None:
+            raise self.ready
+
+    def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+        self.before()
+        if isinstance(self.refusal, Exception):
+            raise self.refusal
+        if self.refusal is None:
+            self.taken += buckets
+        return [self.refusal for _ in buckets]
+
+
+def repair_of(index: CheckedIndex, loaded: FakeLoaded, deletions: FakeDeletions) -> IndexRepair:
+    """What repairs it."""
+    pointers = BucketPointers(index.store, loaded, index.clock, DEFAULT_LEDGERS_ROOT)
+    return IndexRepair(RepairPorts(index.ports(), loaded, pointers, deletions, map))

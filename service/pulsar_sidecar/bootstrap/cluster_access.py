@@ -21,6 +21,7 @@ from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.settings.fields import Settings
@@ -36,7 +37,10 @@ class ClusterAccess:
     Attributes:
         steps: told of each step of ledger deletion; None in production.
         limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
+        deletion: the deletion service, once its room is open: other rooms hand it ledgers.
     """
+
+    deletion: LedgerDeletion
 
     def __init__(
         self,

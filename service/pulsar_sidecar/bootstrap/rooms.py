@@ -4,7 +4,8 @@ A new room is a folder of its own, a function here that opens it with its entry 
 and its commands in ``cli/groups``.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,15 +39,19 @@ from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledge
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
-from pulsar_sidecar.api.rooms import ack_state, delayed_index, delayed_index_planning
+from pulsar_sidecar.api.rooms import ack_state, delayed_index, delayed_index_checks, delayed_index_planning
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
+from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
+from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
 from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
 from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.service import Ports as DelayedIndexPorts
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
@@ -60,14 +65,19 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.settings.fields import Settings
+
+_CURSORS_AT_ONCE = 16
+"""A repaired cursor is looked at again after some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +156,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
     )
     metrics = DeletionMetrics(cluster.cluster_name)
     service = LedgerDeletion(Runtime(configuration_of(settings), ports, instance, metrics, cluster.steps))
+    cluster.deletion = service
     return Room(service, service.start, service.close, service.ready, [metrics])
 
 
@@ -314,6 +325,46 @@ def _stored_indexes(cluster: ClusterAccess, entries: BookieBucketEntries) -> Sto
     return StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, root), root)
 
 
+def open_index_checks(cluster: ClusterAccess) -> Room:
+    """Checking and repairing delayed indexes (PIP-195); what is to be deleted goes to the deletion service."""
+    settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
+    root, deletion = settings.ledgers_root_path, cluster.deletion
+    buckets = BookieBucketEntries(cluster.entries)
+    close_at_the_end(cluster.stack, buckets.close)
+    owners = BrokerLiveOwners(rest, store)
+    check = CheckPorts(
+        clock=clock,
+        store=store,
+        stored=_stored_indexes(cluster, buckets),
+        buckets=buckets,
+        messages=BulkDelayedEntries(store, cluster.entries, rest, root, clock),
+        ledgers=lambda: _every_ledger(cluster),
+        brokers=RestBrokerTrackers(rest, store),
+        ledgers_root=root,
+    )
+    deletions = BucketDeletions(
+        deletion.require_ready, deletion.send_pending_delete_ledgers, store, root, cluster.steps or Steps()
+    )
+    threads = ThreadPoolExecutor(_CURSORS_AT_ONCE, "index-repair")
+    close_at_the_end(cluster.stack, threads.shutdown)
+    pointers = BucketPointers(store, owners, clock, root)
+    return Room(IndexRepair(RepairPorts(check, owners, pointers, deletions, threads.map)))
+
+
+def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
+    # A walk takes Arrow, which the rest of the service does without.
+    from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
+
+    settings = cluster.settings
+    return every_ledger(
+        settings.metadata_store_url,
+        cluster.store,
+        cluster.clock,
+        settings.ledgers_root_path,
+        credential=store_credential_of(settings),
+    )
+
+
 ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room]]] = (
     (ledger_deletion.router, open_ledger_deletion),
     (delayed_delivery.router, open_cancelling),
@@ -321,5 +372,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (delayed_delivery.waiting_router, open_waiting_messages),
     (delayed_index.router, open_delayed_index),
     (delayed_index_planning.router, open_index_planning),
+    (delayed_index_checks.router, open_index_checks),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

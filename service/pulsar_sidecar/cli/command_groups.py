@@ -2,7 +2,7 @@
 
 Invariants: a command ends with one of its group's exit codes: an error of ours is written to standard error and becomes
 a code here, wrong usage ends with 1 (typer's own code for it is 2), and a traceback is a defect. 2 means that an audit
-has findings, and nothing else.
+or a check has findings, and nothing else.
 """
 
 from enum import IntEnum

@@ -5,7 +5,7 @@ in several steps, and what changed meanwhile is no finding. Only messages that n
 otherwise nothing loads a topic.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -14,7 +14,6 @@ import numpy as np
 
 from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.fsck import (
-    BrokerSettings,
     OrphanedBucket,
     check_downgrade,
     check_messages,
@@ -26,7 +25,8 @@ from pulsar_sidecar.delayed_delivery.index.fsck import (
     orphan_finding,
     readable_indexes,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, LedgerWalk
+from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EveryLedger
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_segment
 from pulsar_sidecar.delayed_delivery.index.stored import (
     METADATA_ENTRY,
@@ -72,19 +72,15 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckPorts:
-    """What a check reads.
-
-    Attributes:
-        settings: asks every broker.
-    """
+    """What a check reads."""
 
     clock: Clock
     store: MetadataStore
     stored: StoredIndexes
     buckets: BucketEntries
     messages: DelayedEntries
-    ledgers: LedgerWalk
-    settings: Callable[[], Sequence[BrokerSettings]]
+    ledgers: EveryLedger
+    brokers: BrokerTrackers
     ledgers_root: str
 
 
@@ -123,15 +119,15 @@ class IndexChecker:
     def confirmed(self, scope: TopicName | str, options: CheckOptions) -> Look:
         """What was found twice, as it was at the second look. Raises as `check` does."""
         ports = self._ports
-        settings = ports.settings()
-        wrong_settings = tuple(check_settings(settings))
+        trackers = ports.brokers.trackers()
+        wrong_settings = tuple(check_settings(trackers))
         candidates, ledgers = self._bucket_ledgers(scope) if options.orphans else ([], None)
-        first = self._look(self._places(scope, options), settings, options, candidates)
+        first = self._look(self._places(scope, options), trackers, options, candidates)
         walked = replace(first.checked, ledgers=ledgers)
         if not first.findings:
             return replace(first, findings=wrong_settings, checked=walked)
         ports.clock.wait_seconds(BETWEEN_SECONDS)
-        again = self._look(sorted(first.topics, key=str), settings, options, list(first.orphans))
+        again = self._look(sorted(first.topics, key=str), trackers, options, list(first.orphans))
         before = {each.place for each in first.findings}
         findings = wrong_settings + tuple(each for each in again.findings if each.place in before)
         return replace(again, findings=findings, checked=walked)
@@ -149,7 +145,7 @@ class IndexChecker:
     def _look(
         self,
         places: Iterable[TopicName],
-        settings: Sequence[BrokerSettings],
+        trackers: Mapping[str, BrokerTracker],
         options: CheckOptions,
         candidates: Iterable[LedgerId],
     ) -> Look:
@@ -162,7 +158,7 @@ class IndexChecker:
                 found = [Finding(FindingKind.UNREADABLE_NODE, topic.reason, place)]
                 topics[place] = StoredTopic(place, {}, {})
             else:
-                found = [*check_topic(topic, due_by_ms), *check_downgrade(topic, settings)]
+                found = [*check_topic(topic, due_by_ms), *check_downgrade(topic, trackers)]
                 contents, counted = self._contents(topic, found, options)
                 found += contents
                 checked += counted
@@ -243,7 +239,7 @@ class IndexChecker:
         """The ledgers that say they are buckets of this scope, and how many ledgers were looked at."""
         found: list[LedgerId] = []
         count = 0
-        for ledger_id, data in self._ports.ledgers.walk():
+        for ledger_id, data in self._ports.ledgers():
             count += 1
             claim = _bucket_claim(data) if _BUCKET_STAMP in data else None
             if claim is not None and _is_within(claim.topic, scope):

@@ -44,12 +44,12 @@ _FALLS_BACK = (
     "the next broker that loads the topic falls back to the in-memory tracker for this subscription: it reads the "
     "backlog again, and the subscription's other buckets stay, unused, until the subscription goes"
 )
-_REPAIR = "stop the topic's clients, unload its namespace and run: pulsar-sidecar delayed-index repair"
+_REPAIR = "stop the topic's clients, unload it and run: pulsar-sidecar delayed-index repair"
 
 _CONSEQUENCES: dict[FindingKind, str] = {
     FindingKind.DANGLING_POINTER: _FALLS_BACK,
     FindingKind.FOREIGN_LEDGER: _FALLS_BACK,
-    FindingKind.BAD_KEY: "a broker fails to make the subscription's tracker when it reads the first delayed message",
+    FindingKind.BAD_KEY: "no broker of 4.0.8 can make the subscription's tracker: it delivers no delayed message",
     FindingKind.UNREADABLE_SNAPSHOT: _FALLS_BACK,
     FindingKind.UNREAD_SNAPSHOT: f"if the bookies stay away, {_FALLS_BACK}",
     FindingKind.UNREADABLE_NODE: "nothing can be said of the buckets that it names",

@@ -4,7 +4,7 @@ Invariant: a finding follows from what was read. What could not be read is a fin
 follows from. The same bytes give the same findings in the same words.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.findings import Finding, FindingKind
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, MAX_MERGE_NUM
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SegmentMetadata,
@@ -32,15 +32,6 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
-    """What a broker says of its delayed delivery; None for a setting that it does not know."""
-
-    broker: str
-    tracker_factory: str | None
-    max_num_buckets: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class OrphanedBucket:
     """A bucket's ledger that no cursor was seen to point to.
 
@@ -54,21 +45,23 @@ class OrphanedBucket:
     claim: BucketClaim
 
 
-def check_settings(brokers: Iterable[BrokerSettings]) -> Iterator[Finding]:
+def check_settings(trackers: Mapping[str, BrokerTracker]) -> Iterator[Finding]:
     """Settings that stop dispatch, one finding a broker."""
-    for broker in brokers:
-        buckets = broker.max_num_buckets
-        if broker.tracker_factory == BUCKET_TRACKER_FACTORY and buckets is not None and 0 < buckets < MAX_MERGE_NUM:
-            yield Finding(FindingKind.UNUSABLE_SETTING, f"{broker.broker} has delayedDeliveryMaxNumBuckets={buckets}")
+    for broker, tracker in sorted(trackers.items()):
+        if tracker.factory == BUCKET_TRACKER_FACTORY and tracker.settings.breaks_dispatch:
+            cause = f"{broker} has delayedDeliveryMaxNumBuckets={tracker.settings.max_num_buckets}"
+            yield Finding(FindingKind.UNUSABLE_SETTING, cause)
 
 
-def check_downgrade(topic: StoredTopic, brokers: Sequence[BrokerSettings]) -> Iterator[Finding]:
+def check_downgrade(topic: StoredTopic, trackers: Mapping[str, BrokerTracker]) -> Iterator[Finding]:
     """Every bucket, if a broker runs another tracker."""
-    others = [each for each in brokers if each.tracker_factory not in (None, BUCKET_TRACKER_FACTORY)]
+    others = sorted(
+        (broker, each.factory) for broker, each in trackers.items() if each.factory != BUCKET_TRACKER_FACTORY
+    )
     for index in readable_indexes(topic) if others else ():
         for bucket in index.buckets:
-            name = f"{others[0].tracker_factory}".rpartition(".")[2]
-            yield of_bucket(index, bucket, FindingKind.TRACKER_DOWNGRADE, f"{others[0].broker} runs {name}")
+            cause = f"{others[0][0]} runs {others[0][1].rpartition('.')[2]}"
+            yield of_bucket(index, bucket, FindingKind.TRACKER_DOWNGRADE, cause)
 
 
 def check_topic(topic: StoredTopic, due_by_ms: int) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be asked, and
 and not understood.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
-from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -141,14 +141,37 @@ class BucketProperties(Protocol):
         """Take one away; one that is gone already is no error."""
 
 
-class LedgerWalk(Protocol):
-    """Every ledger that BookKeeper has, from its metadata nodes."""
+EveryLedger = Callable[[], Iterator[tuple[LedgerId, bytes]]]
+"""Reads each ledger's node, whatever is looked for: its id and its bytes; complete, or `TemporaryError`."""
 
-    def walk(self) -> Iterator[tuple[LedgerId, bytes]]:
-        """Each ledger's id and the bytes of its node; complete, or `TemporaryError`.
 
-        Costs one read of each ledger's node, whatever is looked for.
-        """
+@dataclass(frozen=True, slots=True)
+class UnusableBucket:
+    """A bucket's ledger that is to be deleted.
+
+    Attributes:
+        created_ms: of its node: another time under the same id is another ledger.
+        length_bytes: None if unknown.
+        version: of the cursor's node that names it, which is about to forget it; None if no cursor names it.
+    """
+
+    topic: TopicName
+    subscription: str
+    ledger_id: LedgerId
+    created_ms: int | None
+    length_bytes: int | None
+    version: NodeVersion | None
+
+
+class PendingBucketDeletions(Protocol):
+    """The deletion service, which deletes a ledger only once it has proved that nothing references it."""
+
+    def demand_ready(self) -> None:
+        """Nothing, if it takes records. Raises `DisabledError` or `TemporaryError` if it does not."""
+        ...
+
+    def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+        """Record them, durably: None for each that is recorded, otherwise the reason, in order."""
         ...
 
 

@@ -86,6 +86,12 @@ class LedgerDeletion:
             return runtime.last_error or "the system topics are not ready yet"
         return None
 
+    def require_ready(self) -> None:
+        """Nothing while records can be taken; otherwise what is missing, as `DisabledError` or `TemporaryError`."""
+        self._require_enabled()
+        if (missing := self.ready()) is not None:
+            raise TemporaryError(missing)
+
     # --- first phase -----------------------------------------------------------------------------------------------
 
     def send_pending_delete_ledgers(
@@ -99,7 +105,7 @@ class LedgerDeletion:
 
         With a producer name of the caller's own and consecutive sequence ids, a repeated call is not a second record.
         """
-        self._require_ready()
+        self.require_ready()
         check_numbering(producer_name, first_sequence_id, len(records))
         with self._runtime.steps.taking(Step.RECORDS_APPENDED):
             if producer_name is None:
@@ -130,7 +136,7 @@ class LedgerDeletion:
             DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
             InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
         """
-        self._require_ready()
+        self.require_ready()
         refuse_own_topics(topic)
         if confirm_source_data_loss not in (None, str(topic)):
             raise InvalidInputError(
@@ -163,7 +169,7 @@ class LedgerDeletion:
 
         It is DONE when a call says so; any sidecar may take the next call. Raises what `ShadowDeleter.advance` does.
         """
-        self._require_ready()
+        self.require_ready()
         refuse_own_topics(topic)
         status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
         log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
@@ -184,7 +190,7 @@ class LedgerDeletion:
             InvalidInputError: it is not what the record says.
             OutcomeUnknownError: the answer to its deletion was lost.
         """
-        self._require_ready()
+        self.require_ready()
         control = self._runtime.control
         if control.paused:
             raise ConflictError(f"deletion is paused ({control.paused_reason or 'no reason given'}); resume it first")
@@ -249,13 +255,13 @@ class LedgerDeletion:
 
     def dead_letters(self, limit: int) -> list[DeadLetter]:
         """The records that were given up, oldest first."""
-        self._require_ready()
+        self.require_ready()
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             return list_dead(dead_letters, limit)
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
         """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""
-        self._require_ready()
+        self.require_ready()
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             publisher = self._runtime.publisher(DeletionTopic.PENDING)
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
@@ -265,7 +271,7 @@ class LedgerDeletion:
 
         Raises what `ledger_deletion.undelete.undelete` does.
         """
-        self._require_ready()
+        self.require_ready()
         ports, configuration = self._runtime.ports, self._runtime.configuration
         undeleted = undelete(
             ports.store,
@@ -303,11 +309,6 @@ class LedgerDeletion:
     def _require_enabled(self) -> None:
         if not self._runtime.configuration.enabled:
             raise DisabledError("two-phase deletion is switched off: set topicTwoPhaseDeletionEnabled=true")
-
-    def _require_ready(self) -> None:
-        self._require_enabled()
-        if (missing := self.ready()) is not None:
-            raise TemporaryError(missing)
 
     def _gauges(self) -> GaugeReadings:
         runtime = self._runtime

@@ -7,8 +7,8 @@ import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions, IndexChecker
 from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, FindingKind
-from pulsar_sidecar.delayed_delivery.index.fsck import BrokerSettings, contradictions
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.delayed_delivery.index.fsck import contradictions
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     decode_metadata,
@@ -25,7 +25,7 @@ from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadat
 from pyroaring import BitMap
 
 from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes
-from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex
+from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex, tracker
 from tests.fakes.delayed_index import TOPIC
 
 CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
@@ -171,8 +171,7 @@ def index_a_ledger_of_another_topic(index: CheckedIndex) -> None:
 
 
 def overlap(index: CheckedIndex) -> None:
-    index.rows[102] = index.rows[FIRST] + index.rows[SECOND]
-    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[102])
+    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[FIRST], *index.rows[SECOND])
     index.name()
 
 
@@ -197,11 +196,11 @@ def lose_the_subscription(index: CheckedIndex) -> None:
 
 
 def downgrade(index: CheckedIndex) -> None:
-    index.brokers = [BrokerSettings("b", IN_MEMORY_TRACKER_FACTORY, -1)]
+    index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
 
 
 def merge_three(index: CheckedIndex) -> None:
-    index.brokers.append(BrokerSettings("b", BUCKET_TRACKER_FACTORY, 3))
+    index.brokers["b"] = tracker(max_num_buckets=3)
 
 
 DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int | None]]]] = [
@@ -326,7 +325,7 @@ def test_a_message_that_cannot_be_read_is_no_finding_and_not_counted() -> None:
 def test_numbers_of_buckets_that_brokers_can_merge() -> None:
     for number in (-1, 4, 50):
         index = CheckedIndex()
-        index.brokers = [BrokerSettings("b", BUCKET_TRACKER_FACTORY, number), BrokerSettings("c", None, 2)]
+        index.brokers["b"] = tracker(max_num_buckets=number)
         assert found(index) == []
 
 

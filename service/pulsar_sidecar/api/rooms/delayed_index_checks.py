@@ -1,0 +1,222 @@
+"""Checking and repairing delayed indexes (PIP-195), of a topic or of a namespace."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import APIRouter
+from fastapi import Query as FromQuery
+from pydantic import Field
+
+from pulsar_sidecar.api.paths import V2_PATH, V2Namespace, V2Topic
+from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
+from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
+from pulsar_sidecar.delayed_delivery.index.findings import CheckReport, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPlan, RepairStep
+from pulsar_sidecar.model.names import TopicName
+
+_NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+_HASH = r"^[0-9a-f]{64}$"
+
+
+class CheckParameters(Query):
+    """How much is looked at."""
+
+    sample: int = Field(default=1_000, ge=0, le=10_000_000)
+    """So many messages of each bucket are read and compared with their index."""
+    all_messages: bool = False
+    """Compare all of them, whatever ``sample`` says."""
+    orphans: bool = False
+    """Search every ledger in BookKeeper for buckets that no cursor points to: reads each ledger's node."""
+    settle_seconds: int = Field(default=600, ge=0, le=31_536_000)
+    """A younger ledger may be pointed to yet, and what was due later may be deleted yet: neither is a finding."""
+
+    def options(self) -> CheckOptions:
+        """In the room's words."""
+        return CheckOptions(None if self.all_messages else self.sample, self.orphans, self.settle_seconds * 1000)
+
+
+class RepairParameters(CheckParameters):
+    """What is looked at, and what is to be done about."""
+
+    kinds: set[FindingKind] = Field(default_factory=set)
+    """Only findings of these kinds; ``tracker-downgrade`` is repaired only if it is named here."""
+
+
+class ExecutionParameters(RepairParameters):
+    """A plan that was approved, found by the same parameters."""
+
+    plan: str = Field(pattern=_HASH)
+    """Its hash."""
+
+
+class FindingAnswer(Answer):
+    """One thing that is wrong."""
+
+    kind: FindingKind
+    """What it is."""
+    topic: str | None
+    """The topic, or the partition; null for a broker's setting."""
+    subscription: str | None
+    bucket: str | None
+    """The cursor property that names the bucket."""
+    ledger_id: int | None
+    """The bucket's ledger."""
+    cause: str
+    """What was read."""
+    consequence: str
+    """What it does to the topic."""
+    remedy: str
+    """What to do."""
+
+
+class CheckedAnswer(Answer):
+    """How much was looked at."""
+
+    topics: int
+    subscriptions: int
+    buckets: int
+    indexes: int
+    """In buckets' segments."""
+    entries: int
+    """Messages compared with their index."""
+    entries_left: int
+    """Messages with an index that are not acknowledged: ``entries`` is a sample of them, or all."""
+    ledgers: int | None
+    """Ledgers searched for orphans; null if they were not searched."""
+    wrong_share_bound: float
+    """If every message compared was right: with 95 % confidence no larger share of them is wrong."""
+
+
+class CheckAnswer(Answer):
+    """What a check found; clean without findings."""
+
+    findings: list[FindingAnswer]
+    checked: CheckedAnswer
+    seconds: float
+
+
+class ActionAnswer(Answer):
+    """What is done about one bucket."""
+
+    step: RepairStep
+    topic: Text
+    subscription: str
+    bucket: str
+    ledger_id: int
+    reason: str
+    """What was found."""
+
+
+class PlanAnswer(Answer):
+    """What a repair would do; nothing was changed."""
+
+    plan: str = Field(validation_alias="hash")
+    """The hash to approve."""
+    actions: list[ActionAnswer]
+    left: list[FindingAnswer]
+    """Findings that nothing is done about."""
+    loaded: dict[str, str]
+    """Topics that a broker has loaded, with that broker: their clients must stop and they must be unloaded first."""
+    checked: CheckedAnswer
+
+
+class RepairedAnswer(Answer):
+    """What became of one action."""
+
+    action: ActionAnswer
+    done: bool
+    outcome: PointerOutcome | None
+    """What was seen after the cursor was changed; null if it was not."""
+    handed_over: bool
+    """Whether the deletion service has a record of the ledger."""
+    problem: str | None
+    """Why it is not done, or what is to be done yet."""
+
+
+_Checking = Annotated[CheckParameters, FromQuery()]
+_Planning = Annotated[RepairParameters, FromQuery()]
+_Executing = Annotated[ExecutionParameters, FromQuery()]
+
+
+def router(repair: IndexRepair) -> APIRouter:
+    """The routes of checking and repairing."""
+    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+
+    @routes.get(f"{V2_PATH}/delayedIndex/fsck")
+    def check_topic(topic: V2Topic, parameters: _Checking) -> CheckAnswer:
+        """What is wrong with the delayed indexes of a topic. Loads nothing, unless bookies lack a message.
+
+        404: no such topic; one that was deleted may have orphans.
+        """
+        return _checked(repair.checker.check(topic, parameters.options()))
+
+    @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/fsck")
+    def check_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
+        """The same of every topic of a namespace."""
+        return _checked(repair.checker.check(namespace, parameters.options()))
+
+    @routes.get(f"{V2_PATH}/delayedIndex/repair")
+    def plan_topic(topic: V2Topic, parameters: _Planning) -> PlanAnswer:
+        """What would be done about what is wrong; the hash is what is approved."""
+        return _planned(repair.plan(topic, parameters.options(), parameters.kinds))
+
+    @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/repair")
+    def plan_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
+        """The same of every topic of a namespace."""
+        return _planned(repair.plan(namespace, parameters.options(), parameters.kinds))
+
+    @routes.post(f"{V2_PATH}/delayedIndex/repair")
+    def repair_topic(topic: V2Topic, parameters: _Executing) -> list[RepairedAnswer]:
+        """Carry out a plan, found by the same parameters, if its hash is still the approved one.
+
+        409: it is another plan now, or a broker has a topic of it loaded. 405: the deletion service is needed and off.
+        Nothing was changed then.
+        """
+        return _repaired(repair, topic, parameters)
+
+    @routes.post(f"{_NAMESPACE_PATH}/delayedIndex/repair")
+    def repair_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
+        """The same of every topic of a namespace."""
+        return _repaired(repair, namespace, parameters)
+
+    return routes
+
+
+def _checked(report: CheckReport) -> CheckAnswer:
+    return CheckAnswer(
+        findings=_findings(report.findings),
+        checked=CheckedAnswer.model_validate(report.checked),
+        seconds=round(report.seconds, 3),
+    )
+
+
+def _findings(findings: Iterable[Finding]) -> list[FindingAnswer]:
+    return [
+        FindingAnswer(
+            kind=each.kind,
+            topic=None if each.topic is None else str(each.topic),
+            subscription=each.subscription,
+            bucket=each.bucket,
+            ledger_id=each.ledger_id,
+            cause=each.cause,
+            consequence=each.consequence,
+            remedy=each.remedy,
+        )
+        for each in findings
+    ]
+
+
+def _planned(plan: RepairPlan) -> PlanAnswer:
+    return PlanAnswer(
+        plan=plan.hash,
+        actions=[ActionAnswer.model_validate(each) for each in plan.actions],
+        left=_findings(plan.left),
+        loaded={str(topic): broker for topic, broker in plan.loaded.items()},
+        checked=CheckedAnswer.model_validate(plan.checked),
+    )
+
+
+def _repaired(repair: IndexRepair, scope: TopicName | str, parameters: ExecutionParameters) -> list[RepairedAnswer]:
+    done = repair.execute(scope, parameters.options(), parameters.kinds, parameters.plan)
+    return [RepairedAnswer.model_validate(each) for each in done]

@@ -1,0 +1,68 @@
+"""Hands buckets of delayed indexes to the deletion service: the two rooms do not know each other."""
+
+from collections.abc import Callable, Sequence
+
+from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
+from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
+from pulsar_sidecar.ledger_deletion.service import SentLedger
+from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.metadata import MetadataStore
+
+_REQUESTED_BY = "delayed-index repair"
+
+
+class BucketDeletions:
+    """The index's `PendingBucketDeletions` over ``sendPendingDeleteLedger``.
+
+    A bucket that a cursor names gets a signed record: this cluster's own list named it, so it is this cluster's. Until
+    the cursor's node has another version than the record says, the deletion service waits. The record of an orphan is
+    not signed: that nothing references it is all the evidence there is.
+    """
+
+    def __init__(
+        self,
+        demand_ready: Callable[[], None],
+        send: Callable[[Sequence[PendingDeleteLedgerInfo]], Sequence[SentLedger]],
+        store: MetadataStore,
+        ledgers_root: str,
+        steps: Steps,
+    ) -> None:
+        self._demand_ready = demand_ready
+        self._send = send
+        self._store = store
+        self._root = ledgers_root
+        self._steps = steps
+
+    def demand_ready(self) -> None:
+        self._demand_ready()
+
+    def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+        instance_id = instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
+        records = [_record(bucket, instance_id) for bucket in buckets]
+        if any(bucket.version is not None for bucket in buckets):
+            key = signing_key(self._store, self._steps)
+            records = [
+                record if bucket.version is None else signed(record, key)
+                for bucket, record in zip(buckets, records, strict=True)
+            ]
+        return [None if each.sent else each.reason or "it was not recorded" for each in self._send(records)]
+
+
+def _record(bucket: UnusableBucket, instance_id: str) -> PendingDeleteLedgerInfo:
+    return PendingDeleteLedgerInfo(
+        topic=bucket.topic,
+        component=LedgerComponent.DELAYED_INDEX_BUCKET,
+        ledger_type=LedgerType.LEDGER,
+        ledger_id=bucket.ledger_id,
+        cursor_name=bucket.subscription,
+        mark=Mark(
+            marked_version=bucket.version,
+            unreferenced=bucket.version is None,
+            instance_id=instance_id,
+            created_ms=bucket.created_ms,
+            length_bytes=bucket.length_bytes,
+            requested_by=_REQUESTED_BY,
+        ),
+    )

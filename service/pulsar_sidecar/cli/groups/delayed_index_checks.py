@@ -1,0 +1,189 @@
+"""``pulsar-sidecar delayed-index fsck|repair``: what is wrong with delayed indexes, and what is done about it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
+from urllib.parse import urlencode
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.connecting import Context, Output, topic_path
+from pulsar_sidecar.cli.groups.delayed_index import app
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import java_url_encode
+
+_FOUND = 2
+_CHECK_EXIT_CODES = (
+    "Exit codes: 0 clean; 2 there are findings; 1 the service answered with an error, or wrong usage; 3 no answer came."
+)
+_NAMESPACE_PARTS = 2
+
+_Place = Annotated[
+    str, typer.Argument(metavar="TOPIC|NAMESPACE", help="persistent://tenant/namespace/topic, or tenant/namespace")
+]
+_Sample = Annotated[
+    int, typer.Option(min=0, max=10_000_000, help="How many messages of each bucket to compare with their index.")
+]
+_AllMessages = Annotated[bool, typer.Option("--all-messages", help="Compare every message that is not acknowledged.")]
+_Orphans = Annotated[
+    bool,
+    typer.Option(
+        "--orphans",
+        help="Search all ledgers for buckets that no cursor points to. Reads the node of every ledger in BookKeeper.",
+    ),
+]
+_Settle = Annotated[
+    int,
+    typer.Option(
+        "--settle-seconds", min=0, help="A ledger younger than this is no orphan yet, and what was due later not dead."
+    ),
+]
+
+
+@app.command(epilog=_CHECK_EXIT_CODES)
+def fsck(
+    ctx: Context,
+    place: _Place,
+    sample: _Sample = 1_000,
+    all_messages: _AllMessages = False,
+    orphans: _Orphans = False,
+    settle_seconds: _Settle = 600,
+    form: Output = None,
+) -> None:
+    """Check delayed indexes: pointers, ledgers, bitmaps against segments, segments against messages, settings.
+
+    Everything is read from the metadata store and the bookies, twice where something is found: what brokers change
+    meanwhile is no finding. Nothing is changed, and no topic is loaded as long as bookies have its messages.
+
+    Example: pulsar-sidecar delayed-index fsck persistent://public/default/orders
+
+    Example: pulsar-sidecar --request-timeout 3600 delayed-index fsck public/default --all-messages --orphans
+    """
+    parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
+    path = f"{_path(place)}/delayedIndex/fsck"
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+    else:
+        output.result(
+            "\n".join([*_findings(answer["findings"]), _extent(answer["checked"], clean=not answer["findings"])])
+        )
+    if answer["findings"]:
+        raise typer.Exit(_FOUND)
+
+
+@app.command(epilog=EXIT_CODES)
+def repair(
+    ctx: Context,
+    place: _Place,
+    execute: Annotated[bool, typer.Option("--execute", help="Carry the plan out.")] = False,
+    plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", metavar="KIND", help="Only findings of this kind; may be repeated."),
+    ] = None,
+    sample: _Sample = 1_000,
+    all_messages: _AllMessages = False,
+    orphans: _Orphans = False,
+    settle_seconds: _Settle = 600,
+    form: Output = None,
+) -> None:
+    """Repair delayed indexes. Without --execute: only show the plan.
+
+    Cursors forget pointers to ledgers that do not exist. Buckets that are damaged, dead or overlap others are handed to
+    the deletion service, which proves again that nothing references a ledger before it deletes it. An orphaned bucket
+    is attached again if every bit and every index in it is right, and handed over otherwise. Sound buckets that brokers
+    with the in-memory tracker do not read are given up only with --kind tracker-downgrade.
+
+    A cursor is changed only while no broker has its topic loaded: stop the topic's producers and consumers, and unload
+    it. The plan's hash is what is approved: --execute takes it with --plan and the same options, finds everything anew,
+    and refuses if the plan is another one by then. Exit code 4: not everything was done.
+
+    Example: pulsar-sidecar delayed-index repair persistent://public/default/orders
+
+    Then: pulsar-sidecar delayed-index repair persistent://public/default/orders --execute --plan HASH
+    """
+    if execute != (plan is not None):
+        raise InvalidInputError("--execute and --plan belong together: give the hash of the plan that was approved")
+    parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
+    path = f"{_path(place)}/delayedIndex/repair"
+    if kinds:
+        path += "?" + urlencode([("kinds", kind) for kind in kinds])
+    chosen = ctx.obj.format(form)
+    if plan is None:
+        planned = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
+        _show_plan(planned, chosen)
+        return
+    answer = ctx.obj.client().call("POST", path, parameters={**parameters, "plan": plan})
+    repaired = cast("list[dict[str, Any]]", answer)
+    if chosen is output.Format.JSON:
+        output.document(repaired, chosen)
+    else:
+        rows = [
+            {
+                **_row(each["action"]),
+                "done": each["done"],
+                "handed over": each["handedOver"],
+                "problem": each["problem"],
+            }
+            for each in repaired
+        ]
+        output.document(rows, chosen)
+    if not all(each["done"] for each in repaired):
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _path(place: str) -> str:
+    parts = place.split("/")
+    if "://" not in place and len(parts) == _NAMESPACE_PARTS:
+        return "/admin/v2/namespaces/" + "/".join(map(java_url_encode, parts))
+    return topic_path(place)
+
+
+def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans: bool) -> dict[str, str | int | None]:
+    return {
+        "sample": sample,
+        "settleSeconds": settle_seconds,
+        "allMessages": "true" if all_messages else None,
+        "orphans": "true" if orphans else None,
+    }
+
+
+def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
+    for each in findings:
+        where = "  ".join(each[name] for name in ("topic", "subscription", "bucket") if each[name])
+        yield output.printable(f"{each['kind']}  {where}".rstrip())
+        yield from (output.printable(f"  {name:12}{each[name]}") for name in ("cause", "consequence", "remedy"))
+
+
+def _extent(checked: Mapping[str, Any], *, clean: bool) -> str:
+    sampled = checked["entries"] < checked["entriesLeft"]
+    bound = f" (if all are right, at most {checked['wrongShareBound']:.2%} are not, with 95 % confidence)"
+    ledgers = "" if checked["ledgers"] is None else f", {checked['ledgers']:,} ledgers searched for orphans"
+    return (
+        f"{'clean: ' if clean else ''}{checked['topics']:,} topics, {checked['subscriptions']:,} subscriptions, "
+        f"{checked['buckets']:,} buckets, {checked['indexes']:,} indexes, {checked['entries']:,} of "
+        f"{checked['entriesLeft']:,} messages compared{bound if sampled else ''}{ledgers}"
+    )
+
+
+def _show_plan(planned: Mapping[str, Any], chosen: output.Format) -> None:
+    if chosen is output.Format.JSON:
+        output.document(planned, chosen)
+    elif planned["actions"]:
+        output.document([{**_row(each), "reason": each["reason"]} for each in planned["actions"]], chosen)
+    for each in planned["left"]:
+        output.info(output.printable(f"left: {each['kind']} {each['topic']} {each['subscription']}: {each['remedy']}"))
+    for topic, broker in planned["loaded"].items():
+        output.info(
+            output.printable(f"broker {broker} has {topic} loaded: stop its producers and consumers, then unload it")
+        )
+    if planned["actions"]:
+        output.info(f"nothing was changed. Carry it out with the same options and --execute --plan {planned['plan']}")
+    else:
+        output.info("there is nothing to repair")
+
+
+def _row(action: Mapping[str, Any]) -> dict[str, object]:
+    return {name: action[name] for name in ("step", "topic", "subscription", "bucket", "ledgerId")}

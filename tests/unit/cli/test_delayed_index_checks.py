@@ -1,0 +1,110 @@
+"""``delayed-index fsck`` and ``repair``, as a person runs them."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.api.rooms import delayed_index_checks
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.ids import LedgerId
+
+from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+TOPIC = "persistent://public/default/orders"
+BUCKET = "#pulsar.internal.delayed.bucket_7_8"
+
+
+@pytest.fixture
+def index() -> CheckedIndex:
+    return CheckedIndex()
+
+
+@pytest.fixture
+def loaded() -> FakeLoaded:
+    return FakeLoaded()
+
+
+@pytest.fixture
+def server(index: CheckedIndex, loaded: FakeLoaded) -> Iterator[Served]:
+    routes = delayed_index_checks.router(repair_of(index, loaded, FakeDeletions()))
+    with served(FakeDeletionService(), routers=[routes]) as found:
+        yield found
+
+
+@pytest.fixture
+def shell(terminal: Terminal, server: Served) -> Terminal:
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal
+
+
+def test_a_clean_topic_and_a_clean_namespace(shell: Terminal) -> None:
+    for place in (TOPIC, "public/default"):
+        ran = shell.run("delayed-index", "fsck", place, "--orphans", "--all-messages")
+        assert (ran.code, ran.out.strip()) == (
+            0,
+            "clean: 1 topics, 1 subscriptions, 2 buckets, 7 indexes, 7 of 7 messages compared, "
+            "2 ledgers searched for orphans",
+        ), ran.err
+    assert "at most 52.71% are not" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
+
+
+def test_findings_are_told_with_what_to_do(shell: Terminal, index: CheckedIndex) -> None:
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+    ran = shell.run("delayed-index", "fsck", TOPIC)
+    assert ran.code == 2
+    assert ran.out.splitlines()[:2] == [
+        f"dangling-pointer  {TOPIC}  s  {BUCKET}",
+        f"  cause       there is no ledger {FIRST}",
+    ]
+    told = json.loads(shell.run("delayed-index", "fsck", "public/default", "--output", "json").out)
+    (finding,) = told["findings"]
+    assert (finding["kind"], finding["ledgerId"], finding["bucket"]) == ("dangling-pointer", FIRST, BUCKET)
+    assert {"consequence", "remedy"} <= finding.keys()
+    assert told["checked"]["buckets"] == 2
+
+
+def test_what_cannot_be_checked_ends_with_1(shell: Terminal) -> None:
+    for place in ("persistent://public/default/none", "public/none", "a/b/c/d/e"):
+        assert shell.run("delayed-index", "fsck", place).code == 1
+
+
+def test_a_plan_is_shown_approved_and_carried_out(shell: Terminal, index: CheckedIndex, loaded: FakeLoaded) -> None:
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+    loaded.from_question = 1
+    shown = shell.run("delayed-index", "repair", TOPIC, "--output", "json")
+    plan = json.loads(shown.out)
+    assert shown.code == 0
+    assert [each["step"] for each in plan["actions"]] == ["drop-pointer"]
+    assert "stop its producers and consumers" in shown.err
+    assert f"--execute --plan {plan['plan']}" in shown.err
+    refused = shell.run("delayed-index", "repair", TOPIC, "--execute", "--plan", plan["plan"])
+    assert (refused.code, "topics unload" in refused.err) == (1, True)
+    loaded.from_question = None
+    done = shell.run("delayed-index", "repair", TOPIC, "--execute", "--plan", plan["plan"])
+    assert done.code == 0, done.err
+    assert "drop-pointer" in done.out
+    again = shell.run("delayed-index", "repair", TOPIC)
+    assert (again.code, again.out, again.err.strip()) == (0, "", "there is nothing to repair")
+
+
+def test_what_a_broker_loads_meanwhile_ends_with_4(shell: Terminal, index: CheckedIndex, loaded: FakeLoaded) -> None:
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+    plan = json.loads(shell.run("delayed-index", "repair", TOPIC, "--output", "json").out)["plan"]
+    loaded.from_question = loaded.asked + 4
+    ran = shell.run("delayed-index", "repair", TOPIC, "--execute", "--plan", plan)
+    assert (ran.code, "unload it once more" in ran.out) == (4, True)
+
+
+def test_kinds_choose(shell: Terminal, index: CheckedIndex) -> None:
+    index.store.remove(ledger_path(LedgerId(FIRST)))
+    ran = shell.run("delayed-index", "repair", TOPIC, "--kind", "overlap", "--kind", "bad-key")
+    assert ran.err.splitlines()[-1] == "there is nothing to repair"
+    assert shell.run("delayed-index", "repair", TOPIC, "--kind", "no-such-kind").code == 1
+
+
+@pytest.mark.parametrize("arguments", [["--execute"], ["--plan", "0" * 64], ["--execute", "--plan", "no hash"]])
+def test_a_plan_needs_its_hash(shell: Terminal, arguments: list[str]) -> None:
+    assert shell.run("delayed-index", "repair", TOPIC, *arguments).code == 1

@@ -1,0 +1,299 @@
+"""A repair does what was approved and nothing else, and what it cannot do is told."""
+
+from collections.abc import Callable
+
+import pytest
+from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
+from pulsar_sidecar.delayed_delivery.index.findings import FindingKind
+from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
+from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, Repaired, RepairPlan, RepairStep
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.delayed_delivery.ports import Unreadable
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
+
+from tests.fakes.checked_index import (
+    FIRST,
+    HOUR_MS,
+    SECOND,
+    SUBSCRIPTION,
+    CheckedIndex,
+    FakeDeletions,
+    FakeLoaded,
+    repair_of,
+    tracker,
+)
+from tests.fakes.delayed_index import TOPIC
+
+CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
+KEYS = {FIRST: "#pulsar.internal.delayed.bucket_7_8", SECOND: "#pulsar.internal.delayed.bucket_9_9"}
+OPTIONS = CheckOptions(sample=None, orphans=True)
+S = RepairStep
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.index = CheckedIndex()
+        self.loaded = FakeLoaded()
+        self.deletions = FakeDeletions()
+
+    @property
+    def repair(self) -> IndexRepair:
+        return repair_of(self.index, self.loaded, self.deletions)
+
+    def plan(self, *kinds: FindingKind) -> RepairPlan:
+        return self.repair.plan(TOPIC, OPTIONS, kinds)
+
+    def steps(self, *kinds: FindingKind) -> list[tuple[RepairStep, int]]:
+        return [(each.step, each.ledger_id) for each in self.plan(*kinds).actions]
+
+    def execute(self, *kinds: FindingKind) -> list[Repaired]:
+        return self.repair.execute(TOPIC, OPTIONS, kinds, self.plan(*kinds).hash)
+
+    def named(self) -> dict[str, int]:
+        node = self.index.store.peek(CURSOR)
+        assert node is not None
+        return dict(cursor_references(node.data).buckets)
+
+    def forget(self, bucket_ledger: int) -> None:
+        """The cursor names it no longer, for so long that no broker is about to put it back."""
+        node = self.index.store.peek(CURSOR)
+        assert node is not None
+        info = ml.ManagedCursorInfo.FromString(node.data)
+        kept = [each for each in info.cursorProperties if each.value != str(bucket_ledger)]
+        del info.cursorProperties[:]
+        info.cursorProperties.extend(kept)
+        self.index.store.put(CURSOR, info.SerializeToString())
+        self.index.store.advance_ms(HOUR_MS)
+
+    def cut(self, bucket_ledger: int) -> None:
+        self.index.entries.payloads[bucket_ledger, 0] = b"\xff"
+
+
+def test_a_sound_index_has_nothing_to_repair() -> None:
+    stage = Stage()
+    assert stage.plan().actions == ()
+    with pytest.raises(ConflictError, match="nothing to repair"):
+        stage.execute()
+
+
+def test_a_dangling_pointer_is_dropped() -> None:
+    stage = Stage()
+    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
+    stage.deletions.ready = DisabledError("off; it is not needed for this")
+    (repaired,) = stage.execute()
+    assert (repaired.action.step, repaired.outcome, repaired.done) == (S.DROP_POINTER, PointerOutcome.DONE, True)
+    assert stage.named() == {KEYS[SECOND]: SECOND}
+    assert stage.deletions.taken == []
+    assert stage.plan().actions == ()
+
+
+def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    seen: list[dict[str, int]] = []
+    stage.deletions.before = lambda: seen.append(stage.named())
+    cursor, ledger = stage.index.store.peek(CURSOR), stage.index.store.peek(ledger_path(LedgerId(FIRST)))
+    assert cursor is not None
+    assert ledger is not None
+    (repaired,) = stage.execute()
+    assert (repaired.action.step, repaired.done, repaired.handed_over) == (S.RETIRE, True, True)
+    assert seen == [{KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}]
+    assert stage.named() == {KEYS[SECOND]: SECOND}
+    length = sum(len(data) for (id_, number), data in CheckedIndex().entries.payloads.items() if id_ == FIRST)
+    assert stage.deletions.taken == [
+        UnusableBucket(TOPIC, SUBSCRIPTION, LedgerId(FIRST), ledger.created_ms, length, cursor.version)
+    ]
+
+
+def test_a_whole_orphan_is_attached_again() -> None:
+    stage = Stage()
+    stage.forget(FIRST)
+    (repaired,) = stage.execute()
+    assert (repaired.action.step, repaired.done, repaired.handed_over) == (S.ATTACH, True, False)
+    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
+    assert stage.plan().actions == ()
+
+
+def remove_a_message(stage: Stage) -> None:
+    del stage.index.messages.due_ms[7, 3]
+
+
+def move_a_message(stage: Stage) -> None:
+    stage.index.messages.due_ms[7, 3] = 1
+
+
+def hide_a_message(stage: Stage) -> None:
+    stage.index.messages.answers[7, 3] = Unreadable("its bookies are away")
+
+
+def hide_a_segment(stage: Stage) -> None:
+    stage.index.entries.unreadable[FIRST, 1] = "its bookies are away"
+
+
+def hide_entry_0(stage: Stage) -> None:
+    stage.index.entries.unreadable[FIRST, 0] = "its bookies are away"
+
+
+def swap_segments(stage: Stage) -> None:
+    payloads = stage.index.entries.payloads
+    payloads[FIRST, 1], payloads[FIRST, 2] = payloads[FIRST, 2], payloads[FIRST, 1]
+
+
+def run_in_memory(stage: Stage) -> None:
+    stage.index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
+
+
+def name_another_over_it(stage: Stage) -> None:
+    stage.index.rows[102] = stage.index.rows[FIRST]
+    stage.index.topic.seal(SUBSCRIPTION, 102, 8, 8, [stage.index.rows[FIRST][0][1]])
+    stage.index.name()
+    stage.forget(FIRST)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        remove_a_message,
+        move_a_message,
+        hide_a_message,
+        hide_a_segment,
+        hide_entry_0,
+        swap_segments,
+        run_in_memory,
+        name_another_over_it,
+    ],
+)
+def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    stage.forget(FIRST)
+    spoil(stage)
+    steps = stage.steps(FindingKind.ORPHANED_BUCKET)
+    assert steps == [(S.HAND_OVER, FIRST)]
+    named = stage.named()
+    (repaired,) = stage.execute(FindingKind.ORPHANED_BUCKET)
+    assert (repaired.done, repaired.handed_over, repaired.outcome) == (True, True, None)
+    assert [(each.ledger_id, each.version) for each in stage.deletions.taken] == [(FIRST, None)]
+    assert stage.named() == named
+
+
+def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
+    stage = Stage()
+    stage.index.topic.seal(SUBSCRIPTION, 102, 7, 8, *stage.index.rows[FIRST])
+    stage.forget(FIRST)
+    assert stage.steps() == [(S.ATTACH, FIRST), (S.HAND_OVER, 102)]
+    assert all(each.done for each in stage.execute())
+    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
+
+
+def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded() -> None:
+    stage = Stage()
+    stage.index.store.remove(CURSOR)
+    stage.index.store.advance_ms(HOUR_MS)
+    stage.loaded.from_question = 1
+    assert [each.action.step for each in stage.execute()] == [S.HAND_OVER, S.HAND_OVER]
+
+
+def test_sound_buckets_of_a_downgrade_are_retired_on_demand_only() -> None:
+    stage = Stage()
+    run_in_memory(stage)
+    plan = stage.plan()
+    assert plan.actions == ()
+    assert [each.kind for each in plan.left] == [FindingKind.TRACKER_DOWNGRADE] * 2
+    assert stage.steps(FindingKind.TRACKER_DOWNGRADE) == [(S.RETIRE, FIRST), (S.RETIRE, SECOND)]
+
+
+def test_what_nothing_can_be_done_about_is_left() -> None:
+    stage = Stage()
+    hide_a_segment(stage)
+    plan = stage.plan()
+    assert (plan.actions, [each.kind for each in plan.left]) == ((), [FindingKind.UNREAD_SNAPSHOT])
+
+
+# --- refusals: nothing is changed ------------------------------------------------------------------------------------
+
+
+def refused(stage: Stage, error: type[Exception], match: str, approved: str | None = None) -> None:
+    named = stage.named()
+    with pytest.raises(error, match=match):
+        stage.repair.execute(TOPIC, OPTIONS, (), approved or stage.plan().hash)
+    assert stage.named() == named
+    assert stage.deletions.taken == []
+
+
+def test_another_plan_is_refused() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    approved = stage.plan().hash
+    stage.cut(SECOND)
+    refused(stage, ConflictError, "not the approved one", approved)
+    assert stage.plan().hash == stage.plan().hash != approved
+
+
+def test_unloading_the_topic_does_not_change_the_plan() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    approved = stage.plan().hash
+    node = stage.index.store.peek(CURSOR)
+    assert node is not None
+    stage.index.store.put(CURSOR, node.data)
+    assert stage.plan().hash == approved
+
+
+def test_a_loaded_topic_is_told_in_the_plan_and_refused() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    stage.loaded.from_question = 1
+    assert stage.plan().loaded == {TOPIC: "broker-1:8080"}
+    refused(stage, ConflictError, "broker-1:8080 has .* loaded")
+
+
+def test_a_deletion_service_that_is_off_is_refused() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    stage.deletions.ready = DisabledError("set topicTwoPhaseDeletionEnabled=true")
+    refused(stage, DisabledError, "topicTwoPhaseDeletionEnabled")
+
+
+# --- what goes wrong half-way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("refusal", ["the broker did not take it", TemporaryError("no broker answers")])
+def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    stage.index.store.remove(ledger_path(LedgerId(SECOND)))
+    stage.deletions.refusal = refusal
+    first, second = stage.execute()
+    assert (first.done, first.outcome, first.handed_over) == (False, None, False)
+    assert str(refusal) in str(first.problem)
+    assert second.done, "what does not need the deletion service is done"
+    assert stage.named() == {KEYS[FIRST]: FIRST}
+
+
+def test_a_broker_that_loads_the_topic_meanwhile_is_told() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    approved = stage.plan().hash
+    # It is asked for the plan, before anything, before the change, and after it.
+    stage.loaded.from_question = stage.loaded.asked + 4
+    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    assert repaired.outcome is PointerOutcome.LOADED_MEANWHILE
+    assert "unload it once more" in str(repaired.problem)
+
+
+def test_a_cursor_that_changes_meanwhile_is_told_and_not_changed() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    node = stage.index.store.peek(CURSOR)
+    assert node is not None
+    stage.deletions.before = lambda: stage.index.store.put(CURSOR, node.data)
+    (repaired,) = stage.execute()
+    assert (repaired.done, repaired.outcome, repaired.handed_over) == (False, None, True)
+    assert "plan again" in str(repaired.problem)
+    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
