@@ -92,6 +92,15 @@ def cut(changes: ZooKeeperChanges) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
+def wait_for_another(before: object, changes: ZooKeeperChanges) -> None:
+    """Until the connection is there again; that it was away may be over between two looks."""
+    until(
+        lambda: client_of(changes).connected and client_of(changes)._connection._socket is not before,
+        "the connection is there again",
+        60,
+    )
+
+
 def arm_in_time(changes: ZooKeeperChanges) -> None:
     def armed() -> bool:
         try:
@@ -130,11 +139,7 @@ def test_a_connection_that_came_back_between_two_calls_is_noticed(
     assert heard(changes) == Changes(("/schemas/before",))
     before = client_of(changes)._connection._socket
     BREAKS[way](zookeeper, changes)
-    until(
-        lambda: client_of(changes).connected and client_of(changes)._connection._socket is not before,
-        "the connection is there again",
-        60,
-    )
+    wait_for_another(before, changes)
     store.read("/")
     store.create("/schemas/missed", b"")
     for call in (lambda: changes.take(0), lambda: changes.take(60), changes.echo_seconds):
@@ -172,8 +177,9 @@ def test_what_was_heard_before_a_break_is_not_handed_out(
 ) -> None:
     store.create("/schemas/a", b"")
     changes.echo_seconds()
+    before = client_of(changes)._connection._socket
     cut(changes)
-    until(lambda: not client_of(changes).connected, "the connection is away", 60)
+    wait_for_another(before, changes)
     with pytest.raises(ChangesLostError):
         changes.take(0)
 

@@ -53,6 +53,19 @@ def test_a_view_has_every_part() -> None:
     assert view.ledgers_being_read == {10, 12, 15}
 
 
+def test_a_position_that_a_cumulative_acknowledgement_left_is_read() -> None:
+    stats = internal_stats()
+    stats["cursors"]["reader-1"] |= {
+        "markDeletePosition": "10:2 (ackSet is null)",
+        "readPosition": "12:0 (ackSet is null)",
+    }
+    found = parse_internal_stats(stats, TOPIC).cursors["reader-1"]
+    assert (found.acknowledged.mark_delete, found.read_position) == ((10, 2), (12, 0))
+    stats["cursors"]["reader-1"]["markDeletePosition"] = "10:2 (ackSet with long[] size of 1)"
+    with pytest.raises(TemporaryError, match="a position was expected"):
+        _ = parse_internal_stats(stats, TOPIC).cursors["reader-1"]
+
+
 @pytest.mark.parametrize(
     ("opened", "stored", "expected"), [(-1, None, None), (-1, 15, 15), (15, None, 15), (16, 15, 15)]
 )

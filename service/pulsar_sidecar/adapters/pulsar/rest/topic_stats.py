@@ -33,7 +33,8 @@ _ONE: Final = r"[(\[]-?\d+:-?\d+\.\.-?\d+:-?\d+\]"
 _ALL: Final = re.compile(rf"\[ *(?:{_ONE} *(?:, *{_ONE} *)*)?\]")
 _BOUND: Final = re.compile(r"[(\[](?=-?\d)")
 _ONLY_NUMBERS: Final = bytes(byte if byte in b"-0123456789" else ord(" ") for byte in range(256))
-_POSITION: Final = re.compile(r"(-?\d+):(-?\d+)")
+_POSITION: Final = re.compile(r"(-?\d+):(-?\d+)(?: \(ackSet is null\))?")
+"""As ``PositionImpl`` prints itself, or ``AckSetPositionImpl``, which a cumulative acknowledgement may leave."""
 
 _Answer = TypeVar("_Answer")
 
