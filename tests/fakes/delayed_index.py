@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
@@ -13,7 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
@@ -23,6 +24,7 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
+from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -156,12 +158,35 @@ class FakeTrackers:
         return self.sizes
 
 
+class FakeTopicEntries(FakeLedgerLengths):
+    """`DelayedEntries` and `LedgerLengths` over due times put in by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[tuple[int, int], EntryAnswer] = {}
+        self.asked: list[Position] = []
+
+    def due(self, rows: Rows) -> None:
+        """Delayed messages."""
+        self.answers.update({(ledger, entry): EntryFacts(due, 0) for due, ledger, entry in rows})
+
+    def read(
+        self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
+    ) -> Mapping[Position, EntryAnswer]:
+        self.asked += positions
+        return {position: self.answers.get(position, EntryFacts(None, 0)) for position in positions}
+
+
 def index_service(
     store: FakeMetadataStore,
     entries: FakeBucketEntries,
     cursors: FakeCursorPositions | None = None,
     trackers: FakeTrackers | None = None,
+    messages: FakeTopicEntries | None = None,
+    clock: FakeClock | None = None,
 ) -> DelayedIndexService:
     """The room's service over the fakes."""
-    brokers = trackers or FakeTrackers()
-    return DelayedIndexService(Ports(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner))
+    brokers, topic = trackers or FakeTrackers(), messages or FakeTopicEntries()
+    stored = stored_indexes(store, entries, cursors)
+    calendar = CalendarReader(stored, entries, topic, topic, clock or FakeClock())
+    return DelayedIndexService(Ports(stored, brokers, brokers, brokers.owner, calendar))

@@ -60,6 +60,10 @@ async def _v2_namespace(tenant: Tenant, namespace: Namespace) -> str:
     return _checked(decode_segment(tenant), None, decode_segment(namespace), "topic").namespace
 
 
+async def _tenant_name(tenant: Tenant) -> str:
+    return _checked(decode_segment(tenant), None, "namespace", "topic").tenant
+
+
 async def _subscription_name(subscription: Subscription) -> str:
     return decode_segment(subscription)
 
@@ -72,6 +76,7 @@ TOPIC_PATHS = ((V2_PATH, v2_topic, ""), (V1_PATH, v1_topic, "v1_"))
 """For a route that exists for both: its path, what reads the topic from it, and what its name in OpenAPI has more."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
 """The namespace of a V2 path, ``tenant/namespace``."""
+TenantName = Annotated[str, Depends(_tenant_name)]
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
 
 

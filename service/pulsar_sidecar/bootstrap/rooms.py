@@ -47,6 +47,7 @@ from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
+from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
@@ -282,11 +283,20 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     entries = BookieBucketEntries(cluster.entries)
     close_at_the_end(cluster.stack, entries.close)
     owners = BrokerLiveOwners(rest, store)
+    stored = _stored_indexes(cluster, entries)
+    calendar = CalendarReader(
+        stored,
+        entries,
+        BookieLedgerLengths(store, cluster.entries, ledgers_root),
+        BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, cluster.clock),
+        cluster.clock,
+    )
     ports = DelayedIndexPorts(
-        stored=StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, ledgers_root), ledgers_root),
+        stored=stored,
         trackers=RestBrokerTrackers(rest, store),
         loaded=owners,
         owner=owners.owner_url,
+        calendar=calendar,
     )
     return Room(DelayedIndexService(ports))
 

@@ -21,6 +21,8 @@ from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionT
 
 BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
 _READ_AT_ONCE: Final = 10_000
+_DAY_SECONDS: Final = 86_400
+_STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, _DAY_SECONDS)
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
 
 
@@ -66,11 +68,20 @@ def entries_beyond(state: TopicInternalStats, position: Position) -> int:
 
 
 def is_earlier_chunk(facts: EntryFacts) -> bool:
+    """Whether it is a part of a chunked message and not its last one, with which the message counts."""
     """Whether it is a part of a chunked message and not the last one, with which the message counts."""
     return facts.chunk is not None and facts.chunk.chunk_id != facts.chunk.total - 1
 
 
 # --- counting ------------------------------------------------------------------------------------------------------
+
+
+def round_step(seconds: int, rows: int) -> int:
+    """A round length of time of which at most so many cover the span, wherever it begins."""
+    for step in _STEPS_SECONDS:
+        if seconds <= step * max(1, rows - 1):
+            return step
+    return -(-seconds // (_DAY_SECONDS * max(1, rows - 1))) * _DAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True, order=True)

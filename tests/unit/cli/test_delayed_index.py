@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.api.rooms import delayed_index
 
-from tests.fakes.delayed_index import FakeBucketEntries, IndexedTopic, index_service
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import FakeBucketEntries, FakeTopicEntries, IndexedTopic, index_service
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.api.serving import Served, served
@@ -25,7 +26,10 @@ def _shared() -> Iterator[Served]:
     topic.cursor("billing/eu", (7, 0))
     del entries.payloads[101, 0]
     topic.cursor("empty")
-    with served(FakeDeletionService(), routers=[delayed_index.router(index_service(store, entries))]) as server:
+    messages = FakeTopicEntries()
+    messages.due([(3_000, 9, 4), (8_000, 10, 0)])
+    service = index_service(store, entries, messages=messages, clock=FakeClock(500))
+    with served(FakeDeletionService(), routers=[delayed_index.router(service)]) as server:
         yield server
 
 
@@ -89,3 +93,27 @@ def test_a_subscription_that_is_not_there(shell: Terminal) -> None:
     ran = shell.run("delayed-index", "show", TOPIC, "-s", "nobody")
     assert (ran.code, ran.out) == (1, "")
     assert "has no durable subscription nobody" in ran.err
+
+
+def test_the_calendar_is_a_table_with_a_plot(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "calendar", TOPIC, "-s", "billing/eu", "--rows", "4")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        "4 delayed messages wait, in 1 subscriptions of topics and partitions",
+        "  2 of them and of those that are due counted in buckets",
+        "  35 without a due time",
+        "  due from (UTC)        messages in 5 s, due up to 1 min later than shown",
+        "  1970-01-01T00:00:00Z           3  ########################################",
+        "  1970-01-01T00:00:05Z           1  #############",
+    ]
+
+
+@pytest.mark.parametrize("scope", ["public/default", "public"])
+def test_calendars_of_many_topics(shell: Terminal, scope: str) -> None:
+    ran = shell.run("delayed-index", "calendar", scope, "--output", "json", "--exact", "--limit", "5")
+    assert ran.code == 4
+    assert "--limit" in ran.err
+    found = json.loads(ran.out)
+    assert (found["exact"], found["fromBuckets"], found["resolutionMs"], found["unread"] > 0) == (True, 2, 0, True)
+    assert [part["subscription"] for part in found["subscriptions"]] == ["billing/eu", "empty"]
+    assert shell.run("delayed-index", "calendar", "nobody").code == 1

@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator, Field
 
-from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Topic
+from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, TenantName, V2Namespace, V2Topic
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.delayed_delivery.index.counting import CalendarOptions
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.show import IndexView, Tracker
 from pulsar_sidecar.model.ids import Position
@@ -23,6 +24,24 @@ class DelayedIndexParameters(Parameters):
 
     ask_broker: bool = False
     """Have the broker that has the topic loaded show its statistics, to know which tracker it runs; loads nothing."""
+
+
+class CalendarParameters(Parameters):
+    """Parameters of ``delayedCalendar``."""
+
+    subscription: str | None = None
+    """Only this one; all durable ones without it."""
+    exact: bool = False
+    """Read buckets' segments, not only their metadata: every due time is exact."""
+    step_seconds: int | None = Field(default=None, ge=1, le=366 * 86_400)
+    """The length of each of ``times``; a round one without it."""
+    rows: int = Field(default=20, ge=1, le=10_000)
+    """How many ``times`` there are at most, where ``stepSeconds`` does not say."""
+    limit: int = Field(default=200_000, ge=0, le=10_000_000)
+    """Entries without a bucket that are read at most; the rest is ``unread``."""
+
+    def options(self) -> CalendarOptions:
+        return CalendarOptions(self.subscription, self.exact, self.step_seconds, self.rows, self.limit)
 
 
 class TrackerAnswer(Answer):
@@ -111,10 +130,76 @@ class DelayedIndexAnswer(Answer):
     """In order of the ledgers that they cover."""
 
 
+class DueTimeAnswer(Answer):
+    """Messages that are due within one step."""
+
+    from_ms: int
+    """Its beginning, milliseconds since the epoch."""
+    messages: int
+    """How many they are."""
+
+
+class DueCountsAnswer(Answer):
+    """One subscription of one topic, or of one partition."""
+
+    topic: str
+    """The topic, or the partition."""
+    subscription: str
+    """The subscription; empty if the topic could not be read."""
+    delayed: int
+    """Messages that are not due yet."""
+    due: int
+    """Messages whose due time has come, not acknowledged."""
+    undelayed: int
+    """Messages without a due time, not acknowledged."""
+    unreadable: int
+    """Entries, and messages of buckets' segments, that could not be read."""
+    unread: int
+    """Entries beyond ``limit``."""
+    from_buckets: int
+    """How many of ``delayed`` and ``due`` a bucket says; the others' own entries do."""
+    first_due_ms: int | None
+    """The second in which the first delayed message is due."""
+    last_due_ms: int | None
+    """The second in which the last one is."""
+    problem: str | None
+    """Why the subscription is not counted; null if it is."""
+
+
+class CalendarAnswer(Answer):
+    """When delayed messages are due; a message counts once for each subscription that waits for it."""
+
+    now_ms: int
+    """When it was asked."""
+    exact: bool
+    """Whether buckets' segments were read, and not only their metadata."""
+    step_seconds: int
+    """How long each of ``times`` is."""
+    resolution_ms: int
+    """By how much later messages may be due than ``times`` say: the longest segment that was counted."""
+    delayed: int
+    """Messages that are not due yet."""
+    due: int
+    """Messages whose due time has come, not acknowledged."""
+    undelayed: int
+    """Messages without a due time, not acknowledged."""
+    unreadable: int
+    """Entries, and messages of buckets' segments, that could not be read."""
+    unread: int
+    """Entries beyond ``limit``."""
+    from_buckets: int
+    """How many of ``delayed`` and ``due`` a bucket says; the others' own entries do."""
+    times: list[DueTimeAnswer]
+    """Steps with delayed messages, ascending."""
+    subscriptions: list[DueCountsAnswer]
+    """Where they wait."""
+
+
 def router(service: DelayedIndexService) -> APIRouter:
     """The routes of the room."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
     _add_show(routes, service)
+    _add_calendar(routes, service)
     return routes
 
 
@@ -142,3 +227,28 @@ def _add_show(routes: APIRouter, service: DelayedIndexService) -> None:
     ) -> list[DelayedIndexAnswer]:
         """The same for all durable subscriptions of a topic."""
         return answers(service.show(topic, ask_broker=parameters.ask_broker))
+
+
+def _add_calendar(routes: APIRouter, service: DelayedIndexService) -> None:
+    wished = Annotated[CalendarParameters, Query()]
+
+    for path, topic_of, version in TOPIC_PATHS:
+
+        @routes.get(f"{path}/delayedCalendar", name=f"{version}delayed_calendar")
+        def calendar(topic: Annotated[TopicName, Depends(topic_of)], parameters: wished) -> CalendarAnswer:
+            """How many of a topic's messages are due when, from buckets and from entries that no bucket has.
+
+            The topic is not loaded. A subscription that is not Shared or Key_Shared is delivered at once, whatever
+            the due times. 404: no such topic.
+            """
+            return CalendarAnswer.model_validate(service.calendar(topic, parameters.options()))
+
+    @routes.get("/admin/v2/namespaces/{tenant}/{namespace}/delayedCalendar")
+    def namespace_calendar(namespace: V2Namespace, parameters: wished) -> CalendarAnswer:
+        """The same for all topics of a namespace, but for brokers' own."""
+        return CalendarAnswer.model_validate(service.calendar_below(namespace, parameters.options()))
+
+    @routes.get("/admin/v2/tenants/{tenant}/delayedCalendar")
+    def tenant_calendar(tenant: TenantName, parameters: wished) -> CalendarAnswer:
+        """The same for all topics of a tenant."""
+        return CalendarAnswer.model_validate(service.calendar_below(tenant, parameters.options()))

@@ -6,9 +6,9 @@ from typing import Annotated, Any, cast
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
-from pulsar_sidecar.cli.groups.waiting_messages import utc
+from pulsar_sidecar.cli.groups.waiting_messages import bar, span, utc
 from pulsar_sidecar.model.names import java_url_encode
 
 _NAME_WIDTH = 14
@@ -53,6 +53,77 @@ def show(
     indexes = cast("list[dict[str, Any]]", answer)
     paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
     output.result("\n\n".join(paragraphs) or "no durable subscription")
+
+
+@app.command("calendar", epilog=EXIT_CODES)
+def calendar(
+    ctx: Context,
+    scope: Annotated[
+        str,
+        typer.Argument(metavar="SCOPE", help="persistent://tenant/namespace/topic, tenant/namespace, or a tenant."),
+    ],
+    subscription: Subscription = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Read buckets' segments, not only their metadata: every time is exact.")
+    ] = False,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows the table has at most.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="How many entries without a bucket to read at most.")
+    ] = 200_000,
+    form: Output = None,
+) -> None:
+    """Show how many messages are due when: of a topic, of a namespace or of a tenant.
+
+    Buckets are counted by their metadata, which says of up to some thousand messages between which times they are due;
+    the table says how far that may be off, and --exact reads the due times. What is in no bucket, which is everything
+    with the in-memory tracker, is read from the messages' own entries. Nothing is loaded. Exit code 4: the limit came
+    before the end, or not everything could be read.
+
+    Example: pulsar-sidecar delayed-index calendar public/default --exact
+    """
+    parameters: dict[str, str | int | None] = {"subscription": subscription, "rows": rows, "limit": limit}
+    parameters["exact"] = "true" if exact else None
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", _calendar_path(scope), parameters=parameters))
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+    else:
+        output.result("\n".join(_calendar(answer)))
+    problems = [part for part in answer["subscriptions"] if part["problem"]]
+    if answer["unread"] or answer["unreadable"] or problems:
+        output.info("not everything was counted; read more with --limit, or see the problems with --output json")
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _calendar_path(scope: str) -> str:
+    names = scope.split("/")
+    if "://" in scope or len(names) > 2:
+        return f"{topic_path(scope)}/delayedCalendar"
+    kind = "namespaces" if len(names) == 2 else "tenants"
+    return f"/admin/v2/{kind}/{'/'.join(map(java_url_encode, names))}/delayedCalendar"
+
+
+def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
+    places = answer["subscriptions"]
+    yield f"{answer['delayed']:,} delayed messages wait, in {len(places):,} subscriptions of topics and partitions"
+    counted = {
+        "fromBuckets": "of them and of those that are due counted in buckets",
+        "due": "due and not acknowledged",
+        "undelayed": "without a due time",
+        "unreadable": "unreadable",
+        "unread": "entries beyond the limit, not read",
+    }
+    yield from (f"  {answer[name]:,} {text}" for name, text in counted.items() if answer[name])
+    problems = [f"  {part['topic']} {part['subscription']}: {part['problem']}" for part in places if part["problem"]]
+    yield from map(output.printable, problems)
+    times = {time["fromMs"] // 1000: time["messages"] for time in answer["times"]}
+    if not times:
+        return
+    step, late = answer["stepSeconds"], -(-answer["resolutionMs"] // 1000)
+    accuracy = f", due up to {span(late)} later than shown" if late else ""
+    yield f"  due from (UTC)        messages in {span(step)}{accuracy}"
+    for start in range(min(times), max(times) + 1, step):
+        messages = times.get(start, 0)
+        yield f"  {utc(start)}  {messages:>10,}  {bar(messages, max(times.values()))}".rstrip()
 
 
 def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:

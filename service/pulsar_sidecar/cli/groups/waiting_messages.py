@@ -12,13 +12,13 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app
+from pulsar_sidecar.delayed_delivery.backlog import round_step
 
 if TYPE_CHECKING:  # requests takes longer to load than --help to answer
     from pulsar_sidecar.cli.client import SidecarClient
 
 _PAGE_ENTRIES = 50_000
 _BAR_WIDTH = 40
-_STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 
 @dataclass(slots=True)
@@ -139,15 +139,6 @@ def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
 def bar(value: float, largest: float) -> str:
     """A bar that is as long as the value is large; something is never nothing."""
     return "#" * max(1, round(value / largest * _BAR_WIDTH)) if value else ""
-
-
-def round_step(seconds: int, rows: int) -> int:
-    """A round length of time of which at most so many cover the span, wherever it begins."""
-    for step in _STEPS_SECONDS:
-        if seconds <= step * max(1, rows - 1):
-            return step
-    days = -(-seconds // (86_400 * max(1, rows - 1)))
-    return days * 86_400
 
 
 def utc(second: int) -> str:

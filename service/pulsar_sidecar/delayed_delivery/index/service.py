@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pulsar_sidecar.delayed_delivery.index.calendar import Calendar
+from pulsar_sidecar.delayed_delivery.index.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
 from pulsar_sidecar.delayed_delivery.index.show import (
     IndexView,
@@ -36,6 +38,7 @@ class Ports:
     trackers: RunningTrackers
     loaded: LoadedTopics
     owner: Callable[[TopicName], str | None]
+    calendar: CalendarReader
 
 
 class DelayedIndexService:
@@ -61,6 +64,14 @@ class DelayedIndexService:
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return found
+
+    def calendar(self, topic: TopicName, options: CalendarOptions) -> Calendar:
+        """When a topic's messages are due; raises as `CalendarReader.of_topic`."""
+        return self._ports.calendar.of_topic(topic, options)
+
+    def calendar_below(self, scope: str, options: CalendarOptions) -> Calendar:
+        """When the messages of a namespace or a tenant are due; raises as `CalendarReader.below`."""
+        return self._ports.calendar.below(scope, options)
 
     def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
         for _, stored in self._ports.stored.read([place], subscription):
