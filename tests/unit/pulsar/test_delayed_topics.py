@@ -24,9 +24,11 @@ STATS = {
             "type": "Shared",
             "consumers": [
                 {"consumerName": "a", "address": "/127.0.0.1:1", "connectedSince": "2026-11-23T05:00:00.123Z"},
-                {"consumerName": "b"},
+                {"consumerName": "b", "availablePermits": -3, "blockedConsumerOnUnackedMsgs": True},
             ],
             "msgOutCounter": 5,
+            "blockedSubscriptionOnUnackedMsgs": True,
+            "msgInReplay": 4,
             "isDurable": True,
         },
         "sticky": {
@@ -104,7 +106,11 @@ def test_subscriptions_and_their_types(world: World) -> None:
     found = world.topics.subscriptions(TOPIC)
     shared, sticky, fresh = found["shared"], found["sticky"], found["fresh"]
     assert (shared.type, shared.messages_out) == (SubscriptionType.SHARED, 5)
-    assert shared.consumers == (("a", "/127.0.0.1:1", "2026-11-23T05:00:00.123Z"), ("b", None, None))
+    assert shared.consumers == (
+        ("a", "/127.0.0.1:1", "2026-11-23T05:00:00.123Z", None, False),
+        ("b", None, None, -3, True),
+    )
+    assert (shared.blocked, shared.in_replay, sticky.blocked, sticky.in_replay) == (True, 4, False, 0)
     assert (sticky.type, sticky.sticky, sticky.allow_out_of_order) == (SubscriptionType.KEY_SHARED, True, True)
     assert (fresh.type, fresh.durable) == (SubscriptionType.NONE, True)
 
