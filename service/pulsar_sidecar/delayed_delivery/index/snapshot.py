@@ -131,7 +131,8 @@ def encode_metadata(segments: Iterable[SegmentMetadata]) -> bytes:
             min_schedule_timestamp=segment.min_schedule_timestamp, max_schedule_timestamp=segment.max_schedule_timestamp
         )
         for ledger_id, bitmap in segment.bitmaps.items():
-            optimised = bitmap.copy()
+            # What is a run already stays one where Java, at equal sizes, prefers an array: so without runs at first.
+            optimised = BitMap(bitmap.to_array())
             optimised.run_optimize()
             written.delayed_index_bit_map[ledger_id] = optimised.serialize()
     return message.SerializeToString()

@@ -142,6 +142,14 @@ def test_numbers_beyond_javas_are_refused() -> None:
         decode_segment(segment_pb.SnapshotSegment(indexes=[index]).SerializeToString())
 
 
+@pytest.mark.parametrize(("first", "count", "length"), [(10, 3, 22), (10, 4, 15), (65_534, 4, 32)])
+def test_bitmaps_are_as_long_as_javas(first: int, count: int, length: int) -> None:
+    """At equal sizes an array is preferred to a run, also in one of two containers."""
+    segment = DelayedIndexes.of((1, 7, entry) for entry in range(first, first + count))
+    message = decode_exactly(metadata_pb.SnapshotMetadata, encode_metadata([segment_metadata_of(segment)]))
+    assert len(message.metadata_list[0].delayed_index_bit_map[7]) == length
+
+
 def test_rows_can_be_chosen() -> None:
     segment = DelayedIndexes.of([(3, 1, 1), (1, 1, 2), (2, 2, 1)])
     assert segment[np.argsort(segment.deliver_at_ms)].positions() == [(1, 2), (2, 1), (1, 1)]
