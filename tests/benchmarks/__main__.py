@@ -19,6 +19,7 @@ from tests.benchmarks import (
     drain,
     dumps,
     entries,
+    index_check,
     inflight,
     latency,
     leak_watch,
@@ -43,6 +44,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     changes,
     leak_watch,
     delayed_index,
+    index_check,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""
