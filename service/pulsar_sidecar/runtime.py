@@ -5,12 +5,13 @@ work, never this process.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.names import TopicName
 
 _FIRST_BACKOFF_SECONDS = 0.5
 
@@ -61,3 +62,47 @@ class SupervisedLoops:
                 backoff_seconds = _FIRST_BACKOFF_SECONDS
             self._clock.wait_seconds(backoff_seconds, self._stop)
             backoff_seconds = min(backoff_seconds * 2, self._longest_backoff_seconds)
+
+
+class TopicWatch:
+    """Looks at topics again and again in one thread; survives every error and goes on with the next topic."""
+
+    def __init__(
+        self,
+        name: str,
+        look: Callable[[TopicName], object],
+        topics: Sequence[TopicName],
+        every_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._look = look
+        self._topics = topics
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin, if there is anything to watch."""
+        if self._topics:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop and wait for the end; idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        log = structlog.get_logger(self._name)
+        while not self._stop.is_set():
+            for topic in self._topics:
+                try:
+                    self._look(topic)
+                except SidecarError as error:
+                    log.warning("a watched topic could not be read", topic=str(topic), error=str(error))
+                except Exception:
+                    # A defect of ours that meets one topic must not leave the others unwatched.
+                    log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
+            self._clock.wait_seconds(self._every_seconds, self._stop)

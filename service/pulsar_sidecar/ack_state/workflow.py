@@ -6,17 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
 from cachetools import TTLCache
 
 from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
 from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
-
-log = structlog.get_logger(__name__)
 
 MOST_SUBSCRIPTIONS: Final = 1_000
 REMEMBERED_SECONDS: Final = 300.0
@@ -167,44 +164,6 @@ class AckStateService:
             stored = ports.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
             states.append(judge(topic, one, stats.broker, internal, stored, limits, policies, options))
         return states
-
-
-class AckStateWatch:
-    """One thread; survives every error and goes on with the next topic."""
-
-    def __init__(
-        self, states: AckStateService, topics: Sequence[TopicName], every_seconds: float, clock: Clock
-    ) -> None:
-        self._states = states
-        self._topics = topics
-        self._every_seconds = every_seconds
-        self._clock = clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ack-state-watch", daemon=True)
-
-    def start(self) -> None:
-        """Begin, if there is anything to watch."""
-        if self._topics:
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop and wait for the end; idempotent."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for topic in self._topics:
-                try:
-                    self._states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0))
-                except SidecarError as error:
-                    text = "a watched topic's acknowledgement state could not be read"
-                    log.warning(text, topic=str(topic), error=str(error))
-                except Exception:
-                    # A defect of ours that meets one topic must not leave the others unwatched.
-                    log.exception("looking at a watched topic failed unexpectedly", topic=str(topic))
-            self._clock.wait_seconds(self._every_seconds, self._stop)
 
 
 _NOTHING_TO_REMOVE = "the topic's own policy is not true, so nothing was changed; brokers do not tell false from unset"

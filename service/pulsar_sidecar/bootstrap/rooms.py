@@ -12,8 +12,9 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client.registry import Collector
 
+from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.ack_state.workflow import AckStateService, AckStateWatch
+from pulsar_sidecar.ack_state.workflow import AckStateService
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
@@ -50,6 +51,7 @@ from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
 from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
 from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
 from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPorts
@@ -75,6 +77,7 @@ from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPor
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.runtime import TopicWatch
 from pulsar_sidecar.settings.fields import Settings
 
 _CURSORS_AT_ONCE = 16
@@ -265,7 +268,13 @@ def open_ack_states(cluster: ClusterAccess) -> Room:
     states = AckStateService(ports, clock)
     close_at_the_end(cluster.stack, states.close)
     watched = [parse_topic_name(name) for name in settings.ack_state_watched_topics]
-    watch = AckStateWatch(states, watched, settings.ack_state_watch_interval_in_seconds, clock)
+    watch = TopicWatch(
+        "ack-state-watch",
+        lambda topic: states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0)),
+        watched,
+        settings.ack_state_watch_interval_in_seconds,
+        clock,
+    )
     metrics = AckStateMetrics(cluster.cluster_name, states.recent)
     return Room(states, watch.start, watch.close, collectors=[metrics])
 
@@ -298,7 +307,16 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
         owner=owners.owner_url,
         calendar=calendar,
     )
-    return Room(DelayedIndexService(ports))
+    service, metrics = DelayedIndexService(ports), DelayedIndexMetrics(cluster.cluster_name)
+    watched = [parse_topic_name(name) for name in cluster.settings.delayed_index_watched_topics]
+    watch = TopicWatch(
+        "delayed-index-watch",
+        WatchedIndexes(service, metrics, cluster.clock).look,
+        watched,
+        cluster.settings.delayed_index_watch_interval_in_seconds,
+        cluster.clock,
+    )
+    return Room(service, watch.start, watch.close, collectors=[metrics])
 
 
 def open_index_planning(cluster: ClusterAccess) -> Room:

@@ -263,6 +263,15 @@ class AckStates(_Group):
     """Seconds between two readings of the watched topics."""
 
 
+class DelayedIndex(_Group):
+    """Delayed indexes (PIP-195)."""
+
+    delayed_index_watched_topics: TextList = ()
+    """Comma-separated topics whose buckets are in the metrics. A watched topic is not loaded for it."""
+    delayed_index_watch_interval_in_seconds: Seconds = 60
+    """Seconds between two readings of the watched topics."""
+
+
 class Offload(_Group):
     """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
 
@@ -297,6 +306,7 @@ class Settings(
     LedgerDeletion,
     DelayedMessages,
     AckStates,
+    DelayedIndex,
     Offload,
     Logging,
 ):

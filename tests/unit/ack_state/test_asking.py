@@ -12,11 +12,11 @@ from pulsar_sidecar.ack_state.workflow import (
     MOST_SUBSCRIPTIONS,
     REMEMBERED_SECONDS,
     AckStateService,
-    AckStateWatch,
     Ports,
 )
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.runtime import TopicWatch
 
 from tests.cluster.acknowledging import positions_in
 from tests.fakes.acknowledging_broker import LEDGER, FakeAcknowledgingBroker, FakeCursor, FakeTopic
@@ -187,7 +187,7 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
             looked.release()
 
     broker.before = look
-    watch = AckStateWatch(states, [missing, TOPIC], 0.001, clock)
+    watch = TopicWatch("watch", lambda topic: states.ack_states(topic, None, ALL), [missing, TOPIC], 0.001, clock)
     watch.start()
     assert all(looked.acquire(timeout=10) for _ in range(3))
     watch.close()
@@ -196,8 +196,8 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
     assert {state.subscription.name for state in states.recent()} == {"s", "other"}
 
 
-def test_nothing_to_watch_starts_nothing(states: AckStateService, clock: FakeClock) -> None:
-    watch = AckStateWatch(states, [], 1, clock)
+def test_nothing_to_watch_starts_nothing(clock: FakeClock) -> None:
+    watch = TopicWatch("watch", str, [], 1, clock)
     watch.start()
     watch.close()
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchState
@@ -16,7 +17,10 @@ from ruamel.yaml import YAML
 
 from tests.cluster.choosing import PROJECT
 from tests.fakes.ack_states import state_of
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import FakeBucketEntries, IndexedTopic, index_service
 from tests.fakes.leaks import watching
+from tests.fakes.metadata import FakeMetadataStore
 
 RULES = PROJECT / "deploy" / "prometheus"
 _METRIC = re.compile(r"pulsar_\w+")
@@ -26,6 +30,16 @@ _LABELS = {"state": {member.value for member in (*LeakState, *WatchState)}, "cau
 def ack_states() -> Collector:
     state = state_of(parse_topic_name("persistent://t/n/a"), "s")
     return AckStateMetrics("east", lambda: [state])
+
+
+def delayed_index() -> Collector:
+    store, entries = FakeMetadataStore(), FakeBucketEntries()
+    topic = IndexedTopic(store, entries)
+    topic.ledgers(7, 8)
+    topic.cursor("s")
+    metrics = DelayedIndexMetrics("east")
+    WatchedIndexes(index_service(store, entries), metrics, FakeClock()).look(topic.topic)
+    return metrics
 
 
 def ledger_watch() -> Collector:
@@ -42,7 +56,11 @@ def rules_of(file: str) -> Sequence[dict[str, dict[str, str]]]:
 
 @pytest.mark.parametrize(
     ("file", "reporting", "alerts"),
-    [("ack-state.rules.yml", ack_states(), 3), ("ledger-watch.rules.yml", ledger_watch(), 6)],
+    [
+        ("ack-state.rules.yml", ack_states(), 3),
+        ("delayed-index.rules.yml", delayed_index(), 3),
+        ("ledger-watch.rules.yml", ledger_watch(), 6),
+    ],
 )
 def test_alerts_are_about_metrics_that_a_sidecar_reports(file: str, reporting: Collector, alerts: int) -> None:
     registry = CollectorRegistry()

@@ -1,0 +1,171 @@
+"""PIP-195's metrics for watched topics, as far as they can be seen from outside a broker.
+
+Their names begin with ``pulsar_sidecar_``, so that a sum over brokers' own metrics counts nothing twice. A broker's
+``op_count`` begins anew at each reading of its statistics (4.0.8: ``sumThenReset``); these only grow.
+"""
+
+import threading
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
+from pulsar_sidecar.delayed_delivery.index.show import BucketView, IndexView, Tracker
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.names import TopicName
+
+_PREFIX: Final = "pulsar_sidecar_delayed_message_index"
+_CLASSES_MS: Final = (50, 100, 500, 1000, 5000, 30_000, 60_000)
+"""``BucketDelayedMessageIndexStats.BUCKETS``; what takes longer is ``overflow``."""
+_QUANTILES: Final = (*map(str, _CLASSES_MS), "overflow")
+_MERGED: Final = 2
+"""A new bucket that covers so many of the vanished ones at least was merged out of them."""
+
+
+class _Place(NamedTuple):
+    topic: str
+    subscription: str
+
+
+class DelayedIndexMetrics(Collector):
+    """What the last look at each watched topic found, and what happened since the first one; thread-safe."""
+
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._seen: dict[TopicName, dict[_Place, IndexView]] = {}
+        self._loaded: dict[_Place, int] = {}
+        self._operations: Counter[tuple[_Place, str, str]] = Counter()
+        self._latencies: defaultdict[_Place, Counter[str]] = defaultdict(Counter)
+        self._sums_ms: Counter[_Place] = Counter()
+
+    def observe(self, topic: TopicName, views: Sequence[IndexView], now_ms: int, took_ms: int) -> None:
+        """Take what a look at a topic found."""
+        found = {_Place(str(view.topic), view.subscription): view for view in views}
+        with self._lock:
+            before = self._seen.get(topic, {})
+            for place, view in found.items():
+                if place in before:
+                    self._count_changes(place, before[place].buckets, view.buckets)
+                self._count_loads(place, view.buckets, took_ms)
+                self._loaded[place] = sum(_in_memory(bucket, now_ms) for bucket in view.buckets)
+            self._seen[topic] = found
+
+    def forget(self, topic: TopicName) -> None:
+        """A look failed: what the last one found is not known to hold any more."""
+        with self._lock:
+            self._seen.pop(topic, None)
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            views = {place: view for found in self._seen.values() for place, view in found.items()}
+            loaded, operations = dict(self._loaded), dict(self._operations)
+            latencies, sums = {place: dict(each) for place, each in self._latencies.items()}, dict(self._sums_ms)
+        gauges: Mapping[str, tuple[str, Mapping[_Place, float]]] = {
+            "bucket_total": (
+                "Buckets that are stored; brokers count the one that they fill as well.",
+                {place: len(view.buckets) for place, view in views.items()},
+            ),
+            "loaded": (
+                "Indexes of buckets that a load of the topic would put into a broker's memory.",
+                {place: loaded[place] for place in views},
+            ),
+            "bucket_snapshot_size_bytes": (
+                "Bytes of all buckets.",
+                {place: view.size_bytes for place, view in views.items()},
+            ),
+            "bucket_unreadable": (
+                "Buckets whose metadata could not be read.",
+                {place: view.unreadable for place, view in views.items()},
+            ),
+            "next_load_on_buckets": (
+                "1 if a broker that loads the topic recovers the buckets, 0 if not; absent if unknown.",
+                {
+                    place: view.next_load.tracker is Tracker.BUCKETS
+                    for place, view in views.items()
+                    if view.next_load.tracker is not Tracker.UNKNOWN
+                },
+            ),
+        }
+        for name, (text, values) in gauges.items():
+            family = Metric(f"{_PREFIX}_{name}", text, "gauge")
+            for place, value in values.items():
+                family.add_sample(family.name, self._labels(place), float(value))
+            yield family
+        # PIP-195 calls counters so; the client library would add _total.
+        text = "Operations on buckets seen by the sidecar: its own loads, and what brokers did between two looks."
+        family = Metric(f"{_PREFIX}_bucket_op_count", text, "unknown")
+        for (place, kind, state), count in operations.items():
+            family.add_sample(family.name, self._labels(place, type=kind, state=state), count)
+        yield family
+        text = "Looks at the buckets of a subscription, by how long they took in milliseconds: at most the quantile."
+        family = Metric(f"{_PREFIX}_bucket_op_latency_ms", text, "unknown")
+        for place, classes in latencies.items():
+            for quantile in _QUANTILES:
+                labels = self._labels(place, type="load", quantile=quantile)
+                family.add_sample(family.name, labels, classes.get(quantile, 0))
+            labels = self._labels(place, type="load")
+            family.add_sample(f"{family.name}_count", labels, sum(classes.values()))
+            family.add_sample(f"{family.name}_sum", labels, sums[place])
+        yield family
+
+    def _labels(self, place: _Place, **more: str) -> dict[str, str]:
+        return {"cluster": self._cluster, **place._asdict(), **more}
+
+    def _count(self, place: _Place, kind: str, state: str, count: int) -> None:
+        if count:
+            self._operations[place, kind, state] += count
+            self._operations[place, kind, "all"] += count
+
+    def _count_loads(self, place: _Place, buckets: Sequence[BucketView], took_ms: int) -> None:
+        if not buckets:
+            return
+        failed = sum(bucket.segments is None for bucket in buckets)
+        self._count(place, "load", "succeed", len(buckets) - failed)
+        self._count(place, "load", "failed", failed)
+        self._latencies[place][_QUANTILES[bisect_left(_CLASSES_MS, took_ms)]] += 1
+        self._sums_ms[place] += took_ms
+
+    def _count_changes(self, place: _Place, before: Sequence[BucketView], now: Sequence[BucketView]) -> None:
+        """What brokers did since the last look; a bucket that came and went between two looks is not seen."""
+        old = {(bucket.key, bucket.ledger_id) for bucket in before}
+        new = {(bucket.key, bucket.ledger_id) for bucket in now}
+        gone = [key for key, _ in old - new if key is not None]
+        self._count(place, "create", "succeed", len(new - old))
+        self._count(place, "delete", "succeed", len(old - new))
+        self._count(place, "merge", "succeed", sum(_covers(key, gone) for key, _ in new - old if key is not None))
+
+
+def _covers(key: BucketKey, gone: Sequence[BucketKey]) -> bool:
+    return sum(key.start <= each.start and each.end <= key.end for each in gone) >= _MERGED
+
+
+def _in_memory(bucket: BucketView, now_ms: int) -> int:
+    """The first segment that is not over: a broker loads it whole (``asyncRecoverBucketSnapshotEntry``)."""
+    return next((part.indexes for part in bucket.segments or () if part.last_due_ms > now_ms), 0)
+
+
+class WatchedIndexes:
+    """Looks at topics for the metrics."""
+
+    def __init__(self, service: DelayedIndexService, metrics: DelayedIndexMetrics, clock: Clock) -> None:
+        self._service = service
+        self._metrics = metrics
+        self._clock = clock
+
+    def look(self, topic: TopicName) -> None:
+        """Look at all subscriptions of a topic; raises as `DelayedIndexService.show`."""
+        started = self._clock.monotonic_seconds()
+        try:
+            views = self._service.show(topic)
+        except SidecarError:
+            self._metrics.forget(topic)
+            raise
+        took_ms = round((self._clock.monotonic_seconds() - started) * 1000)
+        self._metrics.observe(topic, views, self._clock.now_ms(), took_ms)
