@@ -16,6 +16,7 @@ from tests.benchmarks import (
     cancel,
     changes,
     delayed_index,
+    delayed_index_build,
     drain,
     dumps,
     entries,
@@ -45,6 +46,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     leak_watch,
     delayed_index,
     index_check,
+    delayed_index_build,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

@@ -16,7 +16,7 @@ from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.local_cluster.state import ClusterAddresses, parse_addresses
 
-_SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
+SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _QUIET_LOOK_SECONDS = 0.4
 _QUIET_SHARE = 0.25
@@ -36,7 +36,7 @@ def benchmark_cluster(named: Path | None) -> Iterator[ClusterAddresses]:
         yield parse_addresses(named.read_text())
         return
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
-        spec = ClusterSpec(Path(scratch) / "cluster", java_options=_SERVER_OPTIONS, ends_with_starter=True)
+        spec = ClusterSpec(Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True)
         with LocalCluster.up(spec) as cluster:
             yield cluster.addresses()
 

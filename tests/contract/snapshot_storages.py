@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookKeeperBucketSnapshots
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
@@ -39,7 +39,7 @@ class MemoryStorage:
         self.storage = MemorySnapshotStorage()
 
 
-class BookKeeperStorage:
+class BookieStorage:
     """The adapter; what it works with may be fake or real."""
 
     def __init__(
@@ -50,8 +50,8 @@ class BookKeeperStorage:
         self.writer = LedgerWriter(store, next_id, bookies)
         self.storage = self.with_replication(Replication(size, size, size))
 
-    def with_replication(self, replication: Replication) -> BookKeeperBucketSnapshots:
-        return BookKeeperBucketSnapshots(self.store, self.entries, self.writer, lambda: replication)
+    def with_replication(self, replication: Replication) -> BookieBucketSnapshots:
+        return BookieBucketSnapshots(self.store, self.entries, self.writer, lambda: replication)
 
     def metadata(self, ledger_id: LedgerId) -> LedgerMetadata:
         node = self.store.read(ledger_path(ledger_id))
@@ -59,7 +59,7 @@ class BookKeeperStorage:
         return decode_ledger_metadata(node.data)
 
 
-def fake_bookkeeper(stack: ExitStack) -> BookKeeperStorage:
+def fake_bookkeeper(stack: ExitStack) -> BookieStorage:
     """Two bookies that listen on this machine, and the metadata store in memory."""
     store = FakeMetadataStore()
     for bookie in [stack.enter_context(FakeBookie()) for _ in range(2)]:
@@ -67,13 +67,13 @@ def fake_bookkeeper(stack: ExitStack) -> BookKeeperStorage:
     connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=1)
     stack.callback(connections.close)
     ids = count(1)
-    return BookKeeperStorage(store, lambda: LedgerId(next(ids)), connections, 2)
+    return BookieStorage(store, lambda: LedgerId(next(ids)), connections, 2)
 
 
-def real_bookkeeper(cluster: ClusterUnderTest, stack: ExitStack) -> BookKeeperStorage:
+def real_bookkeeper(cluster: ClusterUnderTest, stack: ExitStack) -> BookieStorage:
     """All bookies of a cluster hold each bucket."""
     store = stack.enter_context(ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, SystemClock()))
     connections = BookieConnections(store)
     stack.callback(connections.close)
     bookies = sum(name.startswith("bookie-") for name in cluster.addresses.members)
-    return BookKeeperStorage(store, ZooKeeperLedgerIds(store).next, connections, min(2, bookies))
+    return BookieStorage(store, ZooKeeperLedgerIds(store).next, connections, min(2, bookies))

@@ -25,7 +25,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.contract.snapshot_storages import (
-    BookKeeperStorage,
+    BookieStorage,
     MemoryStorage,
     SnapshotStorage,
     fake_bookkeeper,
@@ -56,20 +56,20 @@ def same(found: DelayedIndexes, expected: DelayedIndexes) -> bool:
 
 
 @pytest.fixture(scope="module")
-def real(cluster: ClusterUnderTest) -> Iterator[BookKeeperStorage]:
+def real(cluster: ClusterUnderTest) -> Iterator[BookieStorage]:
     with ExitStack() as stack:
         yield real_bookkeeper(cluster, stack)
 
 
 @pytest.fixture
-def fake() -> Iterator[BookKeeperStorage]:
+def fake() -> Iterator[BookieStorage]:
     with ExitStack() as stack:
         yield fake_bookkeeper(stack)
 
 
 @pytest.fixture(params=["fake", "real"])
-def bookkeeper(request: pytest.FixtureRequest) -> BookKeeperStorage:
-    found: BookKeeperStorage = request.getfixturevalue(request.param)
+def bookkeeper(request: pytest.FixtureRequest) -> BookieStorage:
+    found: BookieStorage = request.getfixturevalue(request.param)
     return found
 
 
@@ -139,27 +139,27 @@ def test_segments_that_the_bucket_does_not_have(kept: SnapshotStorage, first: in
 # --- on bookies ----------------------------------------------------------------------------------------------------
 
 
-def test_the_ledger_says_whose_it_is_and_is_closed(bookkeeper: BookKeeperStorage) -> None:
+def test_the_ledger_says_whose_it_is_and_is_closed(bookkeeper: BookieStorage) -> None:
     metadata = bookkeeper.metadata(create(bookkeeper))
     assert read_claim(metadata.custom_metadata) == BucketClaim(parse_topic_name(TOPIC), CURSOR, str(KEY))
     assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 2)
     assert (metadata.digest_type, metadata.password) == (DigestType.CRC32C, b"")
 
 
-def test_a_ledger_that_is_no_bucket_is_not_deleted(bookkeeper: BookKeeperStorage) -> None:
+def test_a_ledger_that_is_no_bucket_is_not_deleted(bookkeeper: BookieStorage) -> None:
     ledger_id = bookkeeper.writer.write([b"data"], {"application": b"other"}, Replication(1, 1, 1))
     with pytest.raises(ConflictError, match="holds no bucket"):
         bookkeeper.storage.delete_bucket_snapshot(ledger_id)
     assert bookkeeper.metadata(ledger_id).state is LedgerState.CLOSED
 
 
-def test_too_few_bookies_keep_nothing(bookkeeper: BookKeeperStorage) -> None:
+def test_too_few_bookies_keep_nothing(bookkeeper: BookieStorage) -> None:
     storage = bookkeeper.with_replication(Replication(9, 2, 2))
     with pytest.raises(TemporaryError, match="wants 9 bookies"):
         storage.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, KEY, TOPIC, CURSOR)
 
 
-def test_a_bucket_whose_writer_died_is_not_read_yet(bookkeeper: BookKeeperStorage) -> None:
+def test_a_bucket_whose_writer_died_is_not_read_yet(bookkeeper: BookieStorage) -> None:
     bucket_id = create(bookkeeper)
     metadata = bookkeeper.metadata(bucket_id)
     path = paths.ledger_path(bucket_id)
@@ -183,7 +183,7 @@ def test_a_bucket_whose_writer_died_is_not_read_yet(bookkeeper: BookKeeperStorag
 
 
 def test_a_bookie_that_died_leaves_nothing_half_written(
-    real: BookKeeperStorage, cluster: ClusterUnderTest, request: pytest.FixtureRequest
+    real: BookieStorage, cluster: ClusterUnderTest, request: pytest.FixtureRequest
 ) -> None:
     before = create(real)
     cluster.kill("bookie-1")

@@ -3,33 +3,27 @@
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
-from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
-from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.build import BuildPlan, IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.build import BuildPlan
 from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredTopic
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.delays import SHARED, DelayedTopic, await_rest, now_ms
+from tests.cluster.index_building import IndexBuilding
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import Sidecars
 from tests.cluster.topics import unique
-from tests.contract.snapshot_storages import BookKeeperStorage, real_bookkeeper
 
 SMALL_BUCKETS = {
     **BUCKETS,
@@ -46,24 +40,9 @@ FAR_MS = 3_600_000
 class Stage:
     def __init__(self, cluster: ClusterUnderTest, stack: ExitStack) -> None:
         self.cluster = cluster
-        self.bookkeeper: BookKeeperStorage = real_bookkeeper(cluster, stack)
-        store = self.bookkeeper.store
-        rest = AdminRest(cluster.addresses.web_service_urls, store=store)
-        trackers = RestBrokerTrackers(rest, store)
-        entries = BookieBucketEntries(self.bookkeeper.entries)
-        stack.callback(entries.close)
-        cursors = BookieStoredCursors(store, self.bookkeeper.entries, DEFAULT_LEDGERS_ROOT)
-        self.stored = StoredIndexes(store, entries, cursors, DEFAULT_LEDGERS_ROOT)
-        self.storage = self.bookkeeper.with_replication(trackers.replication())
-        self.builder = IndexBuilder(
-            store,
-            self.stored,
-            BookieDelayTimes(self.bookkeeper.entries),
-            trackers,
-            self.storage,
-            BucketPointers(store, BrokerLiveOwners(rest, store), SystemClock(), DEFAULT_LEDGERS_ROOT),
-            DEFAULT_LEDGERS_ROOT,
-        )
+        building = IndexBuilding(cluster, stack)
+        self.bookkeeper, self.stored = building.bookkeeper, building.stored
+        self.storage, self.builder = building.storage, building.builder
 
     def topic(self, stack: ExitStack) -> DelayedTopic:
         topic = DelayedTopic(self.cluster.addresses, parse_topic_name(f"build-{unique()}"))
@@ -191,6 +170,25 @@ def test_a_loaded_topic_and_an_old_plan_are_refused(stage: Stage, topic: Delayed
     with pytest.raises(ConflictError, match="approved"):
         stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
     assert stage.index(topic.topic).buckets == ()
+
+
+def test_the_service_builds_over_rest(stage: Stage, topic: DelayedTopic, tmp_path: Path) -> None:
+    topic.subscribe(SUBSCRIPTION, SHARED)
+    topic.send(45, now_ms() + FAR_MS)
+    topic.unload()
+    sidecars = Sidecars(stage.cluster.addresses, tmp_path)
+    try:
+        sidecar = sidecars.start_with_defaults()
+        path = f"{topic.path}/delayedIndex/build"
+        planned = sidecar.request("POST", path, None).json()
+        assert not planned["executed"]
+        built = sidecar.request("POST", path, None, plan=planned["plan"]).json()
+    finally:
+        sidecars.close()
+    [subscription] = built["subscriptions"]
+    assert (built["executed"], subscription["outcome"]) == (True, PointerOutcome.DONE.value)
+    assert sum(bucket["indexes"] for bucket in subscription["buckets"]) == 45
+    assert stage.indexed(topic.topic) == positions(topic)
 
 
 def test_brokers_without_the_bucket_tracker_are_refused(cluster: ClusterUnderTest) -> None:

@@ -16,10 +16,14 @@ from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
 from pulsar_sidecar.ack_state.workflow import AckStateService
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
@@ -38,15 +42,23 @@ from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSetti
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
-from pulsar_sidecar.api.rooms import ack_state, delayed_index, delayed_index_checks, delayed_index_planning
+from pulsar_sidecar.api.rooms import (
+    ack_state,
+    delayed_index,
+    delayed_index_build,
+    delayed_index_checks,
+    delayed_index_planning,
+)
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.build import IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
 from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
@@ -353,6 +365,28 @@ def _stored_indexes(cluster: ClusterAccess, entries: BookieBucketEntries) -> Sto
     return StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, root), root)
 
 
+def open_index_building(cluster: ClusterAccess) -> Room:
+    """Building delayed indexes, which writes ledgers to bookies and changes cursors of unloaded topics."""
+    store, rest, root = cluster.store, cluster.rest, cluster.settings.ledgers_root_path
+    bookies = BookieConnections(store, root)
+    close_at_the_end(cluster.stack, bookies.close)
+    buckets = BookieBucketEntries(cluster.entries)
+    close_at_the_end(cluster.stack, buckets.close)
+    trackers = RestBrokerTrackers(rest, store)
+    writer = LedgerWriter(store, ZooKeeperLedgerIds(store, root).next, bookies, root)
+    return Room(
+        IndexBuilder(
+            store,
+            _stored_indexes(cluster, buckets),
+            BookieDelayTimes(cluster.entries),
+            trackers,
+            BookieBucketSnapshots(store, cluster.entries, writer, trackers.replication, root),
+            BucketPointers(store, BrokerLiveOwners(rest, store), cluster.clock, root),
+            root,
+        )
+    )
+
+
 def open_index_checks(cluster: ClusterAccess) -> Room:
     """Checking and repairing delayed indexes (PIP-195); what is to be deleted goes to the deletion service."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
@@ -401,5 +435,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (delayed_index.router, open_delayed_index),
     (delayed_index_planning.router, open_index_planning),
     (delayed_index_checks.router, open_index_checks),
+    (delayed_index_build.router, open_index_building),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

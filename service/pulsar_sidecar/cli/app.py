@@ -16,6 +16,7 @@ from pulsar_sidecar.cli.groups import (
     audit,
     audit_sources,
     delayed_index,
+    delayed_index_build,  # noqa: F401  it adds its command to those of delayed-index
     delayed_index_checks,  # noqa: F401  it adds its commands to those of delayed-index
     delayed_index_planning,  # noqa: F401  it adds its commands to those of delayed_index
     delayed_messages,

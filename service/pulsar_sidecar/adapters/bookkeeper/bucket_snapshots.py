@@ -30,7 +30,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 T = TypeVar("T")
 
 
-class BookKeeperBucketSnapshots:
+class BookieBucketSnapshots:
     """`delayed_delivery.index.ports.BucketSnapshotStorage` on the cluster's bookies; safe for use by several threads.
 
     ``replication`` is asked for each new bucket: the brokers' ``managedLedgerDefault*`` settings.

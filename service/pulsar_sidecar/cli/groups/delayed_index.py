@@ -20,7 +20,7 @@ _TRACKERS = {
     "unknown": "unknown",
 }
 
-app = new_group("delayed-index", "Show, check and repair the delayed indexes that brokers keep in buckets (PIP-195).")
+app = new_group("delayed-index", "Show, check, repair and build the delayed indexes that brokers keep in buckets.")
 
 
 @app.command("show", epilog=EXIT_CODES)

@@ -303,14 +303,14 @@ class IndexRepair:
             for segment in segments
             for position, at_ms in zip(segment.positions(), segment.deliver_at_ms.tolist(), strict=True)
         }
-        return all(position.ledger_id in key for position in due_ms) and self._all_as_messages_say(index.topic, due_ms)
+        return all(position.ledger_id in key for position in due_ms) and self._agree_with_messages(index.topic, due_ms)
 
     def _snapshot(self, orphan: OrphanedBucket) -> SnapshotMetadata | None:
         position = Position(orphan.ledger_id, METADATA_ENTRY)
         payload = self._ports.check.buckets.read({orphan.ledger_id: orphan.metadata}, [position])[position]
         return decode_metadata(payload) if isinstance(payload, bytes) else None
 
-    def _all_as_messages_say(self, topic: TopicName, due_ms: Mapping[Position, int]) -> bool:
+    def _agree_with_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> bool:
         positions = list(due_ms)
         for start in range(0, len(positions), _MESSAGES_AT_ONCE):
             some = positions[start : start + _MESSAGES_AT_ONCE]

@@ -1,194 +1,27 @@
 """Built buckets hold exactly what a broker would delay, are attached only as planned, and leave nothing behind."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.build import BuildPlan, BuiltSubscription, IndexBuilder
-from pulsar_sidecar.delayed_delivery.index.settings import (
-    BUCKET_TRACKER_FACTORY,
-    IN_MEMORY_TRACKER_FACTORY,
-    BrokerTracker,
-    TrackerSettings,
-)
-from pulsar_sidecar.delayed_delivery.index.snapshot import (
-    DelayedIndexes,
-    SnapshotMetadata,
-    decode_metadata,
-    decode_segment,
-    encode_metadata,
-    encode_segment,
-    segment_metadata_of,
-)
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
-from pulsar_sidecar.ledger_ownership.references import cursor_references
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId, Position
-from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
-from pulsar_sidecar.model.names import encode_cursor
-from pyroaring import BitMap
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
 
-from tests.fakes.bookkeeper import bucket_custom_metadata, ledger_metadata_bytes
-from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import (
-    TOPIC,
-    FakeBucketEntries,
-    FakeCursorPositions,
-    IndexedTopic,
-    Rows,
-    stored_indexes,
-)
-from tests.fakes.metadata import FakeMetadataStore
-
-SUBSCRIPTION = "a b/c"
-PATH = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
-FIRST_BUCKET = 1_000
-DUE = 1_800_000_000_000
-
-
-class FakeSnapshots:
-    """`BucketSnapshotStorage` in the fakes of the metadata store and the bookies."""
-
-    def __init__(self, store: FakeMetadataStore, entries: FakeBucketEntries) -> None:
-        self.store, self.entries = store, entries
-        self.created: list[LedgerId] = []
-        self.fail_after: int | None = None
-        self.damage: Rows | None = None
-
-    def start(self) -> None: ...
-
-    def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
-    ) -> LedgerId:
-        if self.fail_after is not None and len(self.created) >= self.fail_after:
-            raise TemporaryError("too few bookies")
-        bucket_id = LedgerId(FIRST_BUCKET + len(self.created))
-        self.created.append(bucket_id)
-        written = segments if self.damage is None else [DelayedIndexes.of(self.damage), *segments[1:]]
-        self.entries.put(bucket_id, encode_metadata(metadata), *map(encode_segment, written))
-        custom = bucket_custom_metadata(topic_name, cursor_name, str(bucket_key))
-        self.store.put(ledger_path(bucket_id), ledger_metadata_bytes(custom_metadata=custom))
-        return bucket_id
-
-    def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
-        return decode_metadata(self.entries.payloads[bucket_id, 0])
-
-    def get_bucket_snapshot_segment(
-        self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
-    ) -> Sequence[DelayedIndexes]:
-        wanted = range(first_segment_entry_id, last_segment_entry_id + 1)
-        return [decode_segment(self.entries.payloads[bucket_id, number]) for number in wanted]
-
-    def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
-        return sum(len(payload) for (ledger, _), payload in self.entries.payloads.items() if ledger == bucket_id)
-
-    def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
-        if self.store.peek(ledger_path(bucket_id)) is not None:
-            self.store.remove(ledger_path(bucket_id))
-
-    def close(self) -> None: ...
-
-
-class Stage:
-    """A topic of some ledgers, with the due times of its entries; 0 for an entry that brokers do not delay."""
-
-    def __init__(
-        self,
-        ledgers: dict[int, list[int]],
-        settings: TrackerSettings,
-        mark_delete: tuple[int, int] = (0, -1),
-        acknowledged: Sequence[tuple[int, int, int]] = (),
-    ) -> None:
-        self.times = {(ledger, entry): due for ledger, dues in ledgers.items() for entry, due in enumerate(dues)}
-        self.store = FakeMetadataStore()
-        self.bookies = FakeBucketEntries()
-        self.topic = IndexedTopic(self.store, self.bookies)
-        self.topic.ledgers(*ledgers)
-        for ledger, dues in ledgers.items():
-            self.store.put(ledger_path(LedgerId(ledger)), ledger_metadata_bytes(last_entry_id=len(dues) - 1))
-        self.mark_delete, self.acknowledged = mark_delete, acknowledged
-        self.topic.cursor(SUBSCRIPTION, mark_delete)
-        cursors = FakeCursorPositions()
-        cursors.ranges[Position(*mark_delete)] = list(acknowledged)  # type: ignore[arg-type]
-        self.snapshots = FakeSnapshots(self.store, self.bookies)
-        self.loaded: str | None = None
-        self.factory = BUCKET_TRACKER_FACTORY
-        self.settings = settings
-        self.unreadable = False
-        self.stored = stored_indexes(self.store, self.bookies, cursors)
-        self.builder = IndexBuilder(
-            self.store,
-            self.stored,
-            self,
-            self,
-            self.snapshots,
-            BucketPointers(self.store, self, FakeClock(), DEFAULT_LEDGERS_ROOT),
-            DEFAULT_LEDGERS_ROOT,
-        )
-
-    # The ports that the builder asks:
-
-    def delayed(self, ledger_id: LedgerId, metadata: LedgerMetadata, entries: BitMap) -> DelayedIndexes:
-        if self.unreadable:
-            raise TemporaryError("no bookie has it")
-        due = ((self.times[ledger_id, entry], ledger_id, entry) for entry in entries)
-        return DelayedIndexes.of(row for row in due if row[0])
-
-    def trackers(self) -> dict[str, BrokerTracker]:
-        return {"broker-1": BrokerTracker(BUCKET_TRACKER_FACTORY, self.settings), "broker-2": self._second()}
-
-    def loaded_by(self, topic: object) -> str | None:
-        return self.loaded
-
-    # What a test asks and does:
-
-    def plan(self) -> BuildPlan:
-        return self.builder.plan(TOPIC, SUBSCRIPTION)
-
-    def build(self, plan_hash: str | None = None) -> Sequence[BuiltSubscription]:
-        return self.builder.execute(TOPIC, SUBSCRIPTION, plan_hash or self.plan().hash)
-
-    def named(self) -> dict[str, LedgerId]:
-        node = self.store.peek(PATH)
-        assert node is not None
-        return dict(cursor_references(node.data).buckets)
-
-    def bucket_ledgers(self) -> list[LedgerId]:
-        return [each for each in self.snapshots.created if self.store.peek(ledger_path(each)) is not None]
-
-    def indexed(self) -> dict[tuple[int, int], int]:
-        found: dict[tuple[int, int], int] = {}
-        for bucket_id in self.named().values():
-            metadata = self.snapshots.get_bucket_snapshot_metadata(bucket_id)
-            segments = self.snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(metadata))
-            assert metadata == tuple(map(segment_metadata_of, segments))
-            rows = [row for one in segments for row in zip(one.positions(), one.deliver_at_ms.tolist(), strict=True)]
-            assert not found.keys() & dict(rows).keys()
-            found.update(rows)
-        return found
-
-    def _second(self) -> BrokerTracker:
-        return BrokerTracker(self.factory, self.settings)
-
-
-def small(**settings: int) -> TrackerSettings:
-    return TrackerSettings(min_index_count=3, max_indexes_per_segment=2, time_step_ms=100, **settings)  # type: ignore[arg-type]
-
+from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.delayed_index import TOPIC
+from tests.fakes.index_building import DUE, FIRST_BUCKET, PATH, SUBSCRIPTION, IndexToBuild, small_buckets
 
 THREE = {3: [DUE + 5, DUE, 0, DUE + 500], 5: [0, 0], 8: [DUE + 7], 9: [DUE + 8, DUE + 9, DUE + 10]}
 
 
 def test_buckets_are_sealed_as_a_tracker_seals_them() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     [built] = stage.build()
     assert built.outcome is PointerOutcome.DONE
     assert stage.named() == {
@@ -201,7 +34,7 @@ def test_buckets_are_sealed_as_a_tracker_seals_them() -> None:
 
 
 def test_what_is_acknowledged_or_covered_gets_no_bit() -> None:
-    stage = Stage(THREE, small(), mark_delete=(3, 0), acknowledged=[(9, 1, 1)])
+    stage = IndexToBuild(THREE, small_buckets(), mark_delete=(3, 0), acknowledged=[(9, 1, 1)])
     stage.topic.seal(SUBSCRIPTION, 700, 7, 8, [(DUE + 7, 8, 0)])
     stage.topic.cursor(SUBSCRIPTION, stage.mark_delete)
     [build] = stage.plan().subscriptions
@@ -212,22 +45,22 @@ def test_what_is_acknowledged_or_covered_gets_no_bit() -> None:
 
 
 def test_a_backlog_without_delayed_messages_builds_nothing() -> None:
-    stage = Stage({3: [0, 0]}, small())
+    stage = IndexToBuild({3: [0, 0]}, small_buckets())
     assert [build.buckets for build in stage.plan().subscriptions] == [()]
     assert stage.build() == []
     assert stage.snapshots.created == []
 
 
 @st.composite
-def stages(draw: st.DrawFn) -> Stage:
+def stages(draw: st.DrawFn) -> IndexToBuild:
     ids = sorted(draw(st.sets(st.integers(1, 30), min_size=1, max_size=8)))
     due = st.one_of(st.just(0), st.integers(DUE, DUE + 400))
     ledgers = {each: draw(st.lists(due, min_size=1, max_size=6)) for each in ids}
     marked = draw(st.sampled_from(ids))
     ranges = draw(st.lists(st.tuples(st.sampled_from(ids), st.integers(0, 5), st.integers(0, 2)), max_size=4))
-    stage = Stage(
+    stage = IndexToBuild(
         ledgers,
-        small(),
+        small_buckets(),
         (marked, draw(st.integers(-1, len(ledgers[marked]) - 1))),
         [(ledger, first, first + more) for ledger, first, more in ranges],
     )
@@ -239,7 +72,7 @@ def stages(draw: st.DrawFn) -> Stage:
 
 
 @given(stages())
-def test_every_bit_is_an_entrys_own_due_time_and_no_waiting_one_is_forgotten(stage: Stage) -> None:
+def test_every_bit_is_an_entrys_own_due_time_and_no_waiting_one_is_forgotten(stage: IndexToBuild) -> None:
     there = [BucketKey.parse(name) for name in stage.named()]
     before = stage.indexed()
     stage.build()
@@ -262,7 +95,7 @@ def test_every_bit_is_an_entrys_own_due_time_and_no_waiting_one_is_forgotten(sta
 # --- refusals: nothing is written -----------------------------------------------------------------------------------
 
 
-def refused(stage: Stage, error: type[Exception], match: str, plan_hash: str | None = None) -> None:
+def refused(stage: IndexToBuild, error: type[Exception], match: str, plan_hash: str | None = None) -> None:
     named = stage.named()
     with pytest.raises(error, match=match):
         stage.build(plan_hash)
@@ -271,41 +104,41 @@ def refused(stage: Stage, error: type[Exception], match: str, plan_hash: str | N
 
 
 def test_a_loaded_topic_is_refused() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.loaded = "broker-1"
     refused(stage, ConflictError, "broker-1 has .* loaded")
 
 
 def test_one_broker_without_the_bucket_tracker_is_enough_to_refuse() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.factory = IN_MEMORY_TRACKER_FACTORY
     refused(stage, ConflictError, "broker-2 runs .*InMemory.*set delayedDeliveryTrackerFactoryClassName")
 
 
 def test_settings_that_stop_dispatch_are_refused() -> None:
-    refused(Stage(THREE, small(max_num_buckets=3)), ConflictError, "delayedDeliveryMaxNumBuckets=3")
+    refused(IndexToBuild(THREE, small_buckets(max_num_buckets=3)), ConflictError, "delayedDeliveryMaxNumBuckets=3")
 
 
 def test_a_ledger_that_is_not_closed_is_refused() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.store.put(ledger_path(LedgerId(9)), ledger_metadata_bytes(LedgerState.OPEN))
     refused(stage, ConflictError, "ledger 9 .*not closed.*topics unload")
 
 
 def test_a_ledger_that_is_gone_is_refused() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.store.remove(ledger_path(LedgerId(8)))
     refused(stage, ConflictError, "ledger 8, which is gone")
 
 
 def test_entries_that_cannot_be_read_are_refused() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.unreadable = True
     refused(stage, TemporaryError, "no bookie has it")
 
 
 def test_another_plan_than_the_approved_one_is_refused() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     approved = stage.plan().hash
     assert stage.plan().hash == approved
     stage.topic.cursor(SUBSCRIPTION, stage.mark_delete)
@@ -313,7 +146,7 @@ def test_another_plan_than_the_approved_one_is_refused() -> None:
 
 
 def test_a_subscription_or_topic_that_is_not_there() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     with pytest.raises(NotFoundError):
         stage.builder.plan(TOPIC, "another")
     with pytest.raises(NotFoundError):
@@ -324,20 +157,20 @@ def test_a_subscription_or_topic_that_is_not_there() -> None:
 
 
 def test_bookies_that_fail_at_the_second_bucket_leave_nothing() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.fail_after = 1
     refused(stage, TemporaryError, "too few bookies")
     assert len(stage.snapshots.created) == 1
 
 
 def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.damage = [(DUE + 1, 3, 1), (DUE + 5, 3, 0)]
     refused(stage, TemporaryError, "read otherwise")
 
 
 def test_a_cursor_that_changes_meanwhile_keeps_no_bucket() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     node = stage.store.peek(PATH)
     assert node is not None
     stage.store.before("write", lambda: stage.store.put(PATH, node.data), path=PATH)
@@ -345,7 +178,7 @@ def test_a_cursor_that_changes_meanwhile_keeps_no_bucket() -> None:
 
 
 def test_a_broker_that_overwrites_the_cursor_is_told_and_keeps_no_bucket() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     node = stage.store.peek(PATH)
     assert node is not None
     approved = stage.plan().hash
@@ -358,19 +191,15 @@ def test_a_broker_that_overwrites_the_cursor_is_told_and_keeps_no_bucket() -> No
 
 
 def test_a_lost_answer_names_what_may_be_left() -> None:
-    stage = Stage(THREE, small())
+    stage = IndexToBuild(THREE, small_buckets())
     stage.store.lose_answer_next("write", applied=False)
     with pytest.raises(OutcomeUnknownError, match=rf"new ledgers: {FIRST_BUCKET}, {FIRST_BUCKET + 1}"):
         stage.build()
 
 
 def test_a_topic_loaded_just_afterwards_is_told() -> None:
-    stage = Stage(THREE, small())
-
-    def load() -> None:
-        stage.loaded = "broker-1"
-
-    stage.store.before("write", load, path=PATH)
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.load_at_the_change()
     [built] = stage.build()
     assert built.outcome is PointerOutcome.LOADED_MEANWHILE
     assert len(stage.named()) == 2

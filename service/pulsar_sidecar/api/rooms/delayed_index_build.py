@@ -1,0 +1,141 @@
+"""Building the delayed index of unloaded topics (PIP-195): what would be written, and writing what was approved."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+
+from pulsar_sidecar.api.paths import TOPIC_PATHS
+from pulsar_sidecar.api.schemas import Answer, Reason, Text
+from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.build import (
+    BuiltSubscription,
+    IndexBuilder,
+    PlannedBucket,
+    SubscriptionBuild,
+)
+from pulsar_sidecar.model.names import TopicName
+
+
+class BuildParameters(Parameters):
+    """Parameters of ``delayedIndex/build``."""
+
+    subscription: str | None = None
+    """Only this one; all durable ones without it."""
+    plan: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """The hash of the plan that was approved: it is carried out. Without it nothing is changed."""
+
+
+class BuiltBucketAnswer(Answer):
+    """One new bucket; times in milliseconds since the epoch."""
+
+    start_ledger_id: int
+    """The first ledger that it covers."""
+    end_ledger_id: int
+    """The last ledger that it covers."""
+    segments: int
+    """Its segments."""
+    indexes: int
+    """Messages that it holds."""
+    first_due_ms: int
+    """The earliest due time."""
+    last_due_ms: int
+    """The latest due time."""
+    ledger_id: int | None
+    """The ledger that it was written to; null if it was only planned."""
+
+
+class LeftOutAnswer(Answer):
+    """A ledger whose messages get no index; brokers read them as before."""
+
+    ledger_id: int
+    """The ledger."""
+    reason: str
+    """Why."""
+
+
+class BuiltSubscriptionAnswer(Answer):
+    """What one subscription gets."""
+
+    topic: Text
+    """The topic, or the partition."""
+    subscription: str
+    """The subscription."""
+    outcome: PointerOutcome | None
+    """What was seen after the cursor was changed; null if nothing was changed."""
+    buckets: list[BuiltBucketAnswer]
+    """The new ones, in order."""
+    covered_ledger_ids: list[int]
+    """Ledgers with unacknowledged messages that other buckets cover already."""
+    left_out: list[LeftOutAnswer]
+    """Ledgers that are not in BookKeeper."""
+
+
+class BuildAnswer(Answer):
+    """A plan, or what became of it."""
+
+    plan: str
+    """Its hash, which is what is approved."""
+    executed: bool
+    """Whether it was carried out."""
+    subscriptions: list[BuiltSubscriptionAnswer]
+    """Each subscription of the topic, or of each partition; once carried out those that got a bucket."""
+
+
+def router(builder: IndexBuilder) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    for path, topic_of, version in TOPIC_PATHS:
+
+        @routes.post(f"{path}/delayedIndex/build", name=f"{version}build_delayed_index")
+        def build_delayed_index(
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[BuildParameters, Query()]
+        ) -> BuildAnswer:
+            """Write the buckets of an unloaded topic's backlog, so that its next load reads them and not the backlog.
+
+            Without ``plan`` only what would be written. 409: a broker has the topic loaded, the brokers do not run the
+            bucket tracker, or the plan is another one by now.
+            """
+            if parameters.plan is None:
+                plan = builder.plan(topic, parameters.subscription)
+                return _answer(plan.hash, [_planned(build) for build in plan.subscriptions], executed=False)
+            built = builder.execute(topic, parameters.subscription, parameters.plan)
+            return _answer(parameters.plan, [_built(one) for one in built], executed=True)
+
+    return routes
+
+
+def _answer(plan: str, subscriptions: list[BuiltSubscriptionAnswer], *, executed: bool) -> BuildAnswer:
+    return BuildAnswer(plan=plan, executed=executed, subscriptions=subscriptions)
+
+
+def _built(built: BuiltSubscription) -> BuiltSubscriptionAnswer:
+    return _planned(built.build, built.ledgers, built.outcome)
+
+
+def _planned(
+    build: SubscriptionBuild, ledgers: tuple[int, ...] = (), outcome: PointerOutcome | None = None
+) -> BuiltSubscriptionAnswer:
+    written = ledgers or (None,) * len(build.buckets)
+    return BuiltSubscriptionAnswer(
+        topic=str(build.index.topic),
+        subscription=build.index.subscription,
+        outcome=outcome,
+        buckets=[_bucket(bucket, at) for bucket, at in zip(build.buckets, written, strict=True)],
+        covered_ledger_ids=list(build.covered),
+        left_out=[LeftOutAnswer(ledger_id=id_, reason=why) for id_, why in build.left_out.items()],
+    )
+
+
+def _bucket(bucket: PlannedBucket, ledger_id: int | None) -> BuiltBucketAnswer:
+    metadata = bucket.sealed.metadata
+    return BuiltBucketAnswer(
+        start_ledger_id=bucket.key.start,
+        end_ledger_id=bucket.key.end,
+        segments=len(metadata),
+        indexes=bucket.count,
+        first_due_ms=min(segment.min_schedule_timestamp for segment in metadata),
+        last_due_ms=max(segment.max_schedule_timestamp for segment in metadata),
+        ledger_id=ledger_id,
+    )

@@ -1,0 +1,94 @@
+"""``delayed-index build``, as a person runs it: look at the plan, approve its hash, and see what became of it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.api.rooms import delayed_index_build
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
+
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.index_building import FIRST_BUCKET, SUBSCRIPTION, IndexToBuild, small_buckets
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+TOPIC = "persistent://public/default/orders"
+MINUTE = 60_000
+BUILD = ("delayed-index", "build", TOPIC)
+
+
+@pytest.fixture
+def index() -> IndexToBuild:
+    return IndexToBuild({3: [3 * MINUTE, MINUTE, 0, 2 * MINUTE], 5: [0], 8: [9 * MINUTE]}, small_buckets())
+
+
+@pytest.fixture
+def server(index: IndexToBuild) -> Iterator[Served]:
+    with served(FakeDeletionService(), routers=[delayed_index_build.router(index.builder)]) as server:
+        yield server
+
+
+@pytest.fixture
+def shell(terminal: Terminal, server: Served) -> Terminal:
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal
+
+
+def test_the_plan_changes_nothing_and_says_how_to_go_on(shell: Terminal, index: IndexToBuild) -> None:
+    ran = shell.run(*BUILD)
+    assert ran.code == 0, ran.err
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [
+        [TOPIC, "a", "b/c", "3-3", "3", "3", "1970-01-01T00:01:00Z", "1970-01-01T00:03:00Z", "-", "planned"],
+        [TOPIC, "a", "b/c", "8-8", "1", "1", "1970-01-01T00:09:00Z", "1970-01-01T00:09:00Z", "-", "planned"],
+    ]
+    assert f"delayed-index build {TOPIC} --execute --plan {index.plan().hash}" in ran.err
+    assert index.named() == {}
+
+
+def test_the_approved_plan_is_carried_out(shell: Terminal, index: IndexToBuild) -> None:
+    ran = shell.run(*BUILD, "-s", SUBSCRIPTION, "--execute", "--plan", index.plan().hash, "--output", "json")
+    assert ran.code == 0, ran.err
+    document = json.loads(ran.out)
+    assert document["executed"]
+    [subscription] = document["subscriptions"]
+    assert (subscription["outcome"], subscription["subscription"]) == ("done", SUBSCRIPTION)
+    assert [each["ledgerId"] for each in subscription["buckets"]] == [FIRST_BUCKET, FIRST_BUCKET + 1]
+    assert list(index.named().values()) == [FIRST_BUCKET, FIRST_BUCKET + 1]
+    again = shell.run(*BUILD)
+    assert (again.code, again.out.strip()) == (0, "")
+    assert "there is nothing to build" in again.err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--execute",), "go together"),
+        (("--plan", "0" * 64), "go together"),
+        (("--execute", "--plan", "0" * 64), "look at the new plan"),
+        (("--execute", "--plan", "abc"), "plan"),
+        (("-s", "nobody"), "no subscription nobody"),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    shell: Terminal, index: IndexToBuild, options: tuple[str, ...], expected: str
+) -> None:
+    ran = shell.run(*BUILD, *options)
+    assert ran.code != 0
+    assert expected in ran.err
+    assert index.named() == {}
+
+
+def test_a_loaded_topic_and_other_trackers_are_refused(shell: Terminal, index: IndexToBuild) -> None:
+    index.loaded = "broker-1"
+    assert "stop its producers and consumers" in shell.run(*BUILD).err.replace("\n", " ")
+    index.loaded, index.factory = None, IN_MEMORY_TRACKER_FACTORY
+    assert "delayedDeliveryTrackerFactoryClassName" in shell.run(*BUILD).err
+
+
+def test_a_topic_loaded_at_the_same_moment_is_told(shell: Terminal, index: IndexToBuild) -> None:
+    approved = index.plan().hash
+    index.load_at_the_change()
+    ran = shell.run(*BUILD, "--execute", "--plan", approved)
+    assert ran.code == 0, ran.err
+    assert "loaded-meanwhile" in ran.out
+    assert "unload" in ran.err
