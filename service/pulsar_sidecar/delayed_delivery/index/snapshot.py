@@ -107,14 +107,14 @@ def bitmaps_of(ledgers: Longs, entries: Longs) -> dict[LedgerId, BitMap]:
     else:
         by_ledger = np.argsort(ledgers, kind="stable")
         ledgers, entries = ledgers[by_ledger], entries[by_ledger]
-    starts = np.concatenate(([0], np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1))
-    groups = np.split(entries, starts[1:])
-    return {LedgerId(int(ledgers[start])): bitmap_of(group) for start, group in zip(starts, groups, strict=True)}
+    starts = [0, *(np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist()]
+    bounds = zip(starts, [*starts[1:], len(ledgers)], strict=True)
+    return {LedgerId(int(ledgers[start])): bitmap_of(entries[start:end]) for start, end in bounds}
 
 
 def bitmap_of(entries: Longs) -> BitMap:
     """The set of these entries."""
-    if len(entries) and entries[-1] - entries[0] == len(entries) - 1 and bool((entries[1:] > entries[:-1]).all()):
+    if len(entries) > 1 and entries[-1] - entries[0] == len(entries) - 1 and bool((entries[1:] > entries[:-1]).all()):
         return BitMap(range(int(entries[0]), int(entries[-1]) + 1))
     # pyroaring takes this kind of array as it is and walks through every other one number by number.
     return BitMap(array("I", entries.astype(np.uint32).tobytes()))

@@ -16,14 +16,16 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 _KEY_BITS: Final = 64
-_FEW_ENTRIES: Final = 32
+_FEW_ENTRIES: Final = 4
 _LEDGERS_LISTED: Final = 1 << 16
 """Over so many ledger ids a list of which there are is made faster than ids are sorted."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PackedIndexes:
     """Delayed messages in any order, usually 9 bytes each: 4 of time, 1 of ledger, 4 of entry.
+
+    Nothing changes one; it is not frozen since a slice is made for each run at each pop.
 
     Attributes:
         first_ms: what ``offsets`` are counted from, milliseconds since the epoch.
