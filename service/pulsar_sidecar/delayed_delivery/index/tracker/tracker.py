@@ -32,7 +32,7 @@ from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes,
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 Flags = npt.NDArray[np.bool_]
@@ -128,7 +128,7 @@ class BucketDelayedDeliveryTracker:
             InvalidInputError: a negative id, or an entry beyond 32 bits; nothing was changed.
             TrackerFailedError: as a broker, with what was changed before left changed.
         """
-        _check_positions(ledger_id, entry_id, entry_id)
+        check_positions(ledger_id, entry_id, entry_id)
         if self.contains_message(ledger_id, entry_id):
             return True
         if deliver_at_ms < 0 or deliver_at_ms <= self._cutoff_ms():
@@ -154,7 +154,7 @@ class BucketDelayedDeliveryTracker:
         if not len(indexes):
             return np.empty(0, np.bool_)
         ledgers, entries = indexes.ledgers, indexes.entries
-        _check_positions(int(ledgers.min()), int(entries.min()), int(entries.max()))
+        check_positions(int(ledgers.min()), int(entries.min()), int(entries.max()))
         answers = np.empty(len(indexes), np.bool_)
         starts = np.concatenate(([0], np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1)).tolist()
         for start, end in zip(starts, [*starts[1:], len(indexes)], strict=True):
@@ -282,14 +282,11 @@ class BucketDelayedDeliveryTracker:
                 for segment in self.access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
             ]
             key = BucketKey(old[0].key.start, old[-1].key.end)
-            merged = sort_indexes(_joined(unloaded))
+            merged = sort_indexes(joined(unloaded))
             if not len(merged):
                 raise TrackerFailedError(f"the buckets of {key} hold no index")
             self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
-            for bucket in old:
-                self.access.delete(bucket)
-                self.buckets.remove(CutRange.closed(bucket.key))
-            return True
+            return self._drop(old)
 
         self.access.attempt(BucketOperation.MERGE, old[0], merge)
 
@@ -301,9 +298,9 @@ class BucketDelayedDeliveryTracker:
 
         def merge() -> bool:
             key = BucketKey(old[0].key.start, old[-1].key.end)
-            left = sort_indexes(_joined([self._left_of(bucket) for bucket in old]))
+            left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
             if not len(left):
-                raise ConflictError(f"the buckets of {key} hold no index that is in their bitmaps")
+                return self._drop(old)
             sealed = seal(left, self.settings)
             bucket = _bucket_of(key, sealed)
             if not self.access.save(bucket, sealed):
@@ -312,14 +309,18 @@ class BucketDelayedDeliveryTracker:
             self.shared.put_back(pack(sealed.segments[0]))
             self.buckets.put(key, bucket)
             self._expect_next(bucket, sealed.segments[0])
-            for each in old:
-                self.access.delete(each)
-            return True
+            return self._drop(old)
 
         self.access.attempt(BucketOperation.MERGE, old[0], merge)
 
+    def _drop(self, buckets: Sequence[ImmutableBucket]) -> bool:
+        for bucket in buckets:
+            self.buckets.remove(CutRange.closed(bucket.key))
+            self.access.delete(bucket)
+        return True
+
     def _left_of(self, bucket: ImmutableBucket) -> DelayedIndexes:
-        indexes = _joined(self.access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
+        indexes = joined(self.access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
         left = np.zeros(len(indexes), np.bool_)
         for ledger_id, entries in bucket.bits.ledgers.items():
             of_ledger = np.flatnonzero(indexes.ledgers == ledger_id)
@@ -350,6 +351,13 @@ class BucketDelayedDeliveryTracker:
         Raises:
             TrackerFailedError: like `get_scheduled_messages`.
         """
+        handed_out = self._take(max_messages)
+        self._hand_out(handed_out)
+        self._next_of_counted()
+        return handed_out
+
+    def _take(self, max_messages: int) -> DelayedIndexes:
+        """Out of the queues, with the segments loaded that are needed for it."""
         cutoff_ms = self._cutoff_ms()
         self.mutable.move_due(cutoff_ms, self.shared)
         taken: list[PackedIndexes] = []
@@ -369,11 +377,7 @@ class BucketDelayedDeliveryTracker:
             taken.append(due.rows(row, row + 1))
             self.shared.pop(1, NEVER)
             left -= 1
-        handed_out = _joined([part.unpacked() for part in taken])
-        self._take_bits(handed_out)
-        self._count -= len(handed_out)
-        self._next_of_counted()
-        return handed_out
+        return joined([part.unpacked() for part in taken])
 
     def _pop_until_last_of_segment(self, most: int, cutoff_ms: int) -> PackedIndexes:
         first_ms = self.shared.first_ms()
@@ -414,15 +418,19 @@ class BucketDelayedDeliveryTracker:
             self.shared.add_many(loaded)
             self._expect_next(bucket, loaded)
         else:
-            self.buckets.remove(CutRange.closed(bucket.key))
-            self.access.delete(bucket)
+            self._finish(bucket)
         return True
 
-    def _take_bits(self, rows: DelayedIndexes) -> None:
+    def _finish(self, bucket: ImmutableBucket) -> None:
+        """Its last index is about to be handed out."""
+        self._drop([bucket])
+
+    def _hand_out(self, rows: DelayedIndexes) -> None:
+        self._count -= len(rows)
         by_ledger = bitmaps_of(rows.ledgers, rows.entries)
         if sum(map(len, by_ledger.values())) < len(rows):
             for position in rows.positions():
-                self._take_bit(position)
+                self._remove_bit(position)
             return
         for ledger_id, entries in by_ledger.items():
             rest = entries - self.mutable.bits.remove_all(ledger_id, entries)
@@ -430,11 +438,11 @@ class BucketDelayedDeliveryTracker:
             if rest and bucket is not None:
                 bucket.remove_all(ledger_id, rest)
 
-    def _take_bit(self, position: Position) -> None:
-        if not self.mutable.bits.remove(*position):
-            bucket = self.buckets.find(position.ledger_id)
-            if bucket is not None:
-                bucket.remove(*position)
+    def _remove_bit(self, position: Position) -> bool:
+        if self.mutable.bits.remove(*position):
+            return True
+        bucket = self.buckets.find(position.ledger_id)
+        return bucket is not None and bucket.remove(*position)
 
     def _next_of_counted(self) -> int | None:
         # A broker that handed out what a lost bucket had left in memory counts less than none.
@@ -541,7 +549,8 @@ def _bucket_of(key: BucketKey, sealed: SealedIndexes) -> ImmutableBucket:
     )
 
 
-def _joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
+def joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
+    """All rows, part after part."""
     if len(parts) == 1:
         return parts[0]
     return DelayedIndexes(
@@ -559,7 +568,8 @@ def _last_position(rows: DelayedIndexes) -> Position:
     return _position(rows, len(rows) - 1)
 
 
-def _check_positions(least_ledger: int, least_entry: int, most_entry: int) -> None:
+def check_positions(least_ledger: int, least_entry: int, most_entry: int) -> None:
+    """Raises `InvalidInputError` for ids that no message has."""
     if least_ledger < 0 or least_entry < 0 or most_entry > _MAX_ENTRY_ID:
         raise InvalidInputError(
             f"ids are not negative, and an entry's has 32 bits; given were ledger {least_ledger} "

@@ -1,0 +1,247 @@
+"""PIP-423: a tracker that can be told not to deliver a message.
+
+A cancellation of a message that is tracked takes its bit, and what has no bit is not handed out. One of a message that
+is not tracked (yet) is a command: it is known two ticks before the message is due, and a seal writes it into the
+segment of that time, so it is loaded before the message can be handed out. Until two ticks after the due time the
+position is remembered as canceled and not tracked again.
+
+Known to a restart is only what a bucket was sealed with, as the PIP has it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, SnapshotMetadata
+from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
+from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
+    DelayedOperations,
+    DelayedOperationType,
+    OperationSnapshots,
+)
+from pulsar_sidecar.delayed_delivery.index.tracker.packed import pack
+from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
+from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
+from pulsar_sidecar.delayed_delivery.index.tracker.tracker import (
+    BucketDelayedDeliveryTracker,
+    Flags,
+    check_positions,
+    joined,
+)
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+
+_TICKS: Final = 2
+"""So many before a message is due its cancellation is known, and so many after it is forgotten."""
+
+
+class CancellableTracker(BucketDelayedDeliveryTracker):
+    """One subscription's, on snapshots that no broker reads; follows the PIPs.
+
+    Attributes:
+        canceled: positions that are not to be tracked (``canceledMessages``).
+    """
+
+    def __init__(self, settings: TrackerSettings, snapshots: OperationSnapshots, clock: Clock) -> None:
+        """Empty; `recover` takes over what the snapshots' pointers name."""
+        self._commands = _Commands(snapshots, _TICKS * settings.tick_time_ms)
+        super().__init__(
+            settings, self._commands, self._commands, clock, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
+        )
+        self.canceled = PositionBits()
+        self._expiries = IndexQueue()
+        self._ticks_ms = _TICKS * settings.tick_time_ms
+
+    def apply_delay_operation(
+        self, ledger_id: int, entry_id: int, deliver_at_ms: int, operation: DelayedOperationType
+    ) -> bool:
+        """``applyDelayOperation``: `add_message` or `cancel_message`."""
+        match operation:
+            case DelayedOperationType.DELAY:
+                return self.add_message(ledger_id, entry_id, deliver_at_ms)
+            case DelayedOperationType.CANCEL:
+                return self.cancel_message(ledger_id, entry_id, deliver_at_ms)
+
+    def cancel_message(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
+        """``doCancelOperation``: never hand it out; False when it is not tracked and due already.
+
+        Args:
+            ledger_id: the message's.
+            entry_id: the message's.
+            deliver_at_ms: when the message is due; a wrong time can make the cancellation come too late.
+        """
+        check_positions(ledger_id, entry_id, entry_id)
+        if self.contains_message(ledger_id, entry_id):
+            self._cancel(Position(LedgerId(ledger_id), EntryId(entry_id)), deliver_at_ms + self._ticks_ms)
+        elif deliver_at_ms <= self._cutoff_ms():
+            return False
+        self._commands.waiting.add(max(self._clock.now_ms(), deliver_at_ms - self._ticks_ms), ledger_id, entry_id)
+        return True
+
+    def add_message(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
+        """Like the other trackers'; True without tracking it when it was canceled."""
+        return self.canceled.contains(ledger_id, entry_id) or super().add_message(ledger_id, entry_id, deliver_at_ms)
+
+    def add_messages(self, indexes: DelayedIndexes) -> Flags:
+        """`add_message` for each in order."""
+        answers = np.array([self.canceled.contains(*position) for position in indexes.positions()], np.bool_)
+        answers[~answers] = super().add_messages(indexes[~answers])
+        return answers
+
+    def pop_scheduled(self, max_messages: int) -> DelayedIndexes:
+        """Like the other trackers', without what was canceled."""
+        self.tick()
+        kept: list[DelayedIndexes] = []
+        left = max_messages
+        while left > 0 and len(taken := self._take(left)):
+            # The segments that were loaded for these may cancel some of them.
+            self._apply_commands()
+            is_tracked = np.array([self.contains_message(*position) for position in taken.positions()], np.bool_)
+            kept.append(taken[is_tracked])
+            self._hand_out(kept[-1])
+            left -= len(kept[-1])
+        return joined(kept)
+
+    def tick(self) -> None:
+        """Make known which cancellations are due, forget the old ones, and what the other trackers do."""
+        super().tick()
+        self._apply_commands()
+        for position in self._expiries.pop(len(self._expiries), self._clock.now_ms()).unpacked().positions():
+            self.canceled.remove(*position)
+        self._commands.delete_late(self._clock.now_ms())
+
+    def recover(self) -> int:
+        super().recover()
+        self._apply_commands()
+        return self.number_of_delayed_messages
+
+    def clear(self) -> None:
+        super().clear()
+        self._commands.delete_late(NEVER)
+
+    def _finish(self, bucket: ImmutableBucket) -> None:
+        # What it has left is in the queue, and without a bit it would be taken for canceled.
+        for ledger_id, entries in bucket.bits.ledgers.items():
+            self.mutable.bits.add_all(ledger_id, entries)
+        super()._finish(bucket)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._commands.waiting.clear()
+        self._expiries.clear()
+        self.canceled = PositionBits()
+
+    def _apply_commands(self) -> None:
+        commands = self._commands.waiting
+        due = commands.pop(len(commands), self._cutoff_ms()).unpacked()
+        for known_ms, position in zip(due.deliver_at_ms.tolist(), due.positions(), strict=True):
+            # The message is due two ticks after its cancellation is known, at the latest.
+            self._cancel(position, known_ms + 2 * self._ticks_ms)
+
+    def _cancel(self, position: Position, until_ms: int) -> None:
+        self._count -= self._remove_bit(position)
+        self.canceled.add(*position)
+        self._expiries.add(until_ms, *position)
+
+
+class _Commands:
+    """What a tracker takes for its storage and its cursor: puts commands into its segments, and takes them out again.
+
+    Attributes:
+        waiting: commands that are in no segment to be loaded later.
+    """
+
+    def __init__(self, snapshots: OperationSnapshots, ticks_ms: int) -> None:
+        self.waiting = IndexQueue()
+        self._snapshots = snapshots
+        self._ticks_ms = ticks_ms
+        self._needed_until_ms: dict[LedgerId, int] = {}
+        self._late: dict[BucketKey, LedgerId] = {}
+
+    def start(self) -> None:
+        """Nothing to get ready."""
+
+    def create_bucket_snapshot(
+        self,
+        metadata: SnapshotMetadata,
+        segments: Sequence[DelayedIndexes],
+        bucket_key: BucketKey,
+        topic_name: str,
+        cursor_name: str,
+    ) -> LedgerId:
+        """Write the waiting commands as well, each into the last segment that begins before it."""
+        commands = self.waiting.rows()
+        firsts = np.array([segment.min_schedule_timestamp for segment in metadata])
+        places = np.maximum(np.searchsorted(firsts, commands.deliver_at_ms, side="right") - 1, 0)
+        by_segment = [commands[places == place] for place in range(len(segments))]
+        bucket_id = self._snapshots.create(
+            bucket_key,
+            tuple(map(self._with_commands, metadata, by_segment)),
+            [DelayedOperations(delays, cancels) for delays, cancels in zip(segments, by_segment, strict=True)],
+        )
+        self._note(bucket_id, commands)
+        # The first segment is in memory already and will not be loaded.
+        self.waiting.clear()
+        self.waiting.put_back(pack(by_segment[0]))
+        return bucket_id
+
+    def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
+        return self._snapshots.metadata(bucket_id)
+
+    def get_bucket_snapshot_segment(
+        self, bucket_id: LedgerId, first_segment_entry_id: int, last_segment_entry_id: int
+    ) -> Sequence[DelayedIndexes]:
+        segments = self._snapshots.segments(bucket_id, first_segment_entry_id, last_segment_entry_id)
+        for segment in segments:
+            self.waiting.add_many(segment.cancels)
+            self._note(bucket_id, segment.cancels)
+        return [segment.delays for segment in segments]
+
+    def get_bucket_snapshot_length(self, bucket_id: LedgerId) -> int:
+        return self._snapshots.length(bucket_id)
+
+    def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
+        """Later, if memory alone would have its commands then."""
+        if bucket_id in self._needed_until_ms:
+            self._late |= {key: each for key, each in self._snapshots.pointers().items() if each == bucket_id}
+        else:
+            self._snapshots.delete(bucket_id)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def get(self) -> Mapping[str, str]:
+        return {str(key): str(bucket_id) for key, bucket_id in self._snapshots.pointers().items()}
+
+    def put(self, name: str, value: str) -> None:
+        self._snapshots.point(BucketKey.parse(name), LedgerId(int(value)))
+
+    def remove(self, name: str) -> None:
+        key = BucketKey.parse(name)
+        if key not in self._late:
+            self._snapshots.unpoint(key)
+
+    def delete_late(self, now_ms: int) -> None:
+        """Delete those that were to be deleted and whose commands nobody needs any more."""
+        for key, bucket_id in tuple(self._late.items()):
+            if self._needed_until_ms.get(bucket_id, 0) < now_ms:
+                self._snapshots.delete(bucket_id)
+                if self._snapshots.pointers().get(key) == bucket_id:
+                    self._snapshots.unpoint(key)
+                del self._late[key]
+
+    def _note(self, bucket_id: LedgerId, commands: DelayedIndexes) -> None:
+        if len(commands):
+            until_ms = int(commands.deliver_at_ms.max()) + self._ticks_ms
+            self._needed_until_ms[bucket_id] = max(self._needed_until_ms.get(bucket_id, 0), until_ms)
+
+    def _with_commands(self, segment: SegmentMetadata, commands: DelayedIndexes) -> SegmentMetadata:
+        """A recovery skips a segment only when its commands' messages are due as well."""
+        if not len(commands):
+            return segment
+        last_ms = int(commands.deliver_at_ms.max()) + self._ticks_ms
+        return replace(segment, max_schedule_timestamp=max(segment.max_schedule_timestamp, last_ms))
