@@ -123,6 +123,11 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         super().clear()
         self._commands.delete_late(NEVER)
 
+    def _rows_to_seal(self) -> DelayedIndexes:
+        # A snapshot's bits are those of its rows, so a canceled one would be tracked again.
+        rows = super()._rows_to_seal()
+        return rows[np.array([self.mutable.bits.contains(*position) for position in rows.positions()], np.bool_)]
+
     def _finish(self, bucket: ImmutableBucket) -> None:
         # What it has left is in the queue, and without a bit it would be taken for canceled.
         for ledger_id, entries in bucket.bits.ledgers.items():

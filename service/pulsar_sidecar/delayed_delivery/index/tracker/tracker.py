@@ -235,10 +235,15 @@ class BucketDelayedDeliveryTracker:
         most = self.settings.max_num_buckets
         if self.behaviour is Behaviour.AS_PIP and 0 < most <= len(self.buckets):
             self._merge_as_pip()
-        self._create(self.mutable.take_all(), self.mutable.key)
+        indexes = self._rows_to_seal()
+        if len(indexes):
+            self._create(indexes, self.mutable.key)
         self.mutable.reset_range()
         if self.behaviour is Behaviour.AS_BROKER and 0 < most < len(self.buckets):
             self._merge_as_broker()
+
+    def _rows_to_seal(self) -> DelayedIndexes:
+        return self.mutable.take_all()
 
     def _create(self, indexes: DelayedIndexes, key: BucketKey, merged: PositionBits | None = None) -> None:
         sealed = seal(indexes, self.settings)

@@ -15,6 +15,7 @@ from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
 )
 from pulsar_sidecar.delayed_delivery.index.tracker.operations import CancellableTracker
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
 from tests.fakes.clock import FakeClock
@@ -154,6 +155,21 @@ def test_a_cancellation_in_a_bucket_outlives_a_restart(due_ms: int, restart_ms: 
     assert handed_out >= {(0, 0), (0, 1), (0, 2), (0, 3)}
     assert not snapshots.snapshots
     assert not snapshots.pointers()
+
+
+def test_a_seal_leaves_out_what_was_canceled() -> None:
+    snapshots = MemoryOperationSnapshots()
+    tracker = CancellableTracker(SMALL, snapshots, FakeClock(START_MS))
+    for entry in range(3):
+        assert tracker.add_message(0, entry, START_MS + 100)
+    assert tracker.cancel_message(0, 1, START_MS + 100)
+    assert tracker.add_message(1, 0, START_MS + 100)
+    assert not tracker.contains_message(0, 1)
+    assert tracker.number_of_delayed_messages == 3
+    assert [rows_of(segment.delays) for segment in snapshots.segments(LedgerId(1), 1, 9)] == [
+        [(START_MS + 100, 0, 0)],
+        [(START_MS + 100, 0, 2)],
+    ]
 
 
 def test_a_cancellation_of_what_is_due_and_not_tracked_is_refused() -> None:
