@@ -17,7 +17,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 )
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import encode_cursor
@@ -48,6 +48,7 @@ class FakeSnapshots:
         self.store, self.entries = store, entries
         self.created: list[LedgerId] = []
         self.fail_after: int | None = None
+        self.failure: SidecarError = TemporaryError("too few bookies")
         self.damage: Rows | None = None
 
     def start(self) -> None: ...
@@ -61,7 +62,7 @@ class FakeSnapshots:
         cursor_name: str,
     ) -> LedgerId:
         if self.fail_after is not None and len(self.created) >= self.fail_after:
-            raise TemporaryError("too few bookies")
+            raise self.failure
         bucket_id = LedgerId(FIRST_BUCKET + len(self.created))
         self.created.append(bucket_id)
         written = segments if self.damage is None else [DelayedIndexes.of(self.damage), *segments[1:]]

@@ -214,10 +214,8 @@ class IndexBuilder:
 
     def _build(self, build: SubscriptionBuild) -> BuiltSubscription:
         index = build.index
-        written: dict[BucketKey, LedgerId] = {}
+        written = self._write(index, build.buckets)
         try:
-            for bucket in build.buckets:
-                written[bucket.key] = self._write(index, bucket)
             outcome = self._pointers.change(
                 PointerChange(index.topic, index.subscription, index.version, attach=written)
             )
@@ -235,20 +233,26 @@ class IndexBuilder:
             raise lost
         return BuiltSubscription(build, tuple(written.values()), outcome)
 
-    def _write(self, index: StoredIndex, bucket: PlannedBucket) -> LedgerId:
-        sealed = bucket.sealed
-        bucket_id = self._snapshots.create_bucket_snapshot(
-            sealed.metadata, sealed.segments, bucket.key, str(index.topic), index.subscription
-        )
+    def _write(self, index: StoredIndex, buckets: Sequence[PlannedBucket]) -> Mapping[BucketKey, LedgerId]:
+        """All of them, each read back; or none, and an error."""
+        written: dict[BucketKey, LedgerId] = {}
         try:
-            found = self._snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
-            same = self._snapshots.get_bucket_snapshot_metadata(bucket_id) == sealed.metadata
-            if not same or not all(map(_equal, found, sealed.segments)) or len(found) != len(sealed.segments):
-                raise TemporaryError(f"bucket {bucket_id} is read otherwise than it was written; nothing was attached")
+            for bucket in buckets:
+                sealed = bucket.sealed
+                bucket_id = written[bucket.key] = self._snapshots.create_bucket_snapshot(
+                    sealed.metadata, sealed.segments, bucket.key, str(index.topic), index.subscription
+                )
+                metadata = self._snapshots.get_bucket_snapshot_metadata(bucket_id)
+                segments = self._snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
+                whole = len(segments) == len(sealed.segments) and all(map(_equal, segments, sealed.segments))
+                if not whole or metadata != sealed.metadata:
+                    raise TemporaryError(
+                        f"bucket {bucket_id} is read otherwise than it was written; nothing was attached"
+                    )
         except SidecarError as error:
-            self._take_back(index, {bucket.key: bucket_id}, error)
+            self._take_back(index, written, error)
             raise
-        return bucket_id
+        return written
 
     def _take_back(self, index: StoredIndex, written: Mapping[BucketKey, LedgerId], cause: SidecarError) -> None:
         """Delete new buckets that the cursor does not name; `OutcomeUnknownError` for what may be left."""

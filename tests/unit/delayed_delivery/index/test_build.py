@@ -163,6 +163,21 @@ def test_bookies_that_fail_at_the_second_bucket_leave_nothing() -> None:
     assert len(stage.snapshots.created) == 1
 
 
+def test_a_half_written_bucket_is_told_and_the_others_are_deleted() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.snapshots.fail_after = 1
+    stage.snapshots.failure = OutcomeUnknownError("ledger 77 is half written")
+    refused(stage, OutcomeUnknownError, "ledger 77")
+
+
+def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.snapshots.fail_after = 1
+    stage.store.fail_next("read", TemporaryError("the store is away"), path=PATH, times=-1)
+    with pytest.raises(OutcomeUnknownError, match=rf"ledgers {FIRST_BUCKET} of new buckets are left.*fsck"):
+        stage.builder.execute(TOPIC, None, stage.plan().hash)
+
+
 def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.damage = [(DUE + 1, 3, 1), (DUE + 5, 3, 0)]
