@@ -353,7 +353,9 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
 
     return Room(
         IndexPlanning(
-            OverdueReader(BrokerTopics(rest, store, clock), entries, pause_limit, clock),
+            OverdueReader(
+                BrokerTopics(rest, store, clock), entries, BucketDueTimes(stored, buckets), pause_limit, clock
+            ),
             Forecaster(stored, lengths, configuration, clock),
             Simulator(stored, lengths, entries, configuration, clock),
         )

@@ -114,9 +114,9 @@ class PartitionReading:
 
     def unread(self, waiting: Waiting) -> Iterator[Position]:
         """The entries that were not read yet."""
-        for ledger_id, entries in waiting.items():
-            for entry_id in entries - self.read.get(ledger_id, BitMap()):
-                yield Position(ledger_id, EntryId(entry_id))
+        return positions_of(
+            {ledger_id: entries - self.read.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
+        )
 
     def learn(self, selection: Selection, answers: Mapping[Position, EntryAnswer]) -> None:
         """Keep what entries say; of a chunked message only the last chunk is meant."""
@@ -206,6 +206,11 @@ def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRan
         for run in everything.without(cursor, lengths):
             found.setdefault(run.ledger_id, BitMap()).add_range(run.first, run.last + 1)
     return dict(sorted(found.items()))
+
+
+def positions_of(entries: Waiting) -> Iterator[Position]:
+    """The entries one by one, in order."""
+    return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)
 
 
 def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading: Reading) -> dict[TopicName, Rows]:

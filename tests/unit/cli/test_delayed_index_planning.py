@@ -45,7 +45,7 @@ def server() -> Iterator[Served]:
         return BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
 
     planning = IndexPlanning(
-        OverdueReader(cluster, cluster, lambda topic: 10_000, cluster.clock),
+        OverdueReader(cluster, cluster, cluster, lambda topic: 10_000, cluster.clock),
         Forecaster(stored, lengths, configuration, cluster.clock),
         Simulator(stored, lengths, cluster, configuration, cluster.clock),
     )

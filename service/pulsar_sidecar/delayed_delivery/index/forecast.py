@@ -36,6 +36,7 @@ ASSUMPTIONS: Final = (
     f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries a second (200,000 in 10.6 s, measured on 2 cores)",
     f"an index takes {BYTES_PER_INDEX} B in a broker's memory; bitmaps of buckets take what they take when stored",
     "every unacknowledged entry is a delayed message that is not due: an upper bound",
+    "every subscription is Shared or Key_Shared and has a consumer: for others a load reads nothing ahead",
     "subscriptions of a topic read one after the other; a broker's cache makes the later ones quicker",
     f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
     "acknowledgements as stored; what a loaded topic acknowledged since is not known here",

@@ -11,8 +11,11 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
-from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of, waiting_positions
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, EntryAnswer, EntryFacts, Topics
+from pyroaring import BitMap
+
+from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, EntryFacts, Topics
+from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import Position
@@ -154,9 +157,12 @@ def reasons_of(
 class OverdueReader:
     """Reads what is overdue; changes nothing. Asking loads the topic on its broker."""
 
-    def __init__(self, topics: Topics, entries: DelayedEntries, pause_limit: PauseLimit, clock: Clock) -> None:
+    def __init__(
+        self, topics: Topics, entries: DelayedEntries, due_times: DueTimes, pause_limit: PauseLimit, clock: Clock
+    ) -> None:
         self._topics = topics
         self._entries = entries
+        self._due_times = due_times
         self._pause_limit = pause_limit
         self._clock = clock
 
@@ -167,7 +173,8 @@ class OverdueReader:
             topic: with or without partitions.
             subscription: only this one; None for every durable one.
             late_ms: what has been due for less may be on its way.
-            limit: so many entries are read at most, from the oldest on in each partition.
+            limit: so many entries are read at most, from the oldest on in each partition; what buckets (PIP-195) place
+                later is not read.
 
         Raises:
             NotFoundError: there is no such topic, or no such subscription.
@@ -197,7 +204,11 @@ class OverdueReader:
         state = self._topics.state(place)
         cursors = {name: state.cursors[name] for name in sorted(facts) if name in state.cursors}
         found = {name: Overdue(place, name) for name in cursors}
-        positions = waiting_positions(state, [cursor.acknowledged for cursor in cursors.values()])
+        waiting = waiting_entries(state.ledgers, [cursor.acknowledged for cursor in cursors.values()])
+        later = self._due_times.outside(place, None, due_by_ms + 1)
+        positions = positions_of(
+            {ledger_id: entries - later.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
+        )
         read = 0
         while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
             answers = self._entries.read(place, portion)

@@ -4,7 +4,7 @@ The messages are added in order of their entries at one moment, as after an unlo
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -26,10 +26,10 @@ from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryB
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts, Unreadable
-from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
+from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 _READ_AT_ONCE: Final = 10_000
@@ -247,7 +247,7 @@ class Simulator:
         return found
 
     def _backlog(self, place: TopicName, waiting: Mapping[LedgerId, BitMap], now_ms: int, limit: int) -> "_Backlog":
-        positions = _positions(waiting)
+        positions = positions_of(waiting)
         rows: list[tuple[int, int, int]] = []
         read = unreadable = 0
         while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
@@ -266,10 +266,6 @@ class _Backlog:
     others: int
     unreadable: int
     complete: bool
-
-
-def _positions(waiting: Mapping[LedgerId, BitMap]) -> Iterator[Position]:
-    return (Position(ledger_id, EntryId(entry)) for ledger_id, entries in waiting.items() for entry in entries)
 
 
 def _with_others(found: SimulatedTracker, others: int) -> SimulatedTracker:

@@ -9,6 +9,7 @@ from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Cursor, Subscription, SubscriptionType
+from pyroaring import BitMap
 
 from tests.fakes.delayed_messages import BEFORE_ALL, LEDGER, TOPIC, FakeCluster, at
 
@@ -84,7 +85,7 @@ def cluster() -> FakeCluster:
 
 
 def reader(cluster: FakeCluster) -> OverdueReader:
-    return OverdueReader(cluster, cluster, lambda topic: 10_000, cluster.clock)
+    return OverdueReader(cluster, cluster, cluster, lambda topic: 10_000, cluster.clock)
 
 
 def test_what_is_due_and_unacknowledged_counts_for_each_subscription(cluster: FakeCluster) -> None:
@@ -107,6 +108,12 @@ def test_unreadable_entries_are_told_and_a_limit_before_the_end(cluster: FakeClu
     report = reader(cluster).overdue(TOPIC, "idle", 10_000, 3)
     (idle,) = report.subscriptions
     assert (idle.messages, idle.unreadable, report.entries_read, report.complete) == (5, 1, 3, False)
+
+
+def test_what_a_bucket_places_later_is_not_read(cluster: FakeCluster) -> None:
+    cluster.ruled_out = {LEDGER: BitMap(range(3, 8))}
+    report = reader(cluster).overdue(TOPIC, "idle", 10_000, 6)
+    assert ([one.messages for one in report.subscriptions], report.entries_read, report.complete) == ([6], 6, True)
 
 
 def test_a_subscription_that_is_not_there_is_not_found(cluster: FakeCluster) -> None:
