@@ -12,6 +12,7 @@ from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFact
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicStats
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import FakeBucketEntries, FakeCursorPositions, IndexedTopic, stored_indexes
@@ -58,6 +59,7 @@ class CheckedIndex:
         self.messages = FakeMessages()
         self.topic = IndexedTopic(self.store, self.entries)
         self.brokers = {"broker-1:8080": tracker()}
+        self.clients: TopicStats | Exception = TopicStats("broker-1:8080", {})
         self.clock = FakeClock()
         due = self.store.now_ms() + HOUR_MS
         self.rows = {
@@ -82,6 +84,12 @@ class CheckedIndex:
     def trackers(self) -> Mapping[str, BrokerTracker]:
         """`BrokerTrackers`."""
         return self.brokers
+
+    def stats(self, topic: TopicName) -> TopicStats:
+        """A loaded topic's clients; raises what the test put there."""
+        if isinstance(self.clients, Exception):
+            raise self.clients
+        return self.clients
 
     def ports(self) -> CheckPorts:
         """What a check is given."""
@@ -141,4 +149,4 @@ class FakeDeletions:
 def repair_of(index: CheckedIndex, loaded: FakeLoaded, deletions: FakeDeletions) -> IndexRepair:
     """What repairs it."""
     pointers = BucketPointers(index.store, loaded, index.clock, DEFAULT_LEDGERS_ROOT)
-    return IndexRepair(RepairPorts(index.ports(), loaded, pointers, deletions, map))
+    return IndexRepair(RepairPorts(index.ports(), loaded, pointers, deletions, index.stats, map))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -34,7 +35,7 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import unique
-from tests.contract.snapshot_storages import BookKeeperStorage, real_bookkeeper
+from tests.contract.snapshot_storages import BookieStorage, real_bookkeeper
 
 PER_LEDGER = 10
 BROKER_CONF = {
@@ -54,7 +55,7 @@ Rows = Sequence[tuple[int, int, int]]
 class Stage:
     def __init__(self, cluster: ClusterUnderTest, sidecar: SidecarProcess, stack: ExitStack) -> None:
         self.cluster, self.sidecar = cluster, sidecar
-        self.bookkeeper: BookKeeperStorage = real_bookkeeper(cluster, stack)
+        self.bookkeeper: BookieStorage = real_bookkeeper(cluster, stack)
         self.store = self.bookkeeper.store
 
     def topic(self, stack: ExitStack) -> DelayedTopic:
@@ -104,8 +105,7 @@ class Damaged:
         first = encode_metadata(map(segment_metadata_of, segments)) if metadata is None else metadata
         claim = BucketClaim(self._topic.topic, self.subscription, self.key(rows))
         payloads = [first, *map(encode_segment, segments)]
-        bookkeeper = self._stage.bookkeeper
-        return bookkeeper.writer.write(payloads, bucket_custom_metadata(claim), bookkeeper.storage._replication())
+        return self._stage.bookkeeper.writer.write(payloads, bucket_custom_metadata(claim), Replication(1, 1, 1))
 
     def name(self, buckets: Mapping[str, int]) -> None:
         """The cursor's properties point to these ledgers too."""
@@ -261,7 +261,7 @@ def test_every_damage_is_found_and_repaired_and_the_bucket_tracker_delivers_as_d
 
         plan = stage.plan(topic)
         steps = {(each["subscription"], each["ledgerId"]): each["step"] for each in plan["actions"]}
-        assert plan["loaded"] == {}
+        assert plan["loaded"] == []
         assert {each["kind"] for each in plan["left"]} == {"unreadable-node", "unread-snapshot"}
         answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
         assert [each["problem"] for each in answers] == [None] * len(plan["actions"])
@@ -306,8 +306,11 @@ def test_a_loaded_topic_is_refused_and_nothing_is_changed(stage: Stage) -> None:
         one = Damaged(stage, topic, "dangling")
         found = dangling(one, stage)
         plan = stage.plan(topic)
-        topic.stats()
-        assert stage.plan(topic)["loaded"].keys() == {str(topic.topic)}
+        with topic.consuming("dangling", SHARED, consumers=1):
+            [loaded] = stage.plan(topic)["loaded"]
+            assert loaded["topic"] == str(topic.topic)
+            assert len(loaded["clients"]) == 1
+            assert " of dangling at " in loaded["clients"][0]
         answer = stage.sidecar.request(
             "POST", f"{topic.path}/delayedIndex/repair", None, plan=plan["plan"], **EVERYTHING
         )

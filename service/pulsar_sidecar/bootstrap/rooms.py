@@ -412,7 +412,7 @@ def open_index_checks(cluster: ClusterAccess) -> Room:
     threads = ThreadPoolExecutor(_CURSORS_AT_ONCE, "index-repair")
     close_at_the_end(cluster.stack, threads.shutdown)
     pointers = BucketPointers(store, owners, clock, root)
-    return Room(IndexRepair(RepairPorts(check, owners, pointers, deletions, threads.map)))
+    return Room(IndexRepair(RepairPorts(check, owners, pointers, deletions, BrokerTopicAdmin(rest).stats, threads.map)))
 
 
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:

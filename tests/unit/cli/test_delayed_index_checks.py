@@ -78,7 +78,7 @@ def test_a_plan_is_shown_approved_and_carried_out(shell: Terminal, index: Checke
     plan = json.loads(shown.out)
     assert shown.code == 0
     assert [each["step"] for each in plan["actions"]] == ["drop-pointer"]
-    assert "stop its producers and consumers" in shown.err
+    assert f"loaded. Stop no client; then: pulsar-admin topics unload {TOPIC}" in shown.err
     assert f"--execute --plan {plan['plan']}" in shown.err
     refused = shell.run("delayed-index", "repair", TOPIC, "--execute", "--plan", plan["plan"])
     assert (refused.code, "topics unload" in refused.err) == (1, True)

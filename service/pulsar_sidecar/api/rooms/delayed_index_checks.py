@@ -108,6 +108,16 @@ class ActionAnswer(Answer):
     """What was found."""
 
 
+class LoadedTopicAnswer(Answer):
+    """A topic whose clients must stop and that must be unloaded before the plan can be carried out."""
+
+    topic: str
+    broker: str
+    """The broker that has it loaded."""
+    clients: list[str] | None
+    """Its producers and consumers, which would have it loaded again at once; null if the broker did not say."""
+
+
 class PlanAnswer(Answer):
     """What a repair would do; nothing was changed."""
 
@@ -116,8 +126,8 @@ class PlanAnswer(Answer):
     actions: list[ActionAnswer]
     left: list[FindingAnswer]
     """Findings that nothing is done about."""
-    loaded: dict[str, str]
-    """Topics that a broker has loaded, with that broker: their clients must stop and they must be unloaded first."""
+    loaded: list[LoadedTopicAnswer]
+    """Topics that must be unloaded first."""
     checked: CheckedAnswer
 
 
@@ -212,7 +222,12 @@ def _planned(plan: RepairPlan) -> PlanAnswer:
         plan=plan.hash,
         actions=[ActionAnswer.model_validate(each) for each in plan.actions],
         left=_findings(plan.left),
-        loaded={str(topic): broker for topic, broker in plan.loaded.items()},
+        loaded=[
+            LoadedTopicAnswer(
+                topic=str(topic), broker=each.broker, clients=None if each.clients is None else list(each.clients)
+            )
+            for topic, each in plan.loaded.items()
+        ],
         checked=CheckedAnswer.model_validate(plan.checked),
     )
 

@@ -175,9 +175,14 @@ def _show_plan(planned: Mapping[str, Any], chosen: output.Format) -> None:
         output.document([{**_row(each), "reason": each["reason"]} for each in planned["actions"]], chosen)
     for each in planned["left"]:
         output.info(output.printable(f"left: {each['kind']} {each['topic']} {each['subscription']}: {each['remedy']}"))
-    for topic, broker in planned["loaded"].items():
+    for each in planned["loaded"]:
+        clients = each["clients"]
+        who = "its clients, which the broker did not name" if clients is None else ", ".join(clients) or "no client"
         output.info(
-            output.printable(f"broker {broker} has {topic} loaded: stop its producers and consumers, then unload it")
+            output.printable(
+                f"broker {each['broker']} has {each['topic']} loaded. Stop {who}; then: pulsar-admin topics unload "
+                f"{each['topic']}"
+            )
         )
     if planned["actions"]:
         output.info(f"nothing was changed. Carry it out with the same options and --execute --plan {planned['plan']}")

@@ -21,7 +21,7 @@ class FindingKind(Enum):
     UNREAD_SNAPSHOT = "unread-snapshot"
     """Whether a bucket is sound is not known: bookies did not answer."""
     UNREADABLE_NODE = "unreadable-node"
-    """A cursor's or a topic's node, or a ledger's, cannot be understood."""
+    """A cursor's or a topic's node, or a ledger's, or what a cursor has acknowledged, cannot be read or understood."""
     WRONG_BITMAP = "wrong-bitmap"
     """Entry 0 of a bucket and its segments contradict each other."""
     WRONG_DELIVER_AT = "wrong-deliver-at"
@@ -52,7 +52,7 @@ _CONSEQUENCES: dict[FindingKind, str] = {
     FindingKind.BAD_KEY: "no broker of 4.0.8 can make the subscription's tracker: it delivers no delayed message",
     FindingKind.UNREADABLE_SNAPSHOT: _FALLS_BACK,
     FindingKind.UNREAD_SNAPSHOT: f"if the bookies stay away, {_FALLS_BACK}",
-    FindingKind.UNREADABLE_NODE: "nothing can be said of the buckets that it names",
+    FindingKind.UNREADABLE_NODE: "the buckets that it names cannot be checked, or only in part",
     FindingKind.WRONG_BITMAP: (
         "a broker does not dispatch an entry whose bit is set and whose index is missing before the bucket is gone, "
         "and may dispatch one without a bit twice"
@@ -83,7 +83,7 @@ _REMEDIES: dict[FindingKind, str] = {
     FindingKind.BAD_KEY: _REPAIR,
     FindingKind.UNREADABLE_SNAPSHOT: _REPAIR,
     FindingKind.UNREAD_SNAPSHOT: "bring the bookies back that hold it, then check again",
-    FindingKind.UNREADABLE_NODE: "look at the node by hand",
+    FindingKind.UNREADABLE_NODE: "check again; if it stays, look at it by hand",
     FindingKind.WRONG_BITMAP: _REPAIR,
     FindingKind.WRONG_DELIVER_AT: _REPAIR,
     FindingKind.OUTSIDE_TOPIC: _REPAIR,

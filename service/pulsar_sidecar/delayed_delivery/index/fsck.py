@@ -75,6 +75,8 @@ def check_topic(topic: StoredTopic, due_by_ms: int) -> Iterator[Finding]:
         if isinstance(index, Unreadable):
             yield Finding(FindingKind.UNREADABLE_NODE, index.reason, topic.topic, subscription)
             continue
+        if index.buckets and isinstance(index.acknowledged, Unreadable):
+            yield Finding(FindingKind.UNREADABLE_NODE, index.acknowledged.reason, topic.topic, subscription)
         for bucket in index.buckets:
             yield from _check_bucket(topic, index, bucket, due_by_ms)
         yield from _overlaps(index)

@@ -31,6 +31,7 @@ from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarErr
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicStats
 
 _VERSION: Final = "pulsar-sidecar delayed-index repair 1"
 _MESSAGES_AT_ONCE: Final = 10_000
@@ -114,20 +115,31 @@ class RepairAction:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadedTopic:
+    """A topic whose cursors would be changed and that a broker has loaded.
+
+    Attributes:
+        clients: who is connected and would have it loaded again at once; None if the broker did not say.
+    """
+
+    broker: str
+    clients: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class RepairPlan:
     """What would be done.
 
     Attributes:
         hash: of the actions; two plans with one hash ask for the same changes.
         left: findings that nothing here is done about.
-        loaded: the topics whose cursors would be changed and that a broker has loaded, with that broker: their clients
-            must stop, and they must be unloaded, before the plan is executed.
+        loaded: topics whose clients must stop, and that must be unloaded, before the plan is executed.
     """
 
     hash: str
     actions: tuple[RepairAction, ...]
     left: tuple[Finding, ...]
-    loaded: Mapping[TopicName, str]
+    loaded: Mapping[TopicName, LoadedTopic]
     checked: Checked
 
 
@@ -161,6 +173,7 @@ class RepairPorts:
     """What a repair needs beyond what a check reads.
 
     Attributes:
+        stats: a loaded topic's clients.
         at_once: calls the first for each of the second, several at a time, and answers in their order.
     """
 
@@ -168,6 +181,7 @@ class RepairPorts:
     loaded: LoadedTopics
     pointers: BucketPointers
     deletions: PendingBucketDeletions
+    stats: Callable[[TopicName], TopicStats]
     at_once: Callable[[CarryOut, Iterable[Sequence[RepairAction]]], Iterable[list[Repaired]]]
 
 
@@ -201,7 +215,7 @@ class IndexRepair:
         left = tuple(each for each in look.findings if each not in wanted)
         topics = sorted({each.topic for each in actions if each.step.changes_cursor}, key=str)
         brokers = {topic: self._ports.loaded.loaded_by(topic) for topic in topics}
-        loaded = {topic: broker for topic, broker in brokers.items() if broker is not None}
+        loaded = {topic: self._loaded(topic, broker) for topic, broker in brokers.items() if broker is not None}
         return RepairPlan(_hash(actions), actions, left, loaded, look.checked)
 
     def execute(
@@ -229,6 +243,18 @@ class IndexRepair:
         # Each waits some seconds to see that no broker undoes it.
         repaired = self._ports.at_once(self._carried_out, [list(group) for _, group in by_cursor])
         return [one for cursor in repaired for one in cursor]
+
+    def _loaded(self, topic: TopicName, broker: str) -> LoadedTopic:
+        try:
+            stats = self._ports.stats(topic)
+        except SidecarError:
+            return LoadedTopic(broker, None)
+        consumers = (
+            f"consumer {consumer.name or ''} of {name} at {consumer.address or 'an unknown address'}"
+            for name, subscription in stats.subscriptions.items()
+            for consumer in subscription.consumers
+        )
+        return LoadedTopic(broker, (*(f"producer {name}" for name in stats.producers), *consumers))
 
     # --- planning --------------------------------------------------------------------------------------------------
 

@@ -127,6 +127,10 @@ def garble_the_managed_ledger(index: CheckedIndex) -> None:
     index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff\xff")
 
 
+def lose_the_cursors_ledger(index: CheckedIndex) -> None:
+    index.cursors.unreadable = "the cursor's ledger 5 is gone"
+
+
 def set_a_bit(index: CheckedIndex) -> None:
     segments = list(decode_metadata(index.entries.payloads[FIRST, 0]))
     bitmaps = {LedgerId(7): BitMap([1, 6]), LedgerId(8): BitMap([2])}
@@ -216,6 +220,7 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
     (garble_the_ledgers_node, [(K.UNREADABLE_NODE, FIRST)]),
     (garble_the_cursor, [(K.UNREADABLE_NODE, None)]),
     (garble_the_managed_ledger, [(K.UNREADABLE_NODE, None)]),
+    (lose_the_cursors_ledger, [(K.UNREADABLE_NODE, None)]),
     (set_a_bit, [(K.WRONG_BITMAP, FIRST)]),
     (disorder_a_segment, [(K.WRONG_BITMAP, FIRST)]),
     (leave_a_segment_out_of_entry_0, [(K.WRONG_BITMAP, FIRST)]),

@@ -7,7 +7,7 @@ from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
 from pulsar_sidecar.delayed_delivery.index.findings import FindingKind
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, Repaired, RepairPlan, RepairStep
+from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, LoadedTopic, Repaired, RepairPlan, RepairStep
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
@@ -15,6 +15,7 @@ from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.checked_index import (
@@ -249,7 +250,13 @@ def test_a_loaded_topic_is_told_in_the_plan_and_refused() -> None:
     stage = Stage()
     stage.cut(FIRST)
     stage.loaded.from_question = 1
-    assert stage.plan().loaded == {TOPIC: "broker-1:8080"}
+    consumer = ConnectedConsumer("c-1", "/10.0.0.7:5", None)
+    subscription = Subscription(SUBSCRIPTION, SubscriptionType.SHARED, (consumer,))
+    stage.index.clients = TopicStats("broker-1:8080", {SUBSCRIPTION: subscription}, ("p-1",))
+    clients = ("producer p-1", "consumer c-1 of s at /10.0.0.7:5")
+    assert stage.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", clients)}
+    stage.index.clients = TemporaryError("no answer")
+    assert stage.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", None)}
     refused(stage, ConflictError, "broker-1:8080 has .* loaded")
 
 
