@@ -1,7 +1,9 @@
 """Buckets written by the sidecar, recovered by real brokers, and the other way round (PIP-195)."""
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.build import BuildPlan
 from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredTopic
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
-from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -35,6 +37,7 @@ SMALL_BUCKETS = {
 }
 SUBSCRIPTION = "a b/ü"
 FAR_MS = 3_600_000
+RACES = 6
 
 
 class Stage:
@@ -72,6 +75,13 @@ class Stage:
         built = self.builder.execute(topic, SUBSCRIPTION, plan.hash)
         assert [one.outcome for one in built] == [PointerOutcome.DONE]
         return plan
+
+    def outcome(self, topic: TopicName, plan: BuildPlan) -> PointerOutcome | SidecarError:
+        try:
+            [built] = self.builder.execute(topic, SUBSCRIPTION, plan.hash)
+        except SidecarError as error:
+            return error
+        return built.outcome
 
     def recoveries(self, topic: TopicName) -> list[tuple[int, int]]:
         """Buckets and messages of each recovery of the topic's subscription that brokers logged."""
@@ -170,6 +180,31 @@ def test_a_loaded_topic_and_an_old_plan_are_refused(stage: Stage, topic: Delayed
     with pytest.raises(ConflictError, match="approved"):
         stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
     assert stage.index(topic.topic).buckets == ()
+
+
+def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(stage: Stage) -> None:
+    with ExitStack() as stack:
+        topics = [stage.topic(stack) for _ in range(RACES)]
+        first = now_ms() + 60_000
+        for topic in topics:
+            topic.subscribe(SUBSCRIPTION, SHARED)
+            topic.send(45, [first + 100 * number for number in range(45)])
+            topic.unload()
+        plans = [stage.builder.plan(topic.topic, SUBSCRIPTION) for topic in topics]
+        with ThreadPoolExecutor(RACES) as threads:
+            pairs = zip(topics, plans, strict=True)
+            building = [threads.submit(stage.outcome, topic.topic, plan) for topic, plan in pairs]
+            taken = []
+            for topic in topics:
+                taken.append(stack.enter_context(topic.consuming(SUBSCRIPTION, SHARED, consumers=1)))
+                time.sleep(0.3)
+            outcomes = [each.result() for each in building]
+        assert now_ms() < first, "a broker would find some due already"
+        for topic, deliveries in zip(topics, taken, strict=True):
+            await_rest(deliveries, set(range(45)), first + 4_400)
+            early = [one.number for one in topic.sent if deliveries.times[one.number][0] < one.deliver_at - 1_100]
+            assert early == [], outcomes
+        assert any(outcome is not PointerOutcome.DONE for outcome in outcomes), "some of them lost the race"
 
 
 def test_the_service_builds_over_rest(stage: Stage, topic: DelayedTopic, tmp_path: Path) -> None:
