@@ -66,6 +66,11 @@ def test_findings_are_told_with_what_to_do(shell: Terminal, index: CheckedIndex)
     assert told["checked"]["buckets"] == 2
 
 
+def test_topics_of_the_first_kind_have_routes_too(shell: Terminal) -> None:
+    ran = shell.run("delayed-index", "fsck", "persistent://public/cluster/default/orders")
+    assert (ran.code, "there is no topic persistent://public/cluster/default/orders" in ran.err) == (1, True)
+
+
 def test_what_cannot_be_checked_ends_with_1(shell: Terminal) -> None:
     for place in ("persistent://public/default/none", "public/none", "a/b/c/d/e"):
         assert shell.run("delayed-index", "fsck", place).code == 1

@@ -1,13 +1,13 @@
 """Checking and repairing delayed indexes (PIP-195), of a topic or of a namespace."""
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi import Query as FromQuery
 from pydantic import Field
 
-from pulsar_sidecar.api.paths import V2_PATH, V2Namespace, V2Topic
+from pulsar_sidecar.api.paths import TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
@@ -153,37 +153,18 @@ def router(repair: IndexRepair) -> APIRouter:
     """The routes of checking and repairing."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
 
-    @routes.get(f"{V2_PATH}/delayedIndex/fsck")
-    def check_topic(topic: V2Topic, parameters: _Checking) -> CheckAnswer:
-        """What is wrong with the delayed indexes of a topic. Loads nothing, unless bookies lack a message.
-
-        404: no such topic; one that was deleted may have orphans.
-        """
-        return _checked(repair.checker.check(topic, parameters.options()))
+    for path, topic_of, version in TOPIC_PATHS:
+        _add_topic_routes(routes, repair, path, topic_of, version)
 
     @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/fsck")
     def check_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
         """The same of every topic of a namespace."""
         return _checked(repair.checker.check(namespace, parameters.options()))
 
-    @routes.get(f"{V2_PATH}/delayedIndex/repair")
-    def plan_topic(topic: V2Topic, parameters: _Planning) -> PlanAnswer:
-        """What would be done about what is wrong; the hash is what is approved."""
-        return _planned(repair.plan(topic, parameters.options(), parameters.kinds))
-
     @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/repair")
     def plan_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
         """The same of every topic of a namespace."""
         return _planned(repair.plan(namespace, parameters.options(), parameters.kinds))
-
-    @routes.post(f"{V2_PATH}/delayedIndex/repair")
-    def repair_topic(topic: V2Topic, parameters: _Executing) -> list[RepairedAnswer]:
-        """Carry out a plan, found by the same parameters, if its hash is still the approved one.
-
-        409: it is another plan now, or a broker has a topic of it loaded. 405: the deletion service is needed and off.
-        Nothing was changed then.
-        """
-        return _repaired(repair, topic, parameters)
 
     @routes.post(f"{_NAMESPACE_PATH}/delayedIndex/repair")
     def repair_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
@@ -191,6 +172,32 @@ def router(repair: IndexRepair) -> APIRouter:
         return _repaired(repair, namespace, parameters)
 
     return routes
+
+
+def _add_topic_routes(
+    routes: APIRouter, repair: IndexRepair, path: str, topic_of: Callable[..., Any], version: str
+) -> None:
+    @routes.get(f"{path}/delayedIndex/fsck", name=f"{version}check_delayed_index")
+    def check_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Checking) -> CheckAnswer:
+        """What is wrong with the delayed indexes of a topic. Loads nothing, unless bookies lack a message.
+
+        404: no such topic; one that was deleted may have orphans.
+        """
+        return _checked(repair.checker.check(topic, parameters.options()))
+
+    @routes.get(f"{path}/delayedIndex/repair", name=f"{version}plan_delayed_index_repair")
+    def plan_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Planning) -> PlanAnswer:
+        """What would be done about what is wrong; the hash is what is approved."""
+        return _planned(repair.plan(topic, parameters.options(), parameters.kinds))
+
+    @routes.post(f"{path}/delayedIndex/repair", name=f"{version}repair_delayed_index")
+    def repair_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Executing) -> list[RepairedAnswer]:
+        """Carry out a plan, found by the same parameters, if its hash is still the approved one.
+
+        409: it is another plan now, or a broker has a topic of it loaded. 405: the deletion service is needed and off.
+        Nothing was changed then.
+        """
+        return _repaired(repair, topic, parameters)
 
 
 def _checked(report: CheckReport) -> CheckAnswer:
