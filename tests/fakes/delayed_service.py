@@ -1,5 +1,6 @@
 """`DelayedDelivery` in memory, for tests of its doors: it cancels whatever it is asked to."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,10 @@ class FakeDelayedDelivery:
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
     fails_at: int | None = None
-    """A batch of a selection fails when so many messages were cancelled."""
+    """The batch of a selection fails that begins with this entry."""
+    batch_seconds: float = 0.0
+    batches_running: int = 0
+    most_batches_running: int = 0
     asked: list[tuple[TopicName, Target, CancelOptions]] = field(default_factory=list)
     new_due_times: list[int | None] = field(default_factory=list)
 
@@ -62,8 +66,12 @@ class FakeDelayedDelivery:
         return list(batches_of(selection, {topic: self._read(topic).rows}, 2))
 
     def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[Outcome]:
-        if self.fails_at == len(self.asked):
+        if self.fails_at == batch.targets()[0].position.entry_id:
             raise TemporaryError("the brokers are gone")
+        self.batches_running += 1
+        self.most_batches_running = max(self.most_batches_running, self.batches_running)
+        threading.Event().wait(self.batch_seconds)
+        self.batches_running -= 1
         return self.cancel(batch.topic, batch.targets(), options)
 
     def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:

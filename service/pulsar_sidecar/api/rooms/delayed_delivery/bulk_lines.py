@@ -62,13 +62,16 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
             first += len(batch)
             batch = await anext(batches, [])
 
-    return _in_order(works())
+    return _in_order(works(), BATCHES_AT_ONCE)
 
 
 def selected_carried_out(
     batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[Outcome]]
 ) -> AsyncIterator[bytes]:
-    """The verdicts on what a selection found, one line each; they leave by batches."""
+    """The verdicts on what a selection found, one line each; they leave by batches.
+
+    One batch after the other: the next one finds in the cursor how much room this one has left there.
+    """
 
     async def works() -> AsyncIterator[_Work]:
         first = 1
@@ -76,16 +79,16 @@ def selected_carried_out(
             yield partial(_selected, batch, first, cancel)
             first += len(batch)
 
-    return _in_order(works())
+    return _in_order(works(), 1)
 
 
-async def _in_order(works: AsyncIterator[_Work]) -> AsyncIterator[bytes]:
-    """A few batches are on their way at a time."""
+async def _in_order(works: AsyncIterator[_Work], at_once: int) -> AsyncIterator[bytes]:
+    """So many batches are on their way at a time."""
     running: deque[asyncio.Task[bytes]] = deque()
     try:
         async for work in works:
             running.append(asyncio.create_task(run_in_threadpool(work)))
-            if len(running) >= BATCHES_AT_ONCE:
+            if len(running) >= at_once:
                 yield await running.popleft()
         while running:
             yield await running.popleft()
