@@ -19,7 +19,7 @@ from tests.interop.java_tracker import JavaTrackers, java_trackers
 from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
 from tests.interop.tracker_histories import history
 
-FEW = 60
+FEW = 100
 MANY = 5_000
 
 
