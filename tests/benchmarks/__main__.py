@@ -21,6 +21,7 @@ from tests.benchmarks import (
     dumps,
     entries,
     index_check,
+    index_show,
     inflight,
     latency,
     leak_watch,
@@ -47,6 +48,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     delayed_index,
     index_check,
     delayed_index_build,
+    index_show,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

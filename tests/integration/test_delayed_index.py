@@ -1,6 +1,7 @@
 """Delayed indexes that real brokers write, as the sidecar shows them; what was sent is known from the producer."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +39,11 @@ def shown(stage: Stage, topic: DelayedTopic, subscription: str, **parameters: st
     return found
 
 
+def calendar_of(stage: Stage, topic: DelayedTopic, **parameters: str) -> dict[str, Any]:
+    found: dict[str, Any] = stage.sidecar.call("GET", f"{topic.path}/delayedCalendar", **parameters)
+    return found
+
+
 def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
     return [one for one in sent if bucket["startLedgerId"] <= one.ledger_id <= bucket["endLedgerId"]]
 
@@ -69,6 +75,15 @@ def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
         assert (after["left"], after["done"]) == (after["indexes"] - 30, 30)
         first = after["buckets"][0]
         assert first["done"] == sum(one in cancelled for one in covered(first, sent))
+
+        calendar = calendar_of(stage, topic)
+        assert (calendar["delayed"], calendar["due"], calendar["unreadable"], calendar["unread"]) == (320, 0, 0, 0)
+        assert calendar["fromBuckets"] == after["left"]
+        assert 0 < calendar["resolutionMs"] < 20 * 1_000
+        exact = calendar_of(stage, topic, exact="true", stepSeconds="1")
+        waiting = Counter(one.deliver_at // 1_000 * 1_000 for one in sent if one not in cancelled)
+        assert {time["fromMs"]: time["messages"] for time in exact["times"]} == waiting
+        assert exact["resolutionMs"] == 0
 
 
 def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) -> None:
@@ -127,3 +142,37 @@ def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(stage: Stage) 
         assert all(line["cancelled"] for line in lines), lines[:3]
         assert {tuple(map(int, line["cancellationId"].split(":"))) for line in lines} == wanted
         assert topic.backlogs() == {"s": 350 - len(wanted)}
+
+
+def test_the_in_memory_tracker_has_a_calendar_and_no_buckets(stage: Stage) -> None:
+    """As far as anybody can see: too few messages for a bucket are in a broker's memory only, with either tracker."""
+    with stage.topic() as topic:
+        topic.subscribe("s", SHARED)
+        due = now_ms() + 3_600_000
+        with topic.consuming("s", SHARED):
+            sent = topic.send(30, [due + number * 60_000 for number in range(30)])
+            until(lambda: calendar_of(stage, topic)["delayed"] == 30, "all are counted")
+            found = calendar_of(stage, topic)
+            assert (found["fromBuckets"], found["resolutionMs"], found["undelayed"]) == (0, 0, 0)
+            (counts,) = found["subscriptions"]
+            assert (counts["firstDueMs"], counts["lastDueMs"]) == tuple(
+                one.deliver_at // 1_000 * 1_000 for one in (sent[0], sent[-1])
+            )
+            assert shown(stage, topic, "s")["buckets"] == []
+
+
+def test_a_watched_topic_is_in_the_metrics(stage: Stage) -> None:
+    with stage.topic() as topic:
+        topic.subscribe("s", SHARED)
+        with topic.consuming("s", SHARED):
+            topic.send(150, now_ms() + 3_600_000)
+            until(lambda: shown(stage, topic, "s")["buckets"], "a bucket is there")
+        watching = stage.sidecars.start(
+            delayed_index_watched_topics=str(topic.topic), delayed_index_watch_interval_in_seconds=1
+        )
+        prefix = "pulsar_sidecar_delayed_message_index"
+        until(lambda: f"{prefix}_bucket_total" in watching.metrics(), "the topic was looked at")
+        metrics = watching.metrics()
+        assert metrics[f"{prefix}_bucket_total"] == 1
+        assert metrics[f"{prefix}_bucket_snapshot_size_bytes"] == shown(stage, topic, "s")["sizeBytes"]
+        assert metrics[f"{prefix}_next_load_on_buckets"] == 1
