@@ -63,10 +63,13 @@ def decode_indexes(payload: bytes) -> tuple[Longs, Longs, Longs] | None:
     ends = np.flatnonzero(data < _MORE)
     if len(ends) % _NUMBERS_AN_INDEX or (size and (not len(ends) or ends[-1] != size - 1)):
         return None
-    lengths = np.diff(ends, prepend=-1)
-    if int(lengths.max(initial=1)) > _WORD_BYTES:
+    # One byte each: what does not fit is found by the sum, and large arrays cost more than what is done with them.
+    lengths = np.empty(len(ends), np.uint8)
+    lengths[:1] = ends[:1] + 1
+    np.subtract(ends[1:], ends[:-1], out=lengths[1:], casting="unsafe")
+    if int(lengths.max(initial=1)) > _WORD_BYTES or int(lengths.sum(dtype=np.int64)) != size:
         return None
-    widths = lengths.astype(np.uint8).reshape(-1, _NUMBERS_AN_INDEX).T
+    widths = np.ascontiguousarray(lengths.reshape(-1, _NUMBERS_AN_INDEX).T)
     last = ends.reshape(-1, _NUMBERS_AN_INDEX).T
     if not _are_headers(data, last, widths):
         return None

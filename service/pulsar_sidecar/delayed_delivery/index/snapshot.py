@@ -105,11 +105,12 @@ def bitmaps_of(ledgers: Longs, entries: Longs) -> dict[LedgerId, BitMap]:
         ledgers = (keys >> np.uint64(_ENTRY_BITS)).astype(np.int64) + lowest
         entries = (keys & np.uint64(_ENTRIES_A_LEDGER - 1)).astype(np.int64)
     else:
-        by_ledger = np.argsort(ledgers, kind="stable")
-        ledgers, entries = ledgers[by_ledger], entries[by_ledger]
+        order = np.lexsort((entries, ledgers))
+        ledgers, entries = ledgers[order], entries[order]
     starts = [0, *(np.flatnonzero(ledgers[1:] != ledgers[:-1]) + 1).tolist()]
     bounds = zip(starts, [*starts[1:], len(ledgers)], strict=True)
-    return {LedgerId(int(ledgers[start])): bitmap_of(entries[start:end]) for start, end in bounds}
+    narrow = array("I", entries.astype(np.uint32).tobytes())
+    return {LedgerId(int(ledgers[start])): BitMap(narrow[start:end]) for start, end in bounds}
 
 
 def bitmap_of(entries: Longs) -> BitMap:

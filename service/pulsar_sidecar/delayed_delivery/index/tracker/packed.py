@@ -16,7 +16,7 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 
 _KEY_BITS: Final = 64
-_FEW_ENTRIES: Final = 4
+_FEW_ENTRIES: Final = 32
 _LEDGERS_LISTED: Final = 1 << 16
 """Over so many ledger ids a list of which there are is made faster than ids are sorted."""
 
@@ -90,11 +90,14 @@ class PackedIndexes:
 
     def rows_of_entries(self, entry_ids: Sequence[int]) -> list[int]:
         """The rows, ascending, that have one of these entries, of whatever ledger."""
-        if len(entry_ids) > _FEW_ENTRIES:
-            return np.flatnonzero(np.isin(self.entries, np.array(entry_ids))).tolist()
         most = np.iinfo(self.entries.dtype).max
-        found = [np.flatnonzero(self.entries == self.entries.dtype.type(each)) for each in entry_ids if each <= most]
-        return sorted({row for rows in found for row in rows.tolist()})
+        known = [self.entries.dtype.type(each) for each in entry_ids if each <= most]
+        if len(known) > _FEW_ENTRIES:
+            return np.flatnonzero(np.isin(self.entries, np.array(known))).tolist()
+        found = np.zeros(len(self), np.bool_)
+        for entry_id in known:
+            found |= self.entries == entry_id
+        return found.nonzero()[0].tolist()
 
     def unpacked(self) -> DelayedIndexes:
         """As three columns of 64 bits."""

@@ -438,7 +438,8 @@ class BucketDelayedDeliveryTracker:
                 self._remove_bit(position)
             return
         for ledger_id, entries in by_ledger.items():
-            rest = entries - self.mutable.bits.remove_all(ledger_id, entries)
+            removed = self.mutable.bits.remove_all(ledger_id, entries)
+            rest = entries - removed if removed else entries
             bucket = self.buckets.find(ledger_id)
             if rest and bucket is not None:
                 bucket.remove_all(ledger_id, rest)
