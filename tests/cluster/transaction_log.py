@@ -74,11 +74,18 @@ class TransactionLog:
         self.evidence: Counter[LedgerId] = Counter()
         """Leaked ledgers that a watch has written evidence of, and how often."""
         self.changes = 0
+        self.closed = 0
+        """How often a ledger's metadata was changed: most are closed by that."""
 
     def read_on(self) -> None:
         """Take in the changes since."""
         for change in self._changes():
             self._take(change)
+
+    def ever_named(self) -> frozenset[LedgerId]:
+        """Ledgers that a node names or has named; reads on."""
+        self.read_on()
+        return frozenset(self._naming)
 
     def deleted_by_sidecars(self) -> frozenset[LedgerId]:
         """Ledgers that are gone, whose nodes a sidecar removed."""
@@ -111,6 +118,8 @@ class TransactionLog:
                 self._remove(ledger_id, change)
             elif change.is_new:
                 self._deleted_by.pop(ledger_id, None)
+            else:
+                self.closed += 1
 
     def _name(self, path: str, data: bytes | None) -> None:
         before = self._named.pop(path, frozenset())

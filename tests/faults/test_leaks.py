@@ -1,15 +1,17 @@
 """The watch for leaked ledgers, killed, cut off, frozen and without its store while ledgers leak.
 
-A reference is cut as by a broker that dies right after it: its node goes, its ledgers stay (brokers that do die leak in
-`tests.integration.test_leak_watch`). Whatever a watch wrote evidence of must be gone within the settle time and a
-minute; what nobody wrote evidence of must stay, since no watch that lived on has seen it referenced. Both are counted
-in ZooKeeper's transaction log (`tests.cluster.transaction_log`).
+Mostly a reference is cut as by a broker that dies right after it: its node goes, its ledgers stay. In the last two
+tests brokers do die (`tests.cluster.leaking`), and ZooKeeper dies while they delete schemas. Whatever a watch wrote
+evidence of must be gone within the settle time and a minute; what nobody wrote evidence of must stay, since no watch
+that lived on has seen it referenced. Both are counted in ZooKeeper's transaction log
+(`tests.cluster.transaction_log`).
 """
 
 import contextlib
 import random
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from pulsar_sidecar.model.names import TopicName
 from tests.cluster.background import running_until
 from tests.cluster.deletion import Scene
 from tests.cluster.failing_sidecar import OF_THE_WATCH, Effect, Fault, points_of
-from tests.cluster.leaking import LEAST_LEAKS
+from tests.cluster.leaking import BROKERS, LEAST_LEAKS, LeakingBrokers
 from tests.cluster.links import Cut, Link, SidecarNetwork, sidecar_network
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
@@ -46,6 +48,8 @@ WATCHING = {"ledger_deletion_watch": "append", "ledger_deletion_watch_settle_in_
 TOPICS_EACH = 2
 LEDGERS = 3
 """So a batch of leaks is `LEAST_LEAKS` or more."""
+SCHEMAS = 16
+WAYS_IN_A_ROUND = 3
 POINTS = points_of(OF_THE_WATCH)
 POINTS_OF_A_SHORT_CUT = 1
 CUTS = 15
@@ -108,6 +112,18 @@ class Truth:
 
     def __init__(self, scene: Scene, log: TransactionLog) -> None:
         self._scene, self._log = scene, log
+
+    def demand_all(self, leaked: frozenset[LedgerId], sidecar: SidecarProcess) -> None:
+        """Of all of these there must be evidence; an operator lets the watch go on if it brakes for so many."""
+        until(
+            lambda: self.evidenced(set(leaked)) == leaked,
+            f"there is evidence of all of {sorted(leaked)}\n{sidecar.log()}",
+            AFTER_SETTLING_SECONDS,
+        )
+        existing = self._scene.workload.existing
+        until(lambda: sidecar.call("GET", WATCH)["braked"] or not existing(leaked), "it appends or brakes")
+        sidecar.call("POST", f"{WATCH}/resume")
+        self.demand(set(leaked), sidecar, set())
 
     def evidenced(self, leaked: set[LedgerId]) -> set[LedgerId]:
         """Those of which a watch has written evidence."""
@@ -306,3 +322,61 @@ def test_the_leader_frozen_for_longer_than_its_session(
     missing = leaks.ledger_ids - truth.evidenced(leaks.ledger_ids)
     truth.demand(leaks.ledger_ids, other, missing)
     assert scene.workload.existing(linked) == linked, "these are referenced"
+
+
+@pytest.mark.usefixtures("full_run")
+def test_brokers_killed_while_they_delete(
+    scene: Scene, truth: Truth, supervisor: Supervisor, dice: random.Random, tally: Line
+) -> None:
+    """With a supervisor that starts bookies again: those end whose session did while ZooKeeper was away."""
+    brokers = LeakingBrokers(scene)
+    sidecar = scene.start_alone(**WATCHING)
+    assert wait_until_watching(sidecar)
+    lost = brokers.lose_schema_races()
+    tally.fault("first publish of a schema that lost a race", len(lost))
+    leaked = frozenset[LedgerId]()
+    for what in dice.sample(list(brokers.ways), WAYS_IN_A_ROUND):
+        with supervisor.looking_away(["zookeeper", *BROKERS]):
+            left = brokers.leak(what)
+        tally.fault("brokers killed while they delete", len(BROKERS))
+        tally.fault(f"left behind: {what}", len(left))
+        leaked |= left
+    truth.demand_all(leaked, sidecar)
+    assert scene.workload.existing(lost) == lost, "nobody has seen these referenced"
+
+
+@pytest.mark.usefixtures("full_run")
+def test_zookeeper_killed_while_schemas_are_deleted(
+    scene: Scene, truth: Truth, supervisor: Supervisor, dice: random.Random, tally: Line
+) -> None:
+    """Brokers delete a schema's ledgers first and its node then, also where a ledger could not be deleted."""
+    workload = scene.workload
+    topics = [scene.topic(f"with-schemas-{number}") for number in range(SCHEMAS)]
+    in_parallel(lambda topic: workload.store_schemas(topic, LEDGERS), topics)
+    ledger_ids = frozenset[LedgerId]().union(*(workload.ledgers(topic).schema for topic in topics))
+    scene.oracles.expect_damage_in(scene.namespace)
+    sidecar = scene.start_alone(**WATCHING)
+    assert wait_until_watching(sidecar)
+    (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
+    with supervisor.looking_away([zookeeper]), ThreadPoolExecutor(SCHEMAS) as pool:
+        asked = [pool.submit(delete_schemas, scene, topic) for topic in topics]
+        until(lambda: workload.existing(ledger_ids) != ledger_ids, "the first schema's ledger is deleted")
+        scene.cluster.kill(zookeeper)
+        pause(dice.uniform(*LONG_OUTAGE_SECONDS))
+        scene.cluster.restart(zookeeper)
+        for each in asked:
+            each.result()
+    tally.fault("zookeeper killed while schemas are deleted")
+    restart_brokers(scene, supervisor)
+    census = scene.oracles.census()
+    leaked = ledger_ids & census.orphans
+    tally.fault("left behind: schema", len(leaked))
+    tally.fault("left behind: a reference to a schema's deleted ledger", len(ledger_ids & census.dangling))
+    truth.demand_all(leaked, sidecar)
+
+
+def delete_schemas(scene: Scene, topic: TopicName) -> None:
+    """Whatever the answer is."""
+    path = f"schemas/{topic.namespace}/{topic.local_name}/schema"
+    with contextlib.suppress(requests.RequestException):
+        scene.workload.request("DELETE", path, force="true")
