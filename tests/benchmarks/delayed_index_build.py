@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pulsar_sidecar.delayed_delivery.index.attach import SETTLE_SECONDS
-from pulsar_sidecar.delayed_delivery.index.build import IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import SETTLE_SECONDS
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import parse_topic_name

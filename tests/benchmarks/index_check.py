@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from pulsar_sidecar.delayed_delivery.index.fsck import contradictions
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import contradictions
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     decode_metadata,

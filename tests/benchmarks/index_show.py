@@ -23,7 +23,7 @@ from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.api.rooms.delayed_index import DelayedIndexAnswer
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.show import Tracker, TrackerState, view_of
+from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, view_of
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, managed_ledger_path

@@ -8,8 +8,8 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.build import IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings

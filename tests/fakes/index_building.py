@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.build import BuildPlan, BuiltSubscription, IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan, BuiltSubscription, IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.build import BuildPlan
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan
 from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredTopic
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim

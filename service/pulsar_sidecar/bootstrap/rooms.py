@@ -57,20 +57,20 @@ from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers
-from pulsar_sidecar.delayed_delivery.index.build import IndexBuilder
-from pulsar_sidecar.delayed_delivery.index.checking import CheckPorts
-from pulsar_sidecar.delayed_delivery.index.counting import CalendarReader
-from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
-from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
+from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
-from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
-from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
-from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.service import Ports as DelayedIndexPorts
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
-from pulsar_sidecar.delayed_delivery.index.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration

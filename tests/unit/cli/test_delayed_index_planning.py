@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.api.rooms import delayed_index_planning
-from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
-from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
-from pulsar_sidecar.delayed_delivery.index.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
     BrokerTracker,
     TrackerSettings,
 )
-from pulsar_sidecar.delayed_delivery.index.simulate import Simulator
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field
 from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, TenantName, V2Namespace, V2Topic
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
-from pulsar_sidecar.delayed_delivery.index.counting import CalendarOptions
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
+from pulsar_sidecar.delayed_delivery.index.inspection.show import IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
-from pulsar_sidecar.delayed_delivery.index.show import IndexView, Tracker
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName

@@ -8,8 +8,8 @@ from pydantic import Field
 from pulsar_sidecar.api.paths import TOPIC_PATHS
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
-from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
-from pulsar_sidecar.delayed_delivery.index.build import (
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import (
     BuiltSubscription,
     IndexBuilder,
     PlannedBucket,

@@ -9,10 +9,10 @@ from pydantic import Field
 
 from pulsar_sidecar.api.paths import TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
-from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
-from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.findings import CheckReport, Finding, FindingKind
-from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, RepairPlan, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckReport, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan, RepairStep
 from pulsar_sidecar.model.names import TopicName
 
 _NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"

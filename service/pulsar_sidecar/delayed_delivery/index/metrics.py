@@ -14,8 +14,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.inspection.show import BucketView, IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
-from pulsar_sidecar.delayed_delivery.index.show import BucketView, IndexView, Tracker
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.names import TopicName

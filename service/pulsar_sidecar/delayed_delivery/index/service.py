@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pulsar_sidecar.delayed_delivery.index.calendar import Calendar
-from pulsar_sidecar.delayed_delivery.index.counting import CalendarOptions, CalendarReader
-from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
-from pulsar_sidecar.delayed_delivery.index.show import (
+from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
+from pulsar_sidecar.delayed_delivery.index.inspection.show import (
     IndexView,
     Tracker,
     TrackerState,
@@ -15,6 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.show import (
     running_tracker,
     view_of,
 )
+from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
 from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError

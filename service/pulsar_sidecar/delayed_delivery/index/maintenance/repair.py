@@ -15,11 +15,17 @@ from enum import Enum
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions, CheckPorts, IndexChecker, Look, read_segments
-from pulsar_sidecar.delayed_delivery.index.findings import Checked, Finding, FindingKind
-from pulsar_sidecar.delayed_delivery.index.fsck import OrphanedBucket, contradictions, message_difference
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
+    CheckOptions,
+    CheckPorts,
+    IndexChecker,
+    Look,
+    read_segments,
+)
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
 from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, PendingBucketDeletions, UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata

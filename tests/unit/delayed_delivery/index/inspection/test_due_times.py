@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.index.due_times import BucketDueTimes
+from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     encode_metadata,

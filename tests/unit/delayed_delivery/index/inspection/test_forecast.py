@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.forecast import (
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     BYTES_PER_INDEX,
     ENTRIES_PER_SECOND,
     FIRST_READ,

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, Finding, FindingKind
-from pulsar_sidecar.delayed_delivery.index.fsck import (
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     OrphanedBucket,
     check_downgrade,
     check_messages,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.index.calendar import Calendar, DueTime
-from pulsar_sidecar.delayed_delivery.index.counting import CalendarOptions
+from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueTime
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts, Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path

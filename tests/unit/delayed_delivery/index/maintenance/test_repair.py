@@ -3,11 +3,17 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.attach import PointerOutcome
-from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.findings import FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import (
+    IndexRepair,
+    LoadedTopic,
+    Repaired,
+    RepairPlan,
+    RepairStep,
+)
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.repair import IndexRepair, LoadedTopic, Repaired, RepairPlan, RepairStep
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path

@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.forecast import BYTES_PER_INDEX, FIRST_READ, READS_PER_BUCKET
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import BYTES_PER_INDEX, FIRST_READ, READS_PER_BUCKET
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator, in_memory_tracker, simulate
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
     IN_MEMORY_TRACKER_FACTORY,
     BrokerTracker,
     TrackerSettings,
 )
-from pulsar_sidecar.delayed_delivery.index.simulate import Simulator, in_memory_tracker, simulate
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError

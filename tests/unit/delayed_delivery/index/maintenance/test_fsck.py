@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.checking import CheckOptions, IndexChecker
-from pulsar_sidecar.delayed_delivery.index.findings import Checked, CheckReport, FindingKind
-from pulsar_sidecar.delayed_delivery.index.fsck import contradictions
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions, IndexChecker
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import contradictions
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,

@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment

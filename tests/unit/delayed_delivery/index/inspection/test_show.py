@@ -1,10 +1,10 @@
 """What is shown of a delayed index: every number, and a tracker only where it is certain."""
 
 import pytest
+from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker
 from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.show import SegmentView, Tracker
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, UnreachableError
 from pulsar_sidecar.model.ids import LedgerId

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.calendar import Calendar, DueCounts, calendar_of, without_a_bucket
+from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueCounts, calendar_of, without_a_bucket
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, LedgerLengths
 from pulsar_sidecar.delayed_delivery.index.snapshot import decode_segment
 from pulsar_sidecar.delayed_delivery.index.stored import (

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.overdue import Overdue, OverdueReader, OverdueReason, reasons_of
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import Overdue, OverdueReader, OverdueReason, reasons_of
 from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy, Unreadable
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId

@@ -11,7 +11,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.findings import Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from pulsar_sidecar.delayed_delivery.index.forecast import Forecaster
-from pulsar_sidecar.delayed_delivery.index.overdue import OverdueReader
-from pulsar_sidecar.delayed_delivery.index.simulate import Simulator
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.forecast import (
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     ASSUMPTIONS,
     BYTES_PER_INDEX,
     LoadCost,

@@ -1,0 +1,1 @@
+"""What an index holds and what becomes of it: shown, counted, explained and tried; nothing is changed."""
