@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,17 +37,14 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@contextmanager
-def hanging() -> Iterator[int]:
-    """Accepts and never answers: what a stopped process looks like from outside."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        yield listening.getsockname()[1]
+def port_of(listening: socket.socket) -> int:
+    port: int = listening.getsockname()[1]
+    return port
 
 
 def closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
+        return port_of(free)
 
 
 def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
@@ -72,18 +68,22 @@ def test_an_admin_server_that_is_away_is_no_answer(tmp_path: Path) -> None:
 
 def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interrupted(tmp_path: Path) -> None:
     with (
-        hanging() as port,
+        socket.create_server(("127.0.0.1", 0)) as hung,
         command(
-            "metadata", "dump", "--source", f"zk://127.0.0.1:{port}", "--cursors-from", f"zk:127.0.0.1:{port}",
-            "--output", str(tmp_path / "out"),
+            "metadata", "dump", "--source", f"zk://127.0.0.1:{port_of(hung)}",
+            "--cursors-from", f"zk:127.0.0.1:{port_of(hung)}", "--output", str(tmp_path / "out"),
         ) as process,
     ):  # fmt: skip
-        CLOCK.wait_seconds(4, threading.Event())
-        assert process.poll() is None
-        begin = CLOCK.monotonic_seconds()
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-        assert CLOCK.monotonic_seconds() - begin < 5
+        # It takes a connection and never answers: what a stopped process looks like from outside.
+        hung.settimeout(60)
+        waiting, _ = hung.accept()
+        with waiting:
+            waiting.settimeout(60)
+            assert waiting.recv(1), "it asks for a session, and waits now"
+            begin = CLOCK.monotonic_seconds()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+            assert CLOCK.monotonic_seconds() - begin < 5
     assert process.returncode != 0
     assert "Traceback" not in said
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
@@ -13,7 +14,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from tests.cluster.transaction_log import TransactionLog
 from tests.fakes.bookkeeper import managed_ledger_bytes
 
-BROKER, SIDECAR = 1, 2
+BROKER, SIDECAR, TEST = 1, 2, 3
 TOPIC = "/managed-ledgers/public/default/persistent/topic"
 ONE, TWO = LedgerId(1), LedgerId(2)
 CREATE, DELETE, SET_DATA, MULTI, CREATE_2, CREATE_SESSION = 1, 2, 5, 14, 15, -10
@@ -80,7 +81,7 @@ def files(tmp_path: Path) -> Files:
     """Two ledgers that a topic names, and a sidecar."""
     files = Files(tmp_path)
     files.write(SIDECAR, CREATE_SESSION, struct.pack("!i", 4_000))
-    files.put(SIDECAR, "/pulsar-sidecar/ledger-deletion/sidecars/one", kind=CREATE_2)
+    files.put(SIDECAR, f"{INSTANCES}/one", kind=CREATE_2)
     for ledger_id in (ONE, TWO):
         files.put(BROKER, ledger_path(ledger_id), b"metadata", CREATE_2)
     files.put(BROKER, TOPIC, managed_ledger_bytes([ONE, TWO]))
@@ -105,6 +106,14 @@ def test_what_was_named_at_that_moment_is_found_though_it_is_not_named_later(fil
     files.delete(BROKER, TOPIC)
     with pytest.raises(AssertionError, match=r"referenced ledgers were deleted.*ledger_id=1"):
         log.demand_nothing_referenced_was_deleted({ONE})
+
+
+def test_a_test_that_clears_up_after_sidecars_is_none(files: Files, log: TransactionLog) -> None:
+    files.put(TEST, CONTROL, b"{}")
+    files.delete(TEST, CONTROL)
+    files.delete(TEST, ledger_path(ONE))
+    log.demand_nothing_referenced_was_deleted(())
+    assert log.deleted_by_sidecars() == frozenset()
 
 
 def test_brokers_may_delete_before_they_take_the_reference_away(files: Files, log: TransactionLog) -> None:
