@@ -247,16 +247,17 @@ def test_the_connection_of_the_watch_is_cut_again_and_again(
             for number in range(cuts):
                 pause(dice.uniform(0, 1))
                 seconds = LONG_CUT_SECONDS if number % 5 == 4 and fault_rounds > 1 else CUT_SECONDS
-                tally.fault(cut_while_leaking(network, links, leaks, dice, dice.uniform(*seconds)))
+                # Over a short loss of packets TCP keeps the connection, and nothing need be read again.
+                how = dice.choice([*Cut, None]) if number else None
+                tally.fault(cut_while_leaking(network, links, leaks, how, dice.uniform(*seconds)))
         truth.demand(leaks.ledger_ids, sidecar, set())
-        assert sidecar.whole_log.count(WALKED) > 1, "a cut means a whole reading"
+        assert sidecar.whole_log.count(WALKED) > 1, "a reset means a whole reading"
 
 
 def cut_while_leaking(
-    network: SidecarNetwork, links: Sequence[Link], leaks: Leaks, dice: random.Random, seconds: float
+    network: SidecarNetwork, links: Sequence[Link], leaks: Leaks, how: Cut | None, seconds: float
 ) -> str:
-    """Events are lost, whatever becomes of the session; what was done."""
-    how = dice.choice([*Cut, None])
+    """Events are lost, whatever becomes of the session; what was done. None resets the connections."""
     if how is None:
         network.reset(links)
         leaks.leak(1)
