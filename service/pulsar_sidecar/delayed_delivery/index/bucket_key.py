@@ -22,6 +22,10 @@ class BucketKey(NamedTuple):
     def __contains__(self, ledger_id: object) -> bool:
         return isinstance(ledger_id, int) and self.start <= ledger_id <= self.end
 
+    def overlaps(self, other: "BucketKey") -> bool:
+        """Whether both cover one ledger at least."""
+        return self.start <= other.end and other.start <= self.end
+
     @classmethod
     def parse(cls, name: str) -> Self:
         """The key in a cursor property's name.

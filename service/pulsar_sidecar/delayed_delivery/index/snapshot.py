@@ -22,6 +22,7 @@ from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadat
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
 Longs = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 MAX_INDEXES: Final = 1 << 26
 """No segment is taken to hold more: a bitmap of a few kilobytes can claim four thousand million entries."""
@@ -47,7 +48,7 @@ class DelayedIndexes:
     def __len__(self) -> int:
         return len(self.deliver_at_ms)
 
-    def __getitem__(self, rows: "slice | Longs | npt.NDArray[np.bool_]") -> "DelayedIndexes":
+    def __getitem__(self, rows: slice | Longs | Flags) -> "DelayedIndexes":
         return DelayedIndexes(self.deliver_at_ms[rows], self.ledgers[rows], self.entries[rows])
 
     @classmethod
@@ -56,10 +57,32 @@ class DelayedIndexes:
         columns = np.array(list(rows), np.int64).reshape(-1, 3).T
         return cls(*(np.ascontiguousarray(column) for column in columns))
 
+    def within(self, bitmaps: Mapping[LedgerId, BitMap]) -> Flags:
+        """Which rows are among these entries of each ledger."""
+        found = np.zeros(len(self), np.bool_)
+        for ledger_id, entries in bitmaps.items():
+            of_ledger = np.flatnonzero(self.ledgers == ledger_id)
+            found[of_ledger] = np.isin(self.entries[of_ledger], np.frombuffer(entries.to_array(), np.uint32))
+        return found
+
     def positions(self) -> list[Position]:
         """In the same order."""
         pairs = zip(self.ledgers.tolist(), self.entries.tolist(), strict=True)
         return [Position(LedgerId(ledger), EntryId(entry)) for ledger, entry in pairs]
+
+
+NO_INDEXES: Final = DelayedIndexes.of(())
+
+
+def joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
+    """All rows, part after part."""
+    if len(parts) == 1:
+        return parts[0]
+    return DelayedIndexes(
+        np.concatenate([NO_INDEXES.deliver_at_ms, *(part.deliver_at_ms for part in parts)]),
+        np.concatenate([NO_INDEXES.ledgers, *(part.ledgers for part in parts)]),
+        np.concatenate([NO_INDEXES.entries, *(part.entries for part in parts)]),
+    )
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, round_step
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Flags, SegmentMetadata, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Unreadable
 from pulsar_sidecar.model.ids import LedgerId
@@ -99,16 +99,9 @@ class DueCounts:
         self.by_due_second[due_ms // _MS] += messages
 
 
-def _left_rows(
-    segment: DelayedIndexes, acknowledged: AcknowledgedEntries
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    rows = np.zeros(len(segment), np.bool_)
-    for ledger in np.unique(segment.ledgers):
-        here = segment.ledgers == ledger
-        entries = segment.entries[here]
-        left = acknowledged.left(LedgerId(int(ledger)), BitMap(entries.astype(np.uint32)))
-        rows[here] = np.isin(entries, np.array(left.to_array(), np.int64))
-    return rows
+def _left_rows(segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> Flags:
+    entries = bitmaps_of(segment.ledgers, segment.entries)
+    return segment.within({ledger_id: acknowledged.left(ledger_id, each) for ledger_id, each in entries.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 The messages are added in order of their entries at one moment, as after an unload, and none is delivered meanwhile.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,7 +18,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
 )
 from pulsar_sidecar.delayed_delivery.index.ports import LedgerLengths
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_metadata
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, bitmaps_of, decode_metadata
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
@@ -148,7 +147,7 @@ def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) ->
         memory_bytes=in_memory * BYTES_PER_INDEX + _bitmap_bytes(snapshots),
         snapshot_bytes=sum(lengths),
         largest_snapshot_bytes=max(lengths, default=0),
-        load=cost_with_buckets(snapshots, _by_ledger(indexes), now_ms)[1],
+        load=cost_with_buckets(snapshots, bitmaps_of(indexes.ledgers, indexes.entries), now_ms)[1],
         failure=failure,
     )
 
@@ -167,13 +166,6 @@ def _bitmap_bytes(snapshots: Sequence[SnapshotMetadata]) -> int:
         for segment in snapshot
         for entries in segment.bitmaps.values()
     )
-
-
-def _by_ledger(indexes: DelayedIndexes) -> dict[LedgerId, BitMap]:
-    found: defaultdict[LedgerId, BitMap] = defaultdict(BitMap)
-    for ledger_id, entry_id in indexes.positions():
-        found[ledger_id].add(entry_id)
-    return found
 
 
 # --- a topic's messages --------------------------------------------------------------------------------------------

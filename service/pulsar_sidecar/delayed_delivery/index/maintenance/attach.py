@@ -154,7 +154,7 @@ def _changed(node: Node, change: PointerChange) -> bytes:
     info.cursorProperties.extend(kept)
     keys = [BucketKey.parse(name) for name in named] if change.attach else []
     for key, ledger_id in sorted(change.attach.items()):
-        overlapped = next((other for other in keys if other.start <= key.end and key.start <= other.end), None)
+        overlapped = next(filter(key.overlaps, keys), None)
         if overlapped is not None:
             raise ConflictError(f"bucket {key} overlaps {overlapped}, which the cursor names; a broker would drop one")
         keys.append(key)

@@ -21,7 +21,7 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment, joined
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.delayed_delivery.ports import Unreadable
@@ -313,10 +313,10 @@ def _buckets(
     parts: list[DelayedIndexes] = []
     for ledger_id, entries in wanted.uncovered.items():
         rows = delayed[ledger_id]
-        mine = rows[np.fromiter((entry in entries for entry in rows.entries.tolist()), np.bool_, len(rows))]
+        mine = rows[rows.within({ledger_id: entries})]
         if not len(mine):
             continue
-        over_another = bool(ledgers) and any(ledgers[0] <= key.end and key.start <= ledger_id for key in wanted.keys)
+        over_another = bool(ledgers) and any(map(BucketKey(ledgers[0], ledger_id).overlaps, wanted.keys))
         if ledgers and (over_another or sum(map(len, parts)) >= settings.min_index_count):
             yield _planned(ledgers, parts, settings)
             ledgers, parts = [], []
@@ -327,12 +327,7 @@ def _buckets(
 
 
 def _planned(ledgers: Sequence[LedgerId], parts: Sequence[DelayedIndexes], settings: TrackerSettings) -> PlannedBucket:
-    rows = DelayedIndexes(
-        np.concatenate([part.deliver_at_ms for part in parts]),
-        np.concatenate([part.ledgers for part in parts]),
-        np.concatenate([part.entries for part in parts]),
-    )
-    return PlannedBucket(BucketKey(ledgers[0], ledgers[-1]), seal(sort_indexes(rows), settings))
+    return PlannedBucket(BucketKey(ledgers[0], ledgers[-1]), seal(sort_indexes(joined(parts)), settings))
 
 
 def _demanded(value: _Value | Unreadable, what: str) -> _Value:

@@ -27,7 +27,7 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
 )
 from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EveryLedger
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_segment
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_segment, joined
 from pulsar_sidecar.delayed_delivery.index.stored import (
     METADATA_ENTRY,
     AcknowledgedEntries,
@@ -306,14 +306,11 @@ def _shuffled(
     segments: Sequence[DelayedIndexes], seed: int, acknowledged: PositionRanges
 ) -> Iterator[tuple[Position, int]]:
     """Indexes that are not acknowledged, with their due times, in an order that is random and always the same."""
-    if not segments:
-        return
-    columns = [np.concatenate([getattr(each, name) for each in segments]) for name in ("ledgers", "entries")]
-    times = np.concatenate([each.deliver_at_ms for each in segments])
-    for row in np.random.default_rng(seed).permutation(len(times)).tolist():
-        position = Position(LedgerId(int(columns[0][row])), EntryId(int(columns[1][row])))
+    rows = joined(segments)
+    for row in np.random.default_rng(seed).permutation(len(rows)).tolist():
+        position = Position(LedgerId(int(rows.ledgers[row])), EntryId(int(rows.entries[row])))
         if position not in acknowledged:
-            yield position, int(times[row])
+            yield position, int(rows.deliver_at_ms[row])
 
 
 def _bucket_claim(data: bytes) -> BucketClaim | None:

@@ -178,7 +178,7 @@ def _overlaps(index: StoredIndex) -> Iterator[Finding]:
     ]
     kept: list[BucketKey] = []
     for _, key, bucket in sorted(sized, key=lambda one: (-one[0], one[1], one[2].ledger_id)):
-        other = next((each for each in kept if each.start <= key.end and key.start <= each.end), None)
+        other = next(filter(key.overlaps, kept), None)
         if other is None:
             kept.append(key)
         else:

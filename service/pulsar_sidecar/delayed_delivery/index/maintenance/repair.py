@@ -323,7 +323,7 @@ class IndexRepair:
         except UndecodableError:
             return False
         others = [*(bucket.key for bucket in index.buckets), *map(BucketKey.parse, attached)]
-        if any(isinstance(other, Unreadable) or _overlap(key, other) for other in others):
+        if any(isinstance(other, Unreadable) or key.overlaps(other) for other in others):
             return False
         if snapshot is None or not snapshot or len(snapshot) != orphan.metadata.last_entry_id:
             return False
@@ -419,10 +419,6 @@ def _step(findings: Iterable[Finding]) -> RepairStep:
 
 def _owner(orphan: OrphanedBucket) -> tuple[TopicName, str]:
     return orphan.claim.topic, orphan.claim.subscription
-
-
-def _overlap(one: BucketKey, other: BucketKey | Unreadable) -> bool:
-    return isinstance(other, BucketKey) and other.start <= one.end and one.start <= other.end
 
 
 def _hash(actions: Sequence[RepairAction]) -> str:

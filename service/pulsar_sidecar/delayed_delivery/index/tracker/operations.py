@@ -16,7 +16,13 @@ import numpy as np
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, SnapshotMetadata
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    Flags,
+    SegmentMetadata,
+    SnapshotMetadata,
+    joined,
+)
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
     DelayedOperations,
@@ -26,12 +32,7 @@ from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
 from pulsar_sidecar.delayed_delivery.index.tracker.packed import pack
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
-from pulsar_sidecar.delayed_delivery.index.tracker.tracker import (
-    BucketDelayedDeliveryTracker,
-    Flags,
-    check_positions,
-    joined,
-)
+from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker, check_positions
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 

@@ -99,10 +99,7 @@ class IndexQueue:
     def remove(self, positions: Mapping[LedgerId, BitMap]) -> int:
         """Take these out, however often they are in; the answer says how many rows that were."""
         rows = self.pop_all()
-        gone = np.zeros(len(rows), np.bool_)
-        for ledger_id, entries in positions.items():
-            of_ledger = np.flatnonzero(rows.ledgers == ledger_id)
-            gone[of_ledger] = np.isin(rows.entries[of_ledger], np.frombuffer(entries.to_array(), np.uint32))
+        gone = rows.within(positions)
         self.put_back(pack(rows[~gone]))
         return int(gone.sum())
 

@@ -10,16 +10,22 @@ PIP-195 the tracker follows the one or the other (`Behaviour`; docs/delayed-inde
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Longs, bitmap_of, bitmaps_of
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    NO_INDEXES,
+    DelayedIndexes,
+    Flags,
+    Longs,
+    bitmap_of,
+    bitmaps_of,
+    joined,
+)
 from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
@@ -34,10 +40,6 @@ from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-
-Flags = npt.NDArray[np.bool_]
-
-_NO_INDEXES: Final = DelayedIndexes.of(())
 
 _MAX_ENTRY_ID = 2**32 - 1
 """Roaring bitmaps hold 32 bits; a broker throws half-way for more."""
@@ -326,11 +328,7 @@ class BucketDelayedDeliveryTracker:
 
     def _left_of(self, bucket: ImmutableBucket) -> DelayedIndexes:
         indexes = joined(self.access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
-        left = np.zeros(len(indexes), np.bool_)
-        for ledger_id, entries in bucket.bits.ledgers.items():
-            of_ledger = np.flatnonzero(indexes.ledgers == ledger_id)
-            left[of_ledger] = np.isin(indexes.entries[of_ledger], np.frombuffer(entries.to_array(), np.uint32))
-        return indexes[left]
+        return indexes[indexes.within(bucket.bits.ledgers)]
 
     def _expect_next(self, bucket: ImmutableBucket, loaded: DelayedIndexes) -> None:
         self._last_of_segment[_last_position(loaded)] = _LastOfSegment(bucket, int(loaded.deliver_at_ms[-1]))
@@ -408,10 +406,10 @@ class BucketDelayedDeliveryTracker:
 
         def load() -> DelayedIndexes:
             if following > bucket.last_segment:
-                return _NO_INDEXES
+                return NO_INDEXES
             segments = self.access.segments(bucket, following, following)
             if not segments:
-                return _NO_INDEXES
+                return NO_INDEXES
             bucket.current_segment = following
             return segments[0]
 
@@ -512,16 +510,16 @@ class BucketDelayedDeliveryTracker:
         try:
             first = bucket.recover(self.access.metadata(bucket), self._cutoff_ms())
             if first > bucket.last_segment:
-                return _NO_INDEXES
+                return NO_INDEXES
             segments = self.access.segments(bucket, first, first)
         except NotFoundError as error:
             if self.behaviour is Behaviour.AS_PIP:
-                return _NO_INDEXES
+                return NO_INDEXES
             raise RecoveryFailedError(f"the bucket {bucket.key} does not exist any more") from error
         except SidecarError as error:
             raise RecoveryFailedError(f"the bucket {bucket.key} was not read: {error}") from error
         if not segments:
-            return _NO_INDEXES
+            return NO_INDEXES
         bucket.current_segment = first
         self.access.measure(bucket)
         return segments[0]
@@ -552,17 +550,6 @@ def _bucket_of(key: BucketKey, sealed: SealedIndexes) -> ImmutableBucket:
         current_segment=1,
         last_segment=len(sealed.segments),
         first_times_ms=[segment.min_schedule_timestamp for segment in sealed.metadata],
-    )
-
-
-def joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
-    """All rows, part after part."""
-    if len(parts) == 1:
-        return parts[0]
-    return DelayedIndexes(
-        np.concatenate([_NO_INDEXES.deliver_at_ms, *(part.deliver_at_ms for part in parts)]),
-        np.concatenate([_NO_INDEXES.ledgers, *(part.ledgers for part in parts)]),
-        np.concatenate([_NO_INDEXES.entries, *(part.entries for part in parts)]),
     )
 
 
