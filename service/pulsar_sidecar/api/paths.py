@@ -19,6 +19,7 @@ Subscription = Annotated[str, Path(description="The subscription, URL-encoded.",
 
 V2_PATH = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 V1_PATH = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
+NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -75,7 +76,7 @@ V1Topic = Annotated[TopicName, Depends(v1_topic)]
 TOPIC_PATHS = ((V2_PATH, v2_topic, ""), (V1_PATH, v1_topic, "v1_"))
 """For a route that exists for both: its path, what reads the topic from it, and what its name in OpenAPI has more."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
-"""The namespace of a V2 path, ``tenant/namespace``."""
+"""The namespace of a route below `NAMESPACE_PATH` or `V2_PATH`, ``tenant/namespace``."""
 TenantName = Annotated[str, Depends(_tenant_name)]
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
 

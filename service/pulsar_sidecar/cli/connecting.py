@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
     from pulsar_sidecar.demo.run import Report
 
+_NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
@@ -142,6 +143,16 @@ def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
         raise InvalidInputError(f"{name} has no ledgers; write persistent://tenant/namespace/topic")
     version = "/admin" if name.cluster else "/admin/v2"
     return f"{version}/{name.domain.value}/{name.namespace}/{java_url_encode(name.local_name)}"
+
+
+def topic_or_namespace_path(name: str) -> str:
+    """The REST path of a topic by its full name, or of a namespace by ``tenant/namespace``; raises as `topic_path`."""
+    parts = name.split("/")
+    if "://" in name or len(parts) != _NAMESPACE_PARTS:
+        return topic_path(name)
+    if not all(parts):
+        raise InvalidInputError(f"{name!r} is not a namespace; write tenant/namespace")
+    return f"/admin/v2/namespaces/{'/'.join(map(java_url_encode, parts))}"
 
 
 def is_true(settings: Mapping[str, str], name: str, default: str) -> bool:

@@ -10,13 +10,12 @@ from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.ack_state.workflow import AckStateService
-from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
-_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _POLICY = "dispatcherPauseOnAckStatePersistent"
 _Type = Annotated[str | None, BeforeValidator(lambda kind: None if kind is SubscriptionType.NONE else kind.value)]
 
@@ -223,18 +222,18 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
 
 
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
-    @routes.get(f"{_NAMESPACE}/{_POLICY}")
+    @routes.get(f"{NAMESPACE_PATH}/{_POLICY}")
     def namespace_pause(namespace: V2Namespace) -> bool | None:
         """What the namespace's policies say; null if they say nothing."""
         return service.namespace_pause(namespace)
 
-    @routes.post(f"{_NAMESPACE}/{_POLICY}", status_code=204, response_description="Set to true.")
+    @routes.post(f"{NAMESPACE_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
     def enable_namespace_pause(namespace: V2Namespace) -> Response:
         """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
         service.enable_namespace_pause(namespace)
         return Response(status_code=204)
 
-    @routes.delete(f"{_NAMESPACE}/{_POLICY}")
+    @routes.delete(f"{NAMESPACE_PATH}/{_POLICY}")
     def remove_namespace_pause(namespace: V2Namespace) -> PauseRemovalAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again.
 

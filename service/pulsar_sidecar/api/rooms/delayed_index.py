@@ -5,7 +5,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator, Field
 
-from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, TenantName, V2Namespace, V2Topic
+from pulsar_sidecar.api.paths import (
+    NAMESPACE_PATH,
+    TOPIC_PATHS,
+    V2_PATH,
+    SubscriptionName,
+    TenantName,
+    V2Namespace,
+    V2Topic,
+)
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
@@ -243,7 +251,7 @@ def _add_calendar(routes: APIRouter, service: DelayedIndexService) -> None:
             """
             return CalendarAnswer.model_validate(service.calendar(topic, parameters.options()))
 
-    @routes.get("/admin/v2/namespaces/{tenant}/{namespace}/delayedCalendar")
+    @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
     def namespace_calendar(namespace: V2Namespace, parameters: wished) -> CalendarAnswer:
         """The same for all topics of a namespace, but for brokers' own."""
         return CalendarAnswer.model_validate(service.calendar_below(namespace, parameters.options()))

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends
 from fastapi import Query as FromQuery
 from pydantic import Field
 
-from pulsar_sidecar.api.paths import TOPIC_PATHS, V2Namespace
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
@@ -15,7 +15,6 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckRepo
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan, RepairStep
 from pulsar_sidecar.model.names import TopicName
 
-_NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 _HASH = r"^[0-9a-f]{64}$"
 
 
@@ -156,17 +155,17 @@ def router(repair: IndexRepair) -> APIRouter:
     for path, topic_of, version in TOPIC_PATHS:
         _add_topic_routes(routes, repair, path, topic_of, version)
 
-    @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/fsck")
+    @routes.get(f"{NAMESPACE_PATH}/delayedIndex/fsck")
     def check_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
         """The same of every topic of a namespace."""
         return _checked(repair.checker.check(namespace, parameters.options()))
 
-    @routes.get(f"{_NAMESPACE_PATH}/delayedIndex/repair")
+    @routes.get(f"{NAMESPACE_PATH}/delayedIndex/repair")
     def plan_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
         """The same of every topic of a namespace."""
         return _planned(repair.plan(namespace, parameters.options(), parameters.kinds))
 
-    @routes.post(f"{_NAMESPACE_PATH}/delayedIndex/repair")
+    @routes.post(f"{NAMESPACE_PATH}/delayedIndex/repair")
     def repair_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
         """The same of every topic of a namespace."""
         return _repaired(repair, namespace, parameters)

@@ -7,14 +7,13 @@ from fastapi import APIRouter, Depends
 from fastapi import Query as FromQuery
 from pydantic import BeforeValidator, Field
 
-from pulsar_sidecar.api.paths import TOPIC_PATHS, V2Namespace
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReason
 from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.model.names import TopicName
 
-_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/delayedIndex/forecast"
 _LIMIT = Field(default=1_000_000, ge=1, le=100_000_000)
 
 
@@ -249,7 +248,7 @@ def router(service: IndexPlanning) -> APIRouter:
             found = service.simulator.simulate(topic, parameters.subscription, settings, parameters.limit)
             return [SimulationAnswer.model_validate(one) for one in found]
 
-    @routes.get(_NAMESPACE)
+    @routes.get(f"{NAMESPACE_PATH}/delayedIndex/forecast")
     def delayed_index_forecast_of_namespace(namespace: V2Namespace) -> ForecastAnswer:
         """The ten topics or partitions of a namespace whose loads would cost most now. Loads nothing."""
         return ForecastAnswer.model_validate(service.forecaster.of_namespace(namespace))

@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
 from pulsar_sidecar.cli.groups.waiting_messages import bar, span, utc
 from pulsar_sidecar.model.names import java_url_encode
 
@@ -95,11 +95,8 @@ def calendar(
 
 
 def _calendar_path(scope: str) -> str:
-    names = scope.split("/")
-    if "://" in scope or len(names) > 2:
-        return f"{topic_path(scope)}/delayedCalendar"
-    kind = "namespaces" if len(names) == 2 else "tenants"
-    return f"/admin/v2/{kind}/{'/'.join(map(java_url_encode, names))}/delayedCalendar"
+    path = topic_or_namespace_path(scope) if "/" in scope else f"/admin/v2/tenants/{java_url_encode(scope)}"
+    return f"{path}/delayedCalendar"
 
 
 def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:

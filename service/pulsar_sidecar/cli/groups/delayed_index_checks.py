@@ -8,16 +8,14 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, topic_or_namespace_path
 from pulsar_sidecar.cli.groups.delayed_index import app
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.names import java_url_encode
 
 _FOUND = 2
 _CHECK_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 the service answered with an error, or wrong usage; 3 no answer came."
 )
-_NAMESPACE_PARTS = 2
 
 _Place = Annotated[
     str, typer.Argument(metavar="TOPIC|NAMESPACE", help="persistent://tenant/namespace/topic, or tenant/namespace")
@@ -61,7 +59,7 @@ def fsck(
     Example: pulsar-sidecar --request-timeout 3600 delayed-index fsck public/default --all-messages --orphans
     """
     parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
-    path = f"{_path(place)}/delayedIndex/fsck"
+    path = f"{topic_or_namespace_path(place)}/delayedIndex/fsck"
     answer = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
     if ctx.obj.format(form) is output.Format.JSON:
         output.document(answer, output.Format.JSON)
@@ -107,7 +105,7 @@ def repair(
     if execute != (plan is not None):
         raise InvalidInputError("--execute and --plan belong together: give the hash of the plan that was approved")
     parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
-    path = f"{_path(place)}/delayedIndex/repair"
+    path = f"{topic_or_namespace_path(place)}/delayedIndex/repair"
     if kinds:
         path += "?" + urlencode([("kinds", kind) for kind in kinds])
     chosen = ctx.obj.format(form)
@@ -132,13 +130,6 @@ def repair(
         output.document(rows, chosen)
     if not all(each["done"] for each in repaired):
         raise typer.Exit(ExitCode.NOT_ALL)
-
-
-def _path(place: str) -> str:
-    parts = place.split("/")
-    if "://" not in place and len(parts) == _NAMESPACE_PARTS:
-        return "/admin/v2/namespaces/" + "/".join(map(java_url_encode, parts))
-    return topic_path(place)
 
 
 def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans: bool) -> dict[str, str | int | None]:

@@ -8,10 +8,8 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
 from pulsar_sidecar.cli.groups.delayed_index import app
-from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.names import java_url_encode
 
 _Limit = Annotated[int, typer.Option(min=1, max=100_000_000, help="How many entries of the backlog to read at most.")]
 _FIGURES = (
@@ -24,7 +22,6 @@ _FIGURES = (
     ("snapshotBytes", "snapshots", "{:,} B"),
     ("largestSnapshotBytes", "largest snapshot", "{:,} B"),
 )
-_NAMESPACE_PARTS = 2
 
 
 @app.command(epilog=EXIT_CODES)
@@ -76,7 +73,7 @@ def forecast(
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
-    answer = ctx.obj.client().call("GET", f"{_forecast_path(name)}/delayedIndex/forecast")
+    answer = ctx.obj.client().call("GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast")
     if ctx.obj.format(form) is output.Format.TABLE:
         output.result(output.printable("\n".join(_forecast_lines(cast("dict[str, Any]", answer)))))
     else:
@@ -212,12 +209,3 @@ def _time(milliseconds: int) -> str:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds} ms"
-
-
-def _forecast_path(name: str) -> str:
-    parts = name.split("/")
-    if "://" not in name and len(parts) == _NAMESPACE_PARTS:
-        if not all(parts):
-            raise InvalidInputError(f"{name!r} is not a namespace; write tenant/namespace")
-        return f"/admin/v2/namespaces/{'/'.join(map(java_url_encode, parts))}"
-    return topic_path(name)
