@@ -17,7 +17,7 @@ from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, SubscriptionType, TopicInternalStats
+from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
 
 BEFORE_EVERYTHING: Final = Position(LedgerId(0), EntryId(-1))
 _READ_AT_ONCE: Final = 10_000
@@ -36,6 +36,15 @@ def places_of(topics: Topics, topic: TopicName) -> list[TopicName]:
     if partitions is None:
         raise NotFoundError(f"there is no topic {topic}")
     return [topic.partition(index) for index in range(partitions)] or [topic]
+
+
+def durable_subscriptions(topics: Topics, topic: TopicName, subscription: str | None) -> dict[str, Subscription]:
+    """The one that is meant; without a name all of a topic or partition but those that brokers keep for themselves."""
+    return {
+        name: facts
+        for name, facts in topics.subscriptions(topic).items()
+        if facts.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
+    }
 
 
 def waiting_positions(
@@ -224,11 +233,7 @@ class WaitingReader:
         self, topic: TopicName, subscription: str | None, counts: dict[str, Waiting]
     ) -> tuple[list[tuple[Waiting, PositionRanges]], TopicInternalStats]:
         """Where to count for each subscription that is meant, and what it has acknowledged; and the topic's ledgers."""
-        found = {
-            name: facts
-            for name, facts in self._topics.subscriptions(topic).items()
-            if facts.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
-        }
+        found = durable_subscriptions(self._topics, topic, subscription)
         state = self._topics.state(topic)
         cursors = [
             (counts.setdefault(name, Waiting(name, facts.type)), state.cursors[name].acknowledged)

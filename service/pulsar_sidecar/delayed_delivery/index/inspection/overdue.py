@@ -13,14 +13,14 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of
+from pulsar_sidecar.delayed_delivery.backlog import durable_subscriptions, is_earlier_chunk, places_of
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, EntryFacts, Topics
 from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Cursor, Subscription
+from pulsar_sidecar.model.topic_stats import Cursor, Subscription
 
 _READ_AT_ONCE: Final = 10_000
 _MAX_SAMPLE: Final = 10
@@ -196,11 +196,7 @@ class OverdueReader:
     def _of(
         self, place: TopicName, subscription: str | None, due_by_ms: int, limit: int
     ) -> tuple[list[Overdue], int, bool]:
-        facts = {
-            name: one
-            for name, one in self._topics.subscriptions(place).items()
-            if one.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
-        }
+        facts = durable_subscriptions(self._topics, place, subscription)
         state = self._topics.state(place)
         cursors = {name: state.cursors[name] for name in sorted(facts) if name in state.cursors}
         found = {name: Overdue(place, name) for name in cursors}
