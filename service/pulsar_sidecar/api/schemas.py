@@ -5,11 +5,15 @@ Names are Pulsar's camelCase. Requests are strict: no unknown field, no other ty
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 Text = Annotated[str, BeforeValidator(str)]
 """In an answer: whatever the room has, as text."""
+
+
+PlanHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""In a request: the hash of a plan that was approved (SHA-256)."""
 
 
 class Query(BaseModel):

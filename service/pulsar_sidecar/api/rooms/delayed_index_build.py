@@ -3,10 +3,9 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import Field
 
 from pulsar_sidecar.api.paths import TOPIC_PATHS
-from pulsar_sidecar.api.schemas import Answer, Reason, Text
+from pulsar_sidecar.api.schemas import Answer, PlanHash, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import (
@@ -23,7 +22,7 @@ class BuildParameters(Parameters):
 
     subscription: str | None = None
     """Only this one; all durable ones without it."""
-    plan: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    plan: PlanHash | None = None
     """The hash of the plan that was approved: it is carried out. Without it nothing is changed."""
 
 

@@ -8,14 +8,12 @@ from fastapi import Query as FromQuery
 from pydantic import Field
 
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
+from pulsar_sidecar.api.schemas import Answer, PlanHash, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckReport, Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan, RepairStep
 from pulsar_sidecar.model.names import TopicName
-
-_HASH = r"^[0-9a-f]{64}$"
 
 
 class CheckParameters(Query):
@@ -45,7 +43,7 @@ class RepairParameters(CheckParameters):
 class ExecutionParameters(RepairParameters):
     """A plan that was approved, found by the same parameters."""
 
-    plan: str = Field(pattern=_HASH)
+    plan: PlanHash
     """Its hash."""
 
 
