@@ -7,6 +7,8 @@ import structlog
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
@@ -19,6 +21,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
 )
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -36,6 +39,8 @@ class ClusterAccess:
 
     Attributes:
         steps: told of each step of ledger deletion; None in production.
+        buckets: entries of buckets' ledgers; what reads them shares its few threads.
+        stored_indexes: what is stored of delayed indexes.
         limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
         deletion: the deletion service, once its room is open: other rooms hand it ledgers.
     """
@@ -66,6 +71,10 @@ class ClusterAccess:
         close_at_the_end(stack, self.store.close)
         self.entries = BookieEntries(BookieConnections(self.store, settings.ledgers_root_path))
         close_at_the_end(stack, self.entries.close)
+        self.buckets = BookieBucketEntries(self.entries)
+        close_at_the_end(stack, self.buckets.close)
+        cursors = BookieStoredCursors(self.store, self.entries, settings.ledgers_root_path)
+        self.stored_indexes = StoredIndexes(self.store, self.buckets, cursors, settings.ledgers_root_path)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
 
     def _adaptive_limit(self) -> AdaptiveLimit | None:

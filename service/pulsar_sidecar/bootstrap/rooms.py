@@ -18,7 +18,6 @@ from pulsar_sidecar.ack_state.workflow import AckStateService
 from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
@@ -71,7 +70,6 @@ from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, W
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.service import Ports as DelayedIndexPorts
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingConfiguration
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
@@ -242,14 +240,12 @@ def open_cancelling(cluster: ClusterAccess) -> Room:
     log = PulsarCancellationTopic(owners, connections, BrokerTopicAdmin(rest), clock)
     close_at_the_end(cluster.stack, log.close)
     ack_states = BrokerAckStates(rest, store, clock)
-    buckets = BookieBucketEntries(cluster.entries)
-    close_at_the_end(cluster.stack, buckets.close)
     ports = CancellingPorts(
         clock=clock,
         metadata=store,
         topics=BrokerTopics(rest, store, clock),
         entries=BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, clock),
-        due_times=BucketDueTimes(_stored_indexes(cluster, buckets), buckets),
+        due_times=BucketDueTimes(cluster.stored_indexes, cluster.buckets),
         max_ranges=lambda: ack_states.limits(None).max_unacked_ranges,
         acknowledger=ConsumerAcknowledger(owners, connections, clock),
         stored=BookieStoredCursors(store, cluster.entries, ledgers_root),
@@ -301,13 +297,11 @@ def open_waiting_messages(cluster: ClusterAccess) -> Room:
 def open_delayed_index(cluster: ClusterAccess) -> Room:
     """Delayed indexes (PIP-195), which are stored and need no broker."""
     store, rest, ledgers_root = cluster.store, cluster.rest, cluster.settings.ledgers_root_path
-    entries = BookieBucketEntries(cluster.entries)
-    close_at_the_end(cluster.stack, entries.close)
     owners = BrokerLiveOwners(rest, store)
-    stored = _stored_indexes(cluster, entries)
+    stored = cluster.stored_indexes
     calendar = CalendarReader(
         stored,
-        entries,
+        cluster.buckets,
         BookieLedgerLengths(store, cluster.entries, ledgers_root),
         BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, cluster.clock),
         cluster.clock,
@@ -336,9 +330,7 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     clock, store, rest, root = cluster.clock, cluster.store, cluster.rest, cluster.settings.ledgers_root_path
     entries = BulkDelayedEntries(store, cluster.entries, rest, root, clock)
     ack_states = BrokerAckStates(rest, store, clock)
-    buckets = BookieBucketEntries(cluster.entries)
-    close_at_the_end(cluster.stack, buckets.close)
-    stored = _stored_indexes(cluster, buckets)
+    stored = cluster.stored_indexes
     lengths = BookieLedgerLengths(store, cluster.entries, root)
 
     trackers = RestBrokerTrackers(rest, store)
@@ -354,7 +346,7 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     return Room(
         IndexPlanning(
             OverdueReader(
-                BrokerTopics(rest, store, clock), entries, BucketDueTimes(stored, buckets), pause_limit, clock
+                BrokerTopics(rest, store, clock), entries, BucketDueTimes(stored, cluster.buckets), pause_limit, clock
             ),
             Forecaster(stored, lengths, configuration, clock),
             Simulator(stored, lengths, entries, configuration, clock),
@@ -362,24 +354,17 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     )
 
 
-def _stored_indexes(cluster: ClusterAccess, entries: BookieBucketEntries) -> StoredIndexes:
-    store, root = cluster.store, cluster.settings.ledgers_root_path
-    return StoredIndexes(store, entries, BookieStoredCursors(store, cluster.entries, root), root)
-
-
 def open_index_building(cluster: ClusterAccess) -> Room:
     """Building delayed indexes, which writes ledgers to bookies and changes cursors of unloaded topics."""
     store, rest, root = cluster.store, cluster.rest, cluster.settings.ledgers_root_path
     bookies = BookieConnections(store, root)
     close_at_the_end(cluster.stack, bookies.close)
-    buckets = BookieBucketEntries(cluster.entries)
-    close_at_the_end(cluster.stack, buckets.close)
     trackers = RestBrokerTrackers(rest, store)
     writer = LedgerWriter(store, ZooKeeperLedgerIds(store, root).next, bookies, root)
     return Room(
         IndexBuilder(
             store,
-            _stored_indexes(cluster, buckets),
+            cluster.stored_indexes,
             BookieDelayTimes(cluster.entries),
             trackers,
             BookieBucketSnapshots(store, cluster.entries, writer, trackers.replication, root),
@@ -393,14 +378,12 @@ def open_index_checks(cluster: ClusterAccess) -> Room:
     """Checking and repairing delayed indexes (PIP-195); what is to be deleted goes to the deletion service."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
     root, deletion = settings.ledgers_root_path, cluster.deletion
-    buckets = BookieBucketEntries(cluster.entries)
-    close_at_the_end(cluster.stack, buckets.close)
     owners = BrokerLiveOwners(rest, store)
     check = CheckPorts(
         clock=clock,
         store=store,
-        stored=_stored_indexes(cluster, buckets),
-        buckets=buckets,
+        stored=cluster.stored_indexes,
+        buckets=cluster.buckets,
         messages=BulkDelayedEntries(store, cluster.entries, rest, root, clock),
         ledgers=lambda: _every_ledger(cluster),
         brokers=RestBrokerTrackers(rest, store),
