@@ -1,6 +1,5 @@
 """Counts what waits by due time: buckets by their metadata or their segments, every other entry by its own metadata."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,9 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
     StoredIndexes,
     StoredTopic,
 )
+from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Unreadable
+from pulsar_sidecar.delayed_delivery.selecting import positions_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -171,13 +172,8 @@ class _Counting:
 
     def positions(self) -> Iterator[Position]:
         """Those that at least one subscription waits for and has in no bucket, oldest first."""
-        union: _Rest = {}
-        for rest in self._rest.values():
-            for ledger_id, entries in rest.items():
-                union[ledger_id] = union.get(ledger_id, BitMap()) | entries
-        for ledger_id in sorted(union):
-            for entry in union[ledger_id]:
-                yield Position(ledger_id, EntryId(entry))
+        union = PositionBits.union(self._rest.values()).ledgers
+        return positions_of(dict(sorted(union.items())))
 
     def waiting_at(self, position: Position) -> Iterator[str]:
         """The subscriptions that wait for the position and have it in no bucket."""
@@ -187,9 +183,5 @@ class _Counting:
 
 
 def _indexed(buckets: Iterable[StoredBucket]) -> Mapping[LedgerId, BitMap]:
-    found: defaultdict[LedgerId, BitMap] = defaultdict(BitMap)
-    for bucket in buckets:
-        for segment in bucket.snapshot if isinstance(bucket.snapshot, tuple) else ():
-            for ledger_id, entries in segment.bitmaps.items():
-                found[ledger_id] |= entries
-    return found
+    snapshots = (bucket.snapshot for bucket in buckets if isinstance(bucket.snapshot, tuple))
+    return PositionBits.union(segment.bitmaps for snapshot in snapshots for segment in snapshot).ledgers

@@ -49,6 +49,8 @@ class BucketDueTimes:
         self._entries = entries
 
     def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
+        if from_ms is None and to_ms is None:
+            return {}
         first = 0 if from_ms is None else from_ms
         end = 2**63 if to_ms is None else to_ms
         outside: Bits = defaultdict(BitMap)

@@ -62,6 +62,11 @@ def test_only_a_segment_on_the_border_is_read(
     assert len([one for one in buckets.entries.asked if one.entry_id > 0]) == segments_read
 
 
+def test_a_selection_without_due_times_reads_no_bucket(buckets: Buckets) -> None:
+    assert buckets.outside(None, None) == {}
+    assert buckets.entries.asked == []
+
+
 def test_where_two_buckets_differ_the_entry_is_read(buckets: Buckets) -> None:
     buckets.topic.seal("t", 91, 5, 5, [(400, 5, 0)])
     buckets.topic.cursor("t")
