@@ -13,11 +13,12 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.ports import Absent, DelayedEntries, EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.clients import PatientClient

@@ -8,9 +8,10 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPort
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_id_of_path
 from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicStats
 

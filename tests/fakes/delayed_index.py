@@ -14,12 +14,13 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
-from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 

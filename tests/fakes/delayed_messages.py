@@ -11,18 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
-from pulsar_sidecar.delayed_delivery.ports import (
-    Absent,
-    Configuration,
-    DelayPolicy,
-    EntryAnswer,
-    EntryFacts,
-    LogRecords,
-    Ports,
-)
+from pulsar_sidecar.delayed_delivery.ports import Configuration, DelayPolicy, EntryAnswer, EntryFacts, LogRecords, Ports
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Absent
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import (

@@ -15,6 +15,7 @@ from pyroaring import BitMap
 
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId, Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -61,18 +62,6 @@ class EntryFacts(NamedTuple):
     marker: bool = False
     transaction: bool = False
     size_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """The topic has no such entry, and that was read: no such ledger in its list, or no such entry in the ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """The entry could not be read, so nothing is known of it; ``reason`` says why."""
-
-    reason: str
 
 
 EntryAnswer = EntryFacts | Absent | Unreadable

@@ -19,9 +19,10 @@ from pyroaring import BitMap
 from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of
 from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 

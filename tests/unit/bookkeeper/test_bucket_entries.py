@@ -8,12 +8,12 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.position_ranges import PositionRanges
 
 from tests.fakes.bookie_servers import FakeBookie

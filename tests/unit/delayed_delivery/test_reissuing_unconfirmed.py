@@ -5,11 +5,12 @@ from itertools import pairwise
 
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
-from pulsar_sidecar.delayed_delivery.ports import EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.delayed_delivery.workflow import reissuing
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import REISSUE_PROPERTY
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.delayed_messages import at

@@ -9,7 +9,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.ports import Chunk, Configuration, DelayPolicy, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk, Configuration, DelayPolicy
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -18,6 +18,7 @@ from pulsar_sidecar.model.errors import (
     OutcomeUnknownError,
     TemporaryError,
 )
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, at

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome
-from pulsar_sidecar.delayed_delivery.ports import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
 from pulsar_sidecar.delayed_delivery.workflow import kept_readings
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pyroaring import BitMap
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.backlog import BacklogPosition, Waiting, WaitingReader, parse_backlog_position
-from pulsar_sidecar.delayed_delivery.ports import Chunk, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 

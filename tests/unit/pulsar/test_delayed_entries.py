@@ -4,12 +4,13 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.ports import Absent, Chunk, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 

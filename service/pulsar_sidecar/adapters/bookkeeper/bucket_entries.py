@@ -7,10 +7,10 @@ from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 
 _THREADS: Final = 4
 """As many as connections are kept to a bookie: an entry of a thousand ledgers is a thousand waits."""

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.model.position_ranges import PositionRanges

@@ -15,8 +15,9 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.ports import Absent, Chunk, DelayPolicy, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.model.ids import EntryId, Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats

@@ -13,10 +13,10 @@ from pyroaring import BitMap
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 

@@ -16,8 +16,8 @@ from pulsar_sidecar.delayed_delivery.index.inspection.show import (
 )
 from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
@@ -59,7 +59,7 @@ class DelayedIndexService:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self._ports.stored.places_of(topic)
+        places = self._ports.stored.topics.places_of(topic)
         found = [view for place in places for view in self._place(place, subscription, ask_broker=ask_broker)]
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")

@@ -4,7 +4,6 @@ Everything comes from the metadata store and from bookies, so no broker is asked
 what could not be read is a value with its reason; `Absent` was read. Nothing is left out.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -15,31 +14,27 @@ from pyroaring import BitMap
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, CursorPositions, EntryPayload
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
-    MANAGED_LEDGERS,
-    POLICIES,
     ledger_path,
     managed_ledger_path,
-    partitioned_topic_path,
 )
 from pulsar_sidecar.ledger_ownership.references import (
     LedgerReference,
     cursor_references,
     managed_ledger_references,
 )
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
+from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import (
     CursorName,
-    TopicDomain,
     TopicName,
     decode_cursor,
     encode_cursor,
-    topic_of_managed_ledger,
 )
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS
@@ -129,43 +124,7 @@ class StoredIndexes:
         self._entries = entries
         self._cursors = cursors
         self._root = ledgers_root
-
-    def places_of(self, topic: TopicName) -> list[TopicName]:
-        """The topic's partitions, or the topic itself where it has none.
-
-        Raises:
-            NotFoundError: there is no such topic.
-            TemporaryError: the metadata store could not be asked.
-        """
-        partitioned, node = self._store.read_many(
-            [partitioned_topic_path(topic), managed_ledger_path(topic.managed_ledger_name)]
-        )
-        if partitioned is not None:
-            return [topic.partition(index) for index in range(_partitions(partitioned))]
-        if node is None:
-            raise NotFoundError(f"there is no topic {topic}")
-        return [topic]
-
-    def places_below(self, scope: str) -> Iterator[TopicName]:
-        """Every partition, and every topic without partitions, of a namespace or of a tenant.
-
-        Raises:
-            NotFoundError: there is no such namespace or tenant.
-            TemporaryError: the metadata store could not be asked.
-        """
-        children = self._store.children(f"{MANAGED_LEDGERS}/{scope}")
-        if children is None and self._store.read(f"{POLICIES}/{scope}") is None:
-            raise NotFoundError(f"there is no namespace or tenant {scope}")
-        # A tenant holds namespaces, and clusters of namespaces of the first kind (V1).
-        domain = TopicDomain.PERSISTENT.value
-        if "/" not in scope or domain not in (children or ()):
-            for child in children or ():
-                yield from self.places_below(f"{scope}/{child}")
-            return
-        for child in self._store.children(f"{MANAGED_LEDGERS}/{scope}/{domain}") or ():
-            topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
-            if topic is not None:
-                yield topic
+        self.topics = StoredTopics(store)
 
     def read(
         self, places: Iterable[TopicName], subscription: str | None = None
@@ -264,13 +223,6 @@ class StoredIndexes:
             else ledger
             for ledger_id, ledger in ledgers.items()
         }
-
-
-def _partitions(node: Node) -> int:
-    try:
-        return int(json.loads(node.data)["partitions"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UndecodableError(f"{node.path} does not say how many partitions there are; read it again") from error
 
 
 def _named_buckets(node: Node) -> Mapping[str, LedgerId] | Unreadable:

@@ -29,11 +29,12 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Target,
     Verdict,
 )
-from pulsar_sidecar.delayed_delivery.ports import Configuration, EntryAnswer, EntryFacts, Ports, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Configuration, EntryAnswer, EntryFacts, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, Position
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 log = structlog.get_logger("delayed-delivery")

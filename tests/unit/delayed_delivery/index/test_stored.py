@@ -5,7 +5,6 @@ import json
 import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredBucket, StoredIndex, StoredTopic
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     ledger_path,
@@ -15,6 +14,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
 from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pyroaring import BitMap
@@ -166,27 +166,27 @@ def test_places_are_read_from_metadata(
     store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
 ) -> None:
     indexes = stored_indexes(store, entries)
-    assert indexes.places_of(TOPIC) == [TOPIC]
+    assert indexes.topics.places_of(TOPIC) == [TOPIC]
     parted = parse_topic_name("persistent://public/default/parted")
     with pytest.raises(NotFoundError):
-        indexes.places_of(parted)
+        indexes.topics.places_of(parted)
     store.put(partitioned_topic_path(parted), json.dumps({"partitions": 2, "deleted": False}).encode())
-    assert indexes.places_of(parted) == [parted.partition(0), parted.partition(1)]
-    assert list(indexes.read(indexes.places_of(parted))) == []
+    assert indexes.topics.places_of(parted) == [parted.partition(0), parted.partition(1)]
+    assert list(indexes.read(indexes.topics.places_of(parted))) == []
     store.put(partitioned_topic_path(parted), b"[]")
     with pytest.raises(UndecodableError):
-        indexes.places_of(parted)
+        indexes.topics.places_of(parted)
 
     old = parse_topic_name("persistent://public/cluster/namespace/old")
     for one in (parted.partition(1), old):
         store.put(managed_ledger_path(one.managed_ledger_name), managed_ledger_bytes([1]))
-    assert list(indexes.places_below("public/default")) == [TOPIC, parted.partition(1)]
-    assert list(indexes.places_below("public/cluster/namespace")) == [old]
-    assert list(indexes.places_below("public")) == [old, TOPIC, parted.partition(1)]
+    assert list(indexes.topics.places_below("public/default")) == [TOPIC, parted.partition(1)]
+    assert list(indexes.topics.places_below("public/cluster/namespace")) == [old]
+    assert list(indexes.topics.places_below("public")) == [old, TOPIC, parted.partition(1)]
     store.put("/admin/policies/public/empty", b"{}")
-    assert list(indexes.places_below("public/empty")) == []
+    assert list(indexes.topics.places_below("public/empty")) == []
     with pytest.raises(NotFoundError):
-        list(indexes.places_below("public/nowhere"))
+        list(indexes.topics.places_below("public/nowhere"))
 
 
 def test_what_is_left_of_bitmaps() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts, entry_facts_in_headers
-from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import ManagedLedgerReferences, managed_ledger_references
@@ -22,6 +22,7 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 

@@ -16,8 +16,9 @@ from pyroaring import BitMap
 from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, round_step
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Flags, SegmentMetadata, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 
 _MS: Final = 1000
 

@@ -18,12 +18,13 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
     StoredTopic,
 )
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
 from pulsar_sidecar.delayed_delivery.selecting import positions_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _READ_AT_ONCE: Final = 10_000
@@ -75,7 +76,7 @@ class CalendarReader:
             NotFoundError: there is no such topic.
             TemporaryError: the metadata store could not be asked.
         """
-        return self._of(self._stored.places_of(topic), options)
+        return self._of(self._stored.topics.places_of(topic), options)
 
     def below(self, scope: str, options: CalendarOptions) -> Calendar:
         """The calendar of a namespace's or a tenant's topics, but for brokers' own.
@@ -84,7 +85,7 @@ class CalendarReader:
             NotFoundError: there is no such namespace or tenant.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self._stored.places_below(scope)
+        places = self._stored.topics.places_below(scope)
         return self._of((place for place in places if not place.local_name.startswith(_SYSTEM_PREFIX)), options)
 
     def _of(self, places: Iterable[TopicName], options: CalendarOptions) -> Calendar:

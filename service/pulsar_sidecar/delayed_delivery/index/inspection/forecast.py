@@ -16,10 +16,10 @@ from pulsar_sidecar.delayed_delivery.index.ports import LedgerLengths
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 ENTRIES_PER_SECOND: Final = 200_000 / 10.6
@@ -207,7 +207,7 @@ class Forecaster:
             NotFoundError: there is no such topic.
             TemporaryError: the metadata store or the brokers could not be asked.
         """
-        places = self._stored.places_of(topic)
+        places = self._stored.topics.places_of(topic)
         return self._of(places, len(places))
 
     def of_namespace(self, namespace: str) -> Forecast:
@@ -217,7 +217,7 @@ class Forecaster:
             NotFoundError: there is no such namespace or tenant.
             TemporaryError: the metadata store or the brokers could not be asked.
         """
-        return self._of(self._stored.places_below(namespace), MOST_SHOWN)
+        return self._of(self._stored.topics.places_below(namespace), MOST_SHOWN)
 
     def _of(self, places: Iterable[TopicName], most: int) -> Forecast:
         buckets_configured = self._tracker().keeps_buckets

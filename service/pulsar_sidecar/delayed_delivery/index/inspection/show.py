@@ -18,9 +18,9 @@ from pulsar_sidecar.delayed_delivery.index.settings import (
 )
 from pulsar_sidecar.delayed_delivery.index.snapshot import SegmentMetadata
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredBucket, StoredIndex
-from pulsar_sidecar.delayed_delivery.ports import Absent, Unreadable
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _INDEX_BYTES: Final = 24

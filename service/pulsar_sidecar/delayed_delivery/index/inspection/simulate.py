@@ -24,11 +24,12 @@ from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailed
 from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _READ_AT_ONCE: Final = 10_000
@@ -209,7 +210,7 @@ class Simulator:
         """
         configuration, now_ms = self._tracker(), self._clock.now_ms()
         found = []
-        for place, stored in self._stored.read(self._stored.places_of(topic), subscription):
+        for place, stored in self._stored.read(self._stored.topics.places_of(topic), subscription):
             read = _readable(stored)
             lengths = _readable(self._lengths.lengths(read.ledgers))
             for name, index in read.subscriptions.items():

@@ -24,7 +24,6 @@ from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTOR
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment, joined
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
@@ -37,6 +36,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 
@@ -128,7 +128,7 @@ class IndexBuilder:
         settings = self._tracker_settings()
         builds = [
             build
-            for place, found in self._stored.read(self._stored.places_of(topic), subscription)
+            for place, found in self._stored.read(self._stored.topics.places_of(topic), subscription)
             for build in self._of_place(place, _demanded(found, str(place)), settings)
         ]
         if subscription is not None and not builds:

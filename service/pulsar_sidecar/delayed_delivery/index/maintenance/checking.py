@@ -36,7 +36,7 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
     StoredIndexes,
     StoredTopic,
 )
-from pulsar_sidecar.delayed_delivery.ports import Absent, DelayedEntries, EntryAnswer, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, owner_path, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
@@ -45,6 +45,7 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -134,9 +135,9 @@ class IndexChecker:
 
     def _places(self, scope: TopicName | str, options: CheckOptions) -> Iterable[TopicName]:
         if isinstance(scope, str):
-            return self._ports.stored.places_below(scope)
+            return self._ports.stored.topics.places_below(scope)
         try:
-            return self._ports.stored.places_of(scope)
+            return self._ports.stored.topics.places_of(scope)
         except NotFoundError:
             if options.orphans:  # of a topic that was deleted
                 return ()

@@ -20,11 +20,12 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredBucket, StoredIndex, StoredTopic
-from pulsar_sidecar.delayed_delivery.ports import Absent, EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 

@@ -30,12 +30,12 @@ from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, PendingBuc
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
 from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicStats
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueTime
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
-from pulsar_sidecar.delayed_delivery.ports import EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 
 from tests.fakes.clock import FakeClock

@@ -17,11 +17,11 @@ from pulsar_sidecar.delayed_delivery.index.settings import (
     BrokerTracker,
     TrackerSettings,
 )
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock

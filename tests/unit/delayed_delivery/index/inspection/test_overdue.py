@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import Overdue, OverdueReader, OverdueReason, reasons_of
-from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Cursor, Subscription, SubscriptionType
 from pyroaring import BitMap

@@ -13,9 +13,10 @@ from pulsar_sidecar.delayed_delivery.index.settings import (
     TrackerSettings,
 )
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Unreadable
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.clock import FakeClock

@@ -16,10 +16,10 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
 from pyroaring import BitMap

@@ -15,11 +15,11 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.repair import (
 )
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
-from pulsar_sidecar.delayed_delivery.ports import Unreadable
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml

@@ -1,0 +1,65 @@
+"""Which topics the metadata store knows: partitions, and topics without; no broker is asked and nothing is loaded."""
+
+import json
+from collections.abc import Iterator
+
+from pulsar_sidecar.ledger_ownership.paths import (
+    MANAGED_LEDGERS,
+    POLICIES,
+    managed_ledger_path,
+    partitioned_topic_path,
+)
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import TopicDomain, TopicName, topic_of_managed_ledger
+
+
+class StoredTopics:
+    """Reads topics' names from their nodes."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def places_of(self, topic: TopicName) -> list[TopicName]:
+        """The topic's partitions, or the topic itself where it has none.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: the metadata store could not be asked.
+        """
+        partitioned, node = self._store.read_many(
+            [partitioned_topic_path(topic), managed_ledger_path(topic.managed_ledger_name)]
+        )
+        if partitioned is not None:
+            return [topic.partition(index) for index in range(_partitions(partitioned))]
+        if node is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        return [topic]
+
+    def places_below(self, scope: str) -> Iterator[TopicName]:
+        """Every partition, and every topic without partitions, of a namespace or of a tenant.
+
+        Raises:
+            NotFoundError: there is no such namespace or tenant.
+            TemporaryError: the metadata store could not be asked.
+        """
+        children = self._store.children(f"{MANAGED_LEDGERS}/{scope}")
+        if children is None and self._store.read(f"{POLICIES}/{scope}") is None:
+            raise NotFoundError(f"there is no namespace or tenant {scope}")
+        # A tenant holds namespaces, and clusters of namespaces of the first kind (V1).
+        domain = TopicDomain.PERSISTENT.value
+        if "/" not in scope or domain not in (children or ()):
+            for child in children or ():
+                yield from self.places_below(f"{scope}/{child}")
+            return
+        for child in self._store.children(f"{MANAGED_LEDGERS}/{scope}/{domain}") or ():
+            topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
+            if topic is not None:
+                yield topic
+
+
+def _partitions(node: Node) -> int:
+    try:
+        return int(json.loads(node.data)["partitions"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UndecodableError(f"{node.path} does not say how many partitions there are; read it again") from error

@@ -1,0 +1,15 @@
+"""What a look-up answers where it found nothing: a failed one is not an absence."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no such thing, and that was read: no such ledger in a list, or no such entry in a ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """It could not be read, so nothing is known of it; ``reason`` says why."""
+
+    reason: str
