@@ -64,10 +64,12 @@ class FakeCursorPositions:
     def __init__(self) -> None:
         self.ranges: dict[Position, list[tuple[int, int, int]]] = {}
         self.unreadable: str | None = None
+        self.asked = 0
 
     def acknowledged(
         self, cursors: Sequence[bytes], lengths: Mapping[LedgerId, int]
     ) -> Sequence[PositionRanges | Unreadable]:
+        self.asked += len(cursors)
         return [self._of(data) for data in cursors]
 
     def _of(self, data: bytes) -> PositionRanges | Unreadable:

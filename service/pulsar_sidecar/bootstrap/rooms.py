@@ -75,9 +75,10 @@ from pulsar_sidecar.delayed_delivery.ports import Configuration as CancellingCon
 from pulsar_sidecar.delayed_delivery.ports import Ports as CancellingPorts
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
-from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.ledger_deletion.service import SentLedger, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
@@ -377,7 +378,7 @@ def open_index_building(cluster: ClusterAccess) -> Room:
 def open_index_checks(cluster: ClusterAccess) -> Room:
     """Checking and repairing delayed indexes (PIP-195); what is to be deleted goes to the deletion service."""
     settings, clock, store, rest = cluster.settings, cluster.clock, cluster.store, cluster.rest
-    root, deletion = settings.ledgers_root_path, cluster.deletion
+    root = settings.ledgers_root_path
     owners = BrokerLiveOwners(rest, store)
     check = CheckPorts(
         clock=clock,
@@ -389,9 +390,15 @@ def open_index_checks(cluster: ClusterAccess) -> Room:
         brokers=RestBrokerTrackers(rest, store),
         ledgers_root=root,
     )
-    deletions = BucketDeletions(
-        deletion.require_ready, deletion.send_pending_delete_ledgers, store, root, cluster.steps or Steps()
-    )
+
+    # The deletion service's room may be opened later than this one.
+    def demand_ready() -> None:
+        cluster.deletion.require_ready()
+
+    def send(records: Sequence[PendingDeleteLedgerInfo]) -> Sequence[SentLedger]:
+        return cluster.deletion.send_pending_delete_ledgers(records)
+
+    deletions = BucketDeletions(demand_ready, send, store, root, cluster.steps or Steps())
     threads = ThreadPoolExecutor(_CURSORS_AT_ONCE, "index-repair")
     close_at_the_end(cluster.stack, threads.shutdown)
     pointers = BucketPointers(store, owners, clock, root)
@@ -409,6 +416,7 @@ def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
         cluster.clock,
         settings.ledgers_root_path,
         credential=store_credential_of(settings),
+        nodes_per_second=settings.ledger_deletion_watch_nodes_per_second,
     )
 
 

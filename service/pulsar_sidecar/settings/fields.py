@@ -237,7 +237,8 @@ class LedgerDeletion(_Group):
     ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
     """Seconds after which the sidecar reads all references again, even if it missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)
-    """Largest number of metadata-store nodes that the watch reads a second."""
+    """Largest number of metadata-store nodes that the watch reads a second; and, apart from it, each search of
+    `delayed-index fsck --orphans`."""
 
 
 class DelayedMessages(_Group):

@@ -113,6 +113,12 @@ def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
         assert prefix in shown
 
 
+def test_rooms_open_in_any_order() -> None:
+    with ExitStack() as stack:
+        cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
+        assert all(open_room(cluster) for _, open_room in reversed(ROOMS))
+
+
 def test_readiness_comes_from_every_room() -> None:
     able, starting, stopping = Room(None), Room(None, ready=lambda: "starting"), Room(None, ready=lambda: "stopping")
     assert missing_in([able, able]) is None

@@ -11,10 +11,27 @@ from pulsar_sidecar.model.metadata import MetadataStore
 
 
 def every_ledger(
-    url: str, store: MetadataStore, clock: Clock, ledgers_root: str, *, credential: ZooKeeperCredential | None = None
+    url: str,
+    store: MetadataStore,
+    clock: Clock,
+    ledgers_root: str,
+    *,
+    credential: ZooKeeperCredential | None = None,
+    nodes_per_second: float | None = None,
 ) -> Iterator[tuple[LedgerId, bytes]]:
-    """The delayed index's `EveryLedger`, by a walk over a session of its own."""
-    nodes = LedgerNodes(url, store, clock, ledgers_root, credential=credential, with_metadata=True)
+    """The delayed index's `EveryLedger`, by a walk over a session of its own.
+
+    Without ``nodes_per_second`` there is no limit.
+    """
+    nodes = LedgerNodes(
+        url,
+        store,
+        clock,
+        ledgers_root,
+        credential=credential,
+        nodes_per_second=nodes_per_second,
+        with_metadata=True,
+    )
     for batch in nodes.batches():
         columns = (batch.column(name).to_pylist() for name in ("ledger_id", "metadata", "unreadable"))
         for ledger_id, data, refusal in zip(*columns, strict=True):

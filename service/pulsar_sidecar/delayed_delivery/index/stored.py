@@ -145,13 +145,30 @@ class StoredIndexes:
                 if node is not None:
                     yield place, self._topic(place, node, subscription)
 
+    def buckets(self, place: TopicName) -> Iterator[StoredBucket]:
+        """The buckets of all subscriptions, without what these have acknowledged, which takes further reading.
+
+        None of a cursor that cannot be read, or that changes at the moment: for whoever needs no complete answer.
+
+        Args:
+            place: a partition, or a topic without partitions; it need not exist.
+
+        Raises:
+            TemporaryError: the metadata store could not be asked.
+        """
+        paths = dict(self._cursors_of(managed_ledger_path(place.managed_ledger_name), None))
+        cursors = self._store.read_many(list(paths.values()))
+        for buckets in self._buckets(node for node in cursors if node is not None):
+            if not isinstance(buckets, Unreadable):
+                yield from buckets
+
     def _topic(self, place: TopicName, node: Node, subscription: str | None) -> StoredTopic | Unreadable:
         try:
             listed = managed_ledger_references(node.data).ledgers
         except UndecodableError as error:
             return Unreadable(f"the managed ledger of {place} cannot be read: {error}")
         lengths = {ledger_id: ledger.entries for ledger_id, ledger in listed.items()}
-        paths = dict(self._cursors_of(node, subscription))
+        paths = dict(self._cursors_of(node.path, subscription))
         found: dict[str, StoredIndex | Unreadable] = {}
         for _ in range(_TRIES):
             read = self._indexes(place, lengths, paths)
@@ -162,14 +179,14 @@ class StoredIndexes:
                 break
         return StoredTopic(place, listed, found)
 
-    def _cursors_of(self, node: Node, subscription: str | None) -> Iterator[tuple[str, str]]:
+    def _cursors_of(self, path: str, subscription: str | None) -> Iterator[tuple[str, str]]:
         if subscription is not None:
-            yield subscription, f"{node.path}/{encode_cursor(subscription)}"
+            yield subscription, f"{path}/{encode_cursor(subscription)}"
             return
-        for child in self._store.children(node.path) or ():
+        for child in self._store.children(path) or ():
             name = decode_cursor(CursorName(child)) or child
             if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(_REPLICATOR_PREFIX):
-                yield name, f"{node.path}/{child}"
+                yield name, f"{path}/{child}"
 
     def _changed(self, read: "Mapping[str, StoredIndex | Unreadable]", paths: Mapping[str, str]) -> dict[str, str]:
         versions = {
@@ -190,22 +207,24 @@ class StoredIndexes:
         read = zip(paths, self._store.read_many(list(paths.values())), strict=True)
         nodes = {name: node for name, node in read if node is not None}
         positions = self._cursors.acknowledged([node.data for node in nodes.values()], lengths)
-        named = {name: _named_buckets(node) for name, node in nodes.items()}
-        readable = [buckets for buckets in named.values() if not isinstance(buckets, Unreadable)]
+        buckets = self._buckets(nodes.values())
+        return {
+            name: each if isinstance(each, Unreadable) else StoredIndex(place, name, node.version, each, acknowledged)
+            for (name, node), each, acknowledged in zip(nodes.items(), buckets, positions, strict=True)
+        }
+
+    def _buckets(self, cursors: Iterable[Node]) -> list[tuple[StoredBucket, ...] | Unreadable]:
+        """What each of the cursors names, in their order."""
+        named = [_named_buckets(node) for node in cursors]
+        readable = [buckets for buckets in named if not isinstance(buckets, Unreadable)]
         ledgers = self._ledgers({ledger_id for buckets in readable for ledger_id in buckets.values()})
         snapshots = self._snapshots(ledgers)
-        found: dict[str, StoredIndex | Unreadable] = {}
-        for (name, buckets), acknowledged in zip(named.items(), positions, strict=True):
-            if isinstance(buckets, Unreadable):
-                found[name] = buckets
-                continue
-            stored = (
-                StoredBucket(property_, _key(property_), ledger_id, ledgers[ledger_id], snapshots[ledger_id])
-                for property_, ledger_id in buckets.items()
-            )
-            ordered = tuple(sorted(stored, key=_in_order))
-            found[name] = StoredIndex(place, name, nodes[name].version, ordered, acknowledged)
-        return found
+
+        def stored(buckets: Mapping[str, LedgerId]) -> tuple[StoredBucket, ...]:
+            found = (StoredBucket(name, _key(name), id_, ledgers[id_], snapshots[id_]) for name, id_ in buckets.items())
+            return tuple(sorted(found, key=_in_order))
+
+        return [buckets if isinstance(buckets, Unreadable) else stored(buckets) for buckets in named]
 
     def _ledgers(self, ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | Absent | Unreadable]:
         wanted = list(ids)

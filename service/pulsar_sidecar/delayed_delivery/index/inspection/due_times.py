@@ -21,7 +21,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     decode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndex, StoredIndexes, StoredTopic
+from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndexes
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
@@ -72,11 +72,8 @@ class BucketDueTimes:
         return {ledger_id: entries - inside.get(ledger_id, BitMap()) for ledger_id, entries in outside.items()}
 
     def _segments(self, topic: TopicName) -> Iterator[_Segment]:
-        for _, stored in self._stored.read([topic]):
-            if isinstance(stored, StoredTopic):
-                for index in stored.subscriptions.values():
-                    for bucket in index.buckets if isinstance(index, StoredIndex) else ():
-                        yield from _readable_segments(bucket)
+        for bucket in self._stored.buckets(topic):
+            yield from _readable_segments(bucket)
 
     def _read(self, segments: list[_Segment]) -> Iterator[tuple[_Segment, DelayedIndexes]]:
         rest = iter(segments)

@@ -12,10 +12,11 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import encode_cursor
 
-from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, IndexedTopic, Rows, stored_indexes
+from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeCursorPositions, IndexedTopic, Rows, stored_indexes
 from tests.fakes.metadata import FakeMetadataStore
 
 
@@ -25,11 +26,13 @@ class Buckets:
     def __init__(self) -> None:
         self.store = FakeMetadataStore()
         self.entries = FakeBucketEntries()
+        self.cursors = FakeCursorPositions()
         self.topic = IndexedTopic(self.store, self.entries)
         self.topic.ledgers(5, 6, 7)
 
     def outside(self, from_ms: int | None, to_ms: int | None) -> dict[int, list[int]]:
-        found = BucketDueTimes(stored_indexes(self.store, self.entries), self.entries).outside(TOPIC, from_ms, to_ms)
+        stored = stored_indexes(self.store, self.entries, self.cursors)
+        found = BucketDueTimes(stored, self.entries).outside(TOPIC, from_ms, to_ms)
         return {ledger_id: list(entries) for ledger_id, entries in found.items() if entries}
 
 
@@ -65,6 +68,19 @@ def test_only_a_segment_on_the_border_is_read(
 def test_a_selection_without_due_times_reads_no_bucket(buckets: Buckets) -> None:
     assert buckets.outside(None, None) == {}
     assert buckets.entries.asked == []
+
+
+def test_what_is_acknowledged_is_not_read(buckets: Buckets) -> None:
+    assert buckets.outside(300, 500)
+    assert buckets.cursors.asked == 0
+
+
+def test_cursors_that_cannot_be_read_and_topics_that_do_not_exist_rule_nothing_out(buckets: Buckets) -> None:
+    buckets.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("t")), b"\xff")
+    assert buckets.outside(300, 500) == {5: [0, 1], 6: [1, 2]}
+    assert Buckets().outside(300, 500) == {}
+    stored = stored_indexes(FakeMetadataStore(), buckets.entries)
+    assert not BucketDueTimes(stored, buckets.entries).outside(TOPIC, 300, 500)
 
 
 def test_where_two_buckets_differ_the_entry_is_read(buckets: Buckets) -> None:
