@@ -109,3 +109,28 @@ class LedgerEntry:
     ledger_id: LedgerId
     entry_id: EntryId
     payload: bytes
+
+
+class UnseenCause(Enum):
+    """Why entries that belong, or belonged, to a topic were not read from the bookies."""
+
+    OFFLOADED = "offloaded"
+    """They are in tiered storage, and BookKeeper has no copy any more."""
+    UNREADABLE = "unreadable"
+    """A bookie did not answer, or the entry is damaged or lost."""
+    TRIMMED = "trimmed"
+    """The topic let go of the ledger, or was deleted, while it was being read."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenEntries:
+    """Entries of one ledger that were to be read and were not; nothing is known of what is in them.
+
+    ``last_entry_id`` is None where it is not known how many entries there are.
+    """
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    last_entry_id: EntryId | None
+    cause: UnseenCause
+    reason: str

@@ -98,12 +98,20 @@ class BookieEntries:
             last = metadata.last_entry_id
             return self._demand(ledger_id, metadata, range(max(_FIRST, last - count + 1), last + 1))
         last_stored = self._last_stored(ledger_id, metadata)
-        # An ensemble is replaced only after everything before its first entry was acknowledged.
-        confirmed = max([metadata.segments[-1].first_entry_id - 1, *(stored.last_confirmed for stored in last_stored)])
-        highest = max([confirmed, *(stored.entry_id for stored in last_stored)])
+        confirmed, highest = _end(metadata, last_stored)
         wanted = range(max(_FIRST, highest - count + 1), highest + 1)
         known = {stored.entry_id: stored.payload for stored in last_stored}
         return self._demand(ledger_id, metadata, wanted, known, confirmed)
+
+    def end(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "LedgerEnd":
+        """Where the ledger ends now.
+
+        Raises:
+            TemporaryError: too few bookies answered to know.
+        """
+        if metadata.state is LedgerState.CLOSED:
+            return LedgerEnd(metadata.last_entry_id, metadata.last_entry_id)
+        return _end(metadata, self._last_stored(ledger_id, metadata))
 
     def readable(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> bool:
         """Whether first and last entry are there; see `LedgerEntries.readable`.
@@ -171,6 +179,25 @@ class BookieEntries:
                     f"too few bookies answered to know the end of ledger {ledger_id}: {reasons}; try again"
                 )
         return found
+
+
+class LedgerEnd(NamedTuple):
+    """Where a ledger ends.
+
+    Attributes:
+        confirmed: up to here every entry was acknowledged to the writer; later ones may have been too.
+        highest: the highest entry that a bookie has; nothing above it was ever acknowledged.
+    """
+
+    confirmed: EntryId
+    highest: EntryId
+
+
+def _end(metadata: LedgerMetadata, last_stored: "Sequence[StoredEntry]") -> LedgerEnd:
+    # An ensemble is replaced only after everything before its first entry was acknowledged.
+    confirmed = max([metadata.segments[-1].first_entry_id - 1, *(stored.last_confirmed for stored in last_stored)])
+    highest = max([confirmed, *(stored.entry_id for stored in last_stored)])
+    return LedgerEnd(EntryId(confirmed), EntryId(highest))
 
 
 class _Reading(Generic[Kept]):

@@ -1,0 +1,134 @@
+"""Every entry of a topic in order, from the bookies: without a consumer, without fencing, without loading the topic.
+
+Invariant: every entry between the two ends that the topic's list of ledgers had at the beginning is in the stream, as
+itself or within an `UnseenEntries`; none is left out. The ledger that is still written to is read up to where
+BookKeeper's own recovery would close it: the first entry that no bookie has, above all that is known to be
+acknowledged.
+"""
+
+from collections.abc import Iterator
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, LedgerEnd
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.references import (
+    LedgerReference,
+    ManagedLedgerReferences,
+    managed_ledger_references,
+)
+from pulsar_sidecar.model.clocks import Pace
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, UnseenCause, UnseenEntries
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+_AT_A_TIME_BYTES = 4 * 1024 * 1024
+_MOST_AT_A_TIME = 1024
+_FIRST_AT_A_TIME = 16
+"""While nobody knows how large a ledger's entries are: they have 5 MB at most by default."""
+_BEGINNING = Position(LedgerId(0), EntryId(0))
+_END = Position(LedgerId(MAX_LEDGER_ID), EntryId(MAX_LEDGER_ID))
+
+
+class BookieTopicEntries:
+    """Streams of topics' entries; ``pace`` is kept over all of them."""
+
+    def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str, pace: Pace) -> None:
+        self._store = store
+        self._entries = entries
+        self._root = ledgers_root
+        self._pace = pace
+
+    def read(
+        self, topic: TopicName, first: Position = _BEGINNING, last: Position = _END
+    ) -> Iterator[LedgerEntry | UnseenEntries]:
+        """The entries of a partition, or of a topic without partitions, from ``first`` to ``last``, both included.
+
+        The list of ledgers is read when the first entry is asked for; a ledger that comes later is not in the stream.
+
+        Raises:
+            NotFoundError: there is no such topic; a partitioned topic has no entries of its own.
+            TemporaryError: the metadata store could not be asked. A bookie that does not answer is no error.
+        """
+        for ledger_id, reference in self._listed(topic).ledgers.items():
+            if first.ledger_id <= ledger_id <= last.ledger_id:
+                begin = first.entry_id if ledger_id == first.ledger_id else EntryId(0)
+                end = last.entry_id if ledger_id == last.ledger_id else _END.entry_id
+                if begin <= end:
+                    yield from self._ledger(topic, ledger_id, reference, range(begin, end + 1))
+
+    def _listed(self, topic: TopicName) -> ManagedLedgerReferences:
+        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+        if node is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        return managed_ledger_references(node.data)
+
+    def _ledger(
+        self, topic: TopicName, ledger_id: LedgerId, reference: LedgerReference, wanted: range
+    ) -> Iterator[LedgerEntry | UnseenEntries]:
+        listed_last = reference.entries - 1 if reference.closed_ms else None
+
+        def unseen(cause: UnseenCause, reason: str) -> Iterator[UnseenEntries]:
+            last = None if listed_last is None else EntryId(min(listed_last, wanted[-1]))
+            if last is None or last >= wanted.start:
+                yield UnseenEntries(ledger_id, EntryId(wanted.start), last, cause, reason)
+
+        node = self._store.read(ledger_path(ledger_id, self._root))
+        if node is None:
+            yield from unseen(*self._why_gone(topic, ledger_id, reference))
+            return
+        try:
+            metadata = decode_ledger_metadata(node.data)
+            end = self._entries.end(ledger_id, metadata)
+        except SidecarError as error:
+            yield from unseen(UnseenCause.UNREADABLE, str(error))
+            return
+        yield from self._entries_of(ledger_id, metadata, end, range(wanted.start, min(wanted[-1], end.highest) + 1))
+
+    def _why_gone(self, topic: TopicName, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
+        if reference.offload is not None and reference.offload.complete:
+            return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage alone"
+        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+        if node is None or ledger_id not in managed_ledger_references(node.data).ledgers:
+            return UnseenCause.TRIMMED, f"ledger {ledger_id} left the topic while it was being read"
+        return UnseenCause.UNREADABLE, f"ledger {ledger_id} is listed and BookKeeper does not know it; it is lost"
+
+    def _entries_of(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, end: LedgerEnd, wanted: range
+    ) -> Iterator[LedgerEntry | UnseenEntries]:
+        at_a_time = _FIRST_AT_A_TIME
+        while wanted:
+            some = wanted[: self._pace.at_once(at_a_time)]
+            answer = self._entries.read_many(ledger_id, metadata, map(EntryId, some), bytes)
+            ending = next((each for each in sorted(answer.missing) if each > end.confirmed), None)
+            if ending is not None:
+                some, wanted = range(some.start, ending), range(0)
+            else:
+                wanted = wanted[len(some) :]
+            yield from _in_order(ledger_id, some, answer.found, answer.unreadable)
+            self._pace.after(len(some))
+            mean_bytes = sum(map(len, answer.found.values())) / max(1, len(answer.found))
+            at_a_time = max(1, min(_MOST_AT_A_TIME, at_a_time * 4, int(_AT_A_TIME_BYTES / max(1.0, mean_bytes))))
+
+
+def _in_order(
+    ledger_id: LedgerId, entry_ids: range, found: dict[EntryId, bytes], unreadable: dict[EntryId, str]
+) -> Iterator[LedgerEntry | UnseenEntries]:
+    """Each as itself, or within a run of neighbours that cannot be read for the same reason."""
+    run: UnseenEntries | None = None
+    for entry_id in map(EntryId, entry_ids):
+        payload = found.get(entry_id)
+        reason = unreadable.get(entry_id, "no bookie has it; it is lost")
+        if run is not None and payload is None and run.reason == reason:
+            run = UnseenEntries(ledger_id, run.first_entry_id, entry_id, run.cause, reason)
+            continue
+        if run is not None:
+            yield run
+            run = None
+        if payload is not None:
+            yield LedgerEntry(ledger_id, entry_id, payload)
+        else:
+            run = UnseenEntries(ledger_id, entry_id, entry_id, UnseenCause.UNREADABLE, reason)
+    if run is not None:
+        yield run

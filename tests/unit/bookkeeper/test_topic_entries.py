@@ -1,0 +1,185 @@
+"""Every entry of a topic is in the stream, as itself or as one that was not seen."""
+
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.model.clocks import Pace
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
+
+from tests.fakes.bookie_servers import ENOENTRY, EREADONLY, response
+from tests.fakes.clock import FakeClock
+from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.stored_topics import StoredTopic
+
+NOBODY = "127.0.0.1:1"
+Seen = tuple[int, int, bytes]
+Unseen = tuple[int, int, int | None, UnseenCause]
+
+
+@pytest.fixture
+def topic() -> Iterator[StoredTopic]:
+    with StoredTopic() as made:
+        yield made
+
+
+def at(ledger_id: int, entry_id: int) -> Position:
+    return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+
+def of(ledger_id: int, first: int, count: int) -> list[Seen | Unseen]:
+    return [(ledger_id, entry_id, b"%d" % entry_id) for entry_id in range(first, first + count)]
+
+
+def payloads(count: int) -> list[bytes]:
+    return [b"%d" % entry_id for entry_id in range(count)]
+
+
+def told(stream: Iterator[LedgerEntry | UnseenEntries]) -> list[Seen | Unseen]:
+    return [
+        (each.ledger_id, each.entry_id, each.payload)
+        if isinstance(each, LedgerEntry)
+        else (each.ledger_id, each.first_entry_id, each.last_entry_id, each.cause)
+        for each in stream
+    ]
+
+
+def test_ledgers_come_in_order_and_the_open_one_too(topic: StoredTopic) -> None:
+    topic.add(3, payloads(2000))
+    topic.add(5, [])
+    topic.add(9, payloads(100), closed=False)
+    assert told(topic.reader().read(topic.name)) == of(3, 0, 2000) + of(9, 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (at(3, 7), at(9, 0), of(3, 7, 3) + of(9, 0, 1)),
+        (at(4, 0), at(9, 99), of(9, 0, 3)),
+        (at(9, 3), at(9, 9), []),
+        (at(9, 2), at(9, 1), []),
+        (at(3, 2), at(3, 4), of(3, 2, 3)),
+    ],
+)
+def test_from_and_to(topic: StoredTopic, first: Position, last: Position, expected: list[Seen]) -> None:
+    topic.add(3, payloads(10))
+    topic.add(9, payloads(3), closed=False)
+    assert told(topic.reader().read(topic.name, first, last)) == expected
+
+
+def test_what_is_in_tiered_storage_alone_is_not_seen(topic: StoredTopic) -> None:
+    topic.offload(topic.add(3, payloads(4)))
+    topic.offload(topic.add(5, payloads(2)), in_bookkeeper=True)
+    topic.add(9, payloads(1), closed=False)
+    offloaded = UnseenCause.OFFLOADED
+    assert told(topic.reader().read(topic.name)) == [(3, 0, 3, offloaded), *of(5, 0, 2), *of(9, 0, 1)]
+    assert told(topic.reader().read(topic.name, at(3, 2), at(3, 9))) == [(3, 2, 3, offloaded)]
+    assert told(topic.reader().read(topic.name, at(3, 4), at(3, 9))) == []
+
+
+def test_lost_and_damaged_entries_are_not_seen(topic: StoredTopic) -> None:
+    topic.add(3, payloads(9))
+    for entry_id in (0, 4, 5):
+        del topic.bookie.entries[3, entry_id]
+    topic.bookie.entries[3, 7] = topic.bookie.entries[3, 7][:-1] + b"x"
+    lost = UnseenCause.UNREADABLE
+    assert told(topic.reader().read(topic.name)) == [
+        (3, 0, 0, lost), *of(3, 1, 3), (3, 4, 5, lost), *of(3, 6, 1), (3, 7, 7, lost), *of(3, 8, 1),
+    ]  # fmt: skip
+
+
+def test_a_lost_ledger_is_not_one_that_was_trimmed(topic: StoredTopic) -> None:
+    topic.add(3, payloads(9))
+    topic.add(5, payloads(2), closed=False)
+    topic.store.remove(ledger_path(LedgerId(3)))
+    assert told(topic.reader().read(topic.name)) == [(3, 0, 8, UnseenCause.UNREADABLE), *of(5, 0, 2)]
+
+
+def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
+    topic.add(3, payloads(1))
+    topic.add(5, payloads(2))
+    topic.add(7, payloads(2))
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 3
+    del topic.info.ledgerInfo[:2]
+    topic.write()
+    topic.store.remove(ledger_path(LedgerId(5)))
+    assert told(stream) == [(5, 0, 1, UnseenCause.TRIMMED), *of(7, 0, 2)]
+
+
+def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
+    topic.add(3, payloads(1))
+    topic.add(5, payloads(2), closed=False)
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 3
+    topic.store.remove(managed_ledger_path(topic.name.managed_ledger_name))
+    topic.store.remove(ledger_path(LedgerId(5)))
+    assert told(stream) == [(5, 0, None, UnseenCause.TRIMMED)]
+
+
+def test_bookies_that_do_not_answer(topic: StoredTopic) -> None:
+    topic.add(3, payloads(5), bookie=NOBODY)
+    topic.add(5, payloads(5))
+    topic.add(9, payloads(5), closed=False, bookie=NOBODY)
+    unreadable = UnseenCause.UNREADABLE
+    assert told(topic.reader().read(topic.name)) == [(3, 0, 4, unreadable), *of(5, 0, 5), (9, 0, None, unreadable)]
+
+
+def test_the_open_end_is_where_recovery_would_close_the_ledger(topic: StoredTopic) -> None:
+    topic.add(9, payloads(8), closed=False, last_confirmed=2)
+    del topic.bookie.entries[9, 5]
+    assert told(topic.reader().read(topic.name)) == of(9, 0, 5), "6 and 7 cannot have been acknowledged"
+    del topic.bookie.entries[9, 1]
+    lost = (9, 1, 1, UnseenCause.UNREADABLE)
+    assert told(topic.reader().read(topic.name)) == [*of(9, 0, 1), lost, *of(9, 2, 3)], "1 was acknowledged"
+
+
+def test_an_open_end_that_no_bookie_tells_is_not_the_end(topic: StoredTopic) -> None:
+    topic.add(9, payloads(4), closed=False)
+    stored = topic.bookie.answer
+    topic.bookie.batches = False
+    topic.bookie.answer = lambda ledger_id, entry_id: (
+        response(EREADONLY, ledger_id, entry_id) if entry_id == 2 else stored(ledger_id, entry_id)
+    )
+    unseen = [each for each in topic.reader().read(topic.name) if isinstance(each, UnseenEntries)]
+    assert unseen[0].first_entry_id == 0, "a refusal breaks the whole request"
+    assert unseen[-1].last_entry_id == 3
+    topic.bookie.answer = lambda ledger_id, entry_id: (
+        response(ENOENTRY, ledger_id, entry_id) if entry_id == 2 else stored(ledger_id, entry_id)
+    )
+    assert told(topic.reader().read(topic.name)) == of(9, 0, 2)
+
+
+def test_damaged_ledger_metadata_is_not_seen(topic: StoredTopic) -> None:
+    topic.add(3, payloads(5))
+    topic.store.put(ledger_path(LedgerId(3)), b"damaged")
+    assert told(topic.reader().read(topic.name)) == [(3, 0, 4, UnseenCause.UNREADABLE)]
+
+
+def test_a_topic_that_does_not_exist(topic: StoredTopic) -> None:
+    with pytest.raises(NotFoundError):
+        next(topic.reader().read(topic.name))
+
+
+def test_a_metadata_store_that_cannot_be_asked_is_an_error(topic: StoredTopic) -> None:
+    topic.add(3, payloads(5))
+    store = _Silent()
+    with pytest.raises(TemporaryError):
+        next(BookieTopicEntries(store, topic.entries, "/ledgers", Pace(FakeClock(), None)).read(topic.name))
+
+
+def test_the_rate_is_kept(topic: StoredTopic) -> None:
+    topic.add(3, payloads(500))
+    clock = FakeClock()
+    before = clock.monotonic_seconds()
+    assert len(told(topic.reader(clock, per_second=100).read(topic.name))) == 500
+    assert clock.monotonic_seconds() - before >= 4.9
+    assert len(set(topic.bookie.requests)) >= 50, "no burst is longer than a tenth of a second"
+
+
+class _Silent(FakeMetadataStore):
+    def read(self, path: str) -> None:
+        raise TemporaryError("no answer")
