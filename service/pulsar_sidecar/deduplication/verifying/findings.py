@@ -1,0 +1,228 @@
+"""The rules: which messages of a topic are duplicates, use an id again, go back, or begin an epoch.
+
+They hold for each producer of a topic by itself, and for its replicated messages by the cluster that they are from: a
+producer's name is unique in a cluster only. Its rows are those that brokers would compare (`MessageRow.is_judged`), in
+the order of the log; ``highest`` is the highest id of all rows before a row, and a row whose id is above it is *rising*
+and never a finding. Otherwise, where rows before it have the same id, it is a
+
+* DUPLICATE, if its payload was read and one of those has the same hash: the first such one is ``earlier``;
+* REUSED, if its payload and those of all of them were read; else
+* REPEATED: of both, ``earlier`` is the first row with that id;
+
+and where none has, it is GOING_BACK, without an ``earlier``. Besides, a row that is no DUPLICATE begins an EPOCH if its
+id is below the row before it, and the row after it goes on upwards without rising: the producer has begun again. A
+resend after a broken connection begins none.
+
+Only what does not rise needs a comparison with the past. So a topic is read once with `SequenceWatch`, in memory for
+its producers and for what it found; if it found anything, those ids are looked for once more with `Occurrences`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+
+
+class Producer(NamedTuple):
+    """Whose ids are compared with each other."""
+
+    name: str
+    replicated_from: str | None
+
+
+class Place(NamedTuple):
+    """Where a message is; places of a topic ascend in the order of its log."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    batch_index: int
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+
+class Suspect(NamedTuple):
+    """A row that does not rise: what only its neighbours tell, and nothing of the past."""
+
+    producer: Producer
+    place: Place
+    sequence_id: int
+    payload_hash: int | None
+    kind: MessageKind
+    publish_time_ms: int
+    highest: int
+    is_epoch: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with one message.
+
+    Attributes:
+        highest: the highest id of the producer before it.
+        earlier: the message before it that has the same id; see the rules.
+        message_kind: a message, or one of a transaction, or a replicated one.
+    """
+
+    kind: FindingKind
+    producer: Producer
+    sequence_id: int
+    place: Place
+    message_kind: MessageKind
+    publish_time_ms: int
+    highest: int
+    earlier: Place | None = None
+
+
+@dataclass(slots=True)
+class ProducerCounts:
+    """What is to be said of one producer, findings aside.
+
+    Attributes:
+        messages: rows that were judged; a chunked message is one.
+        unopened: of these, whose payload was not read.
+        gaps: how often an id was followed by one that is higher by more than one; that is no finding.
+    """
+
+    first_sequence_id: int
+    last_sequence_id: int
+    highest: int
+    first_publish_ms: int
+    last_publish_ms: int
+    messages: int = 0
+    transactional: int = 0
+    unopened: int = 0
+    gaps: int = 0
+
+
+@dataclass(slots=True)
+class SequenceWatch:
+    """Rows of one topic, in order, in memory for its producers and suspects alone."""
+
+    producers: dict[Producer, ProducerCounts] = field(default_factory=dict)
+    kinds: Counter[MessageKind] = field(default_factory=Counter)
+    suspects: list[Suspect] = field(default_factory=list)
+    _undecided: dict[Producer, int] = field(default_factory=dict)
+
+    def take(self, row: MessageRow) -> None:
+        """The next row, whatever it is."""
+        self.kinds[row.kind] += 1
+        if not row.is_judged:
+            return
+        producer, number = Producer(row.producer, row.replicated_from), row.sequence_id
+        counts = self.producers.get(producer)
+        if counts is None:
+            self.producers[producer] = counts = ProducerCounts(
+                number, number, number, row.publish_time_ms, row.publish_time_ms
+            )
+            _count(counts, row)
+            return
+        _count(counts, row)
+        before, counts.last_sequence_id, counts.last_publish_ms = counts.last_sequence_id, number, row.publish_time_ms
+        undecided = self._undecided.pop(producer, None)
+        if number > counts.highest:
+            counts.gaps += number > counts.highest + 1
+            counts.highest = number
+            return
+        if undecided is not None and number > before:
+            self.suspects[undecided] = self.suspects[undecided]._replace(is_epoch=True)
+        if number < before:
+            self._undecided[producer] = len(self.suspects)
+        self.suspects.append(_suspect(producer, row, counts.highest))
+
+
+class Occurrences:
+    """The past of suspects: where their ids are stored for the first time, with which payloads."""
+
+    def __init__(self, suspects: Iterable[Suspect]) -> None:
+        self._suspects = list(suspects)
+        self._wanted: dict[tuple[Producer, int], _Stored] = {
+            (suspect.producer, suspect.sequence_id): _Stored() for suspect in self._suspects
+        }
+        self.last = max((suspect.place for suspect in self._suspects), default=None)
+        """The place behind which nothing needs to be read."""
+
+    def take(self, row: MessageRow) -> None:
+        """The next row of the same topic, in order."""
+        stored = self._wanted.get((Producer(row.producer, row.replicated_from), row.sequence_id))
+        if stored is not None and row.is_judged:
+            stored.take(_place(row), _hash(row))
+
+    def findings(self) -> Iterator[Finding]:
+        """What is wrong, in the order of the log; an epoch comes behind what its message is."""
+        for suspect in self._suspects:
+            kind, earlier = self._wanted[suspect.producer, suspect.sequence_id].judged(suspect)
+            yield _finding(kind, suspect, earlier)
+            if suspect.is_epoch and kind is not FindingKind.DUPLICATE:
+                yield _finding(FindingKind.EPOCH, suspect, None)
+
+
+@dataclass(slots=True)
+class _Stored:
+    """All rows of one id of one producer, as far as the rules need them."""
+
+    first: Place | None = None
+    first_unread: Place | None = None
+    first_by_hash: dict[int, Place] = field(default_factory=dict)
+
+    def take(self, place: Place, payload_hash: int | None) -> None:
+        self.first = self.first or place
+        if payload_hash is None:
+            self.first_unread = self.first_unread or place
+        else:
+            self.first_by_hash.setdefault(payload_hash, place)
+
+    def judged(self, suspect: Suspect) -> tuple[FindingKind, Place | None]:
+        if self.first is None or self.first >= suspect.place:
+            return FindingKind.GOING_BACK, None
+        if suspect.payload_hash is None:
+            return FindingKind.REPEATED, self.first
+        same = self.first_by_hash.get(suspect.payload_hash)
+        if same is not None and same < suspect.place:
+            return FindingKind.DUPLICATE, same
+        all_were_read = self.first_unread is None or self.first_unread > suspect.place
+        return FindingKind.REUSED if all_were_read else FindingKind.REPEATED, self.first
+
+
+def _count(counts: ProducerCounts, row: MessageRow) -> None:
+    counts.messages += 1
+    counts.transactional += row.kind is MessageKind.TRANSACTIONAL
+    counts.unopened += row.payload_state is not PayloadState.READ
+
+
+def _suspect(producer: Producer, row: MessageRow, highest: int) -> Suspect:
+    return Suspect(
+        producer, _place(row), row.sequence_id, _hash(row), row.kind, row.publish_time_ms, highest, is_epoch=False
+    )
+
+
+def _place(row: MessageRow) -> Place:
+    return Place(row.ledger_id, row.entry_id, row.batch_index)
+
+
+def _hash(row: MessageRow) -> int | None:
+    return row.payload_hash if row.payload_state is PayloadState.READ else None
+
+
+def _finding(kind: FindingKind, suspect: Suspect, earlier: Place | None) -> Finding:
+    return Finding(
+        kind,
+        suspect.producer,
+        suspect.sequence_id,
+        suspect.place,
+        suspect.kind,
+        suspect.publish_time_ms,
+        suspect.highest,
+        earlier,
+    )
+
+
+def counts_by_kind(findings: Iterable[Finding]) -> dict[Producer, Counter[FindingKind]]:
+    """How many findings of each kind each producer has."""
+    counted: defaultdict[Producer, Counter[FindingKind]] = defaultdict(Counter)
+    for finding in findings:
+        counted[finding.producer][finding.kind] += 1
+    return counted
