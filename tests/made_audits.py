@@ -8,8 +8,9 @@ from typing import Any
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
+from pulsar_sidecar.analysis.documents import Engine
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Engine
+from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import Table
 
 

@@ -1,157 +1,17 @@
-"""Directories wherever Hadoop reads them (a disk, HDFS, an object store), and the rows of the tables in them.
+"""The audit's inputs as Spark reads them, each compared with its manifest or summary."""
 
-From a disk that driver and workers see alike, a worker reads row groups itself: rows that Spark has read become Arrow's
-again at several times the price of reading them. From everywhere else Spark reads them. All else is done by the driver
-and in constant memory.
-"""
-
-import hashlib
-import json
-import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary, parse_summary
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
+from pulsar_sidecar.audit.results.summaries import AuditSummary, parse_summary
 from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import (
-    LEDGERS_LEFT_OUT,
-    MANIFEST_NAME,
-    OWNERS_DIRECTORY,
-    OWNERS_FILE,
-    Kind,
-    Manifest,
-    parse_manifest,
-)
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Kind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from pyspark_jobs.orphan_ledgers.forms import About, Batches, Task, in_worker, mapped, spark_schema
-
-_DIGESTS_AT_ONCE = 4
-_ROW_GROUPS_OF_A_TASK = 8
-_ROWS_AT_ONCE = 131_072
-"""As many as a row group of ours has at most; another writer's may be larger."""
-
-
-class Directory:
-    """One directory."""
-
-    def __init__(self, spark: SparkSession, place: str, target: "Directory | None" = None) -> None:
-        """``target`` is what it becomes when it is finished."""
-        self.place = place.rstrip("/") or "/"
-        self._spark = spark
-        self._target = target
-        self._jvm: Any = spark._jvm
-        path = self._path()
-        self._system = path.getFileSystem(spark._jsc.hadoopConfiguration())
-        self._root = self._system.makeQualified(path)
-
-    def below(self, name: str) -> str:
-        """The place of something in it."""
-        return f"{self.place}/{name}"
-
-    def on_disk(self) -> str | None:
-        """Its path, if it is on a disk of this machine or one that is mounted here."""
-        uri = self._root.toUri()
-        return str(uri.getPath()) if uri.getScheme() == "file" else None
-
-    @contextmanager
-    def making(self) -> Iterator["Directory"]:
-        """Another directory beside it, hidden where names with a dot are, which `finish` gives this one's place.
-
-        It is its owner's alone whatever the umask (an object store knows no such rights). Left without `finish`, it
-        leaves nothing behind.
-
-        Raises:
-            InvalidInputError: there is something at this place, or no directory above it.
-        """
-        if self._system.exists(self._root):
-            raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
-        parent = self._root.getParent()
-        if parent is not None and not self._system.exists(parent):
-            raise InvalidInputError(f"there is no directory above {self.place}; make it first")
-        head, slash, name = self.place.rpartition("/")
-        making = Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}", self)
-        try:
-            self._jvm.org.apache.hadoop.fs.FileSystem.mkdirs(self._system, making._root, self._rights(OWNERS_DIRECTORY))
-            yield making
-        finally:
-            self._system.delete(making._root, True)
-
-    def finish(self, name: str, document: Mapping[str, Any]) -> None:
-        """See `AuditFiles.finish`."""
-        assert self._target is not None
-        self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        self.clean()
-        self._close_to_others(self._system.getFileStatus(self._root))
-        target = self._target._root
-        if self._system.exists(target) or not self._system.rename(self._root, target):
-            raise InvalidInputError(f"{self._target.place} has appeared meanwhile; nothing is overwritten")
-
-    def _close_to_others(self, status: Any) -> None:
-        rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE
-        self._system.setPermission(status.getPath(), self._rights(rights))
-        for below in self._system.listStatus(status.getPath()) if status.isDirectory() else ():
-            self._close_to_others(below)
-
-    def _rights(self, mode: int) -> Any:
-        return self._jvm.org.apache.hadoop.fs.permission.FsPermission(f"{mode:o}")
-
-    def read_document(self, name: str) -> Any:
-        """A small file of JSON.
-
-        Raises:
-            InvalidInputError: there is none that can be read.
-        """
-        try:
-            with closing(self._system.open(self._path(name))) as stream:
-                return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        except Exception as error:  # whatever the JVM throws for this file system
-            raise InvalidInputError(f"{self.place} holds no readable {name}") from error
-
-    def write_text(self, name: str, text: str) -> None:
-        """Make a small file."""
-        with closing(self._system.create(self._path(name), False)) as stream:
-            stream.write(bytearray(text.encode()))
-
-    def clean(self) -> None:
-        """Remove what Spark leaves beside tables."""
-        for path in self._files():
-            if path.getName() == "_SUCCESS" or path.getName().endswith(".crc"):
-                self._system.delete(path, False)
-
-    def sha256(self, name: str) -> str:
-        """The digest of a file."""
-        disk = self.on_disk()
-        if disk is not None:
-            with Path(disk, name).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-        with closing(self._system.open(self._path(name))) as stream:
-            return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
-
-    def tables(self) -> set[str]:
-        """The paths of all Parquet files, below this directory."""
-        names = (path.toString().removeprefix(f"{self._root.toString()}/") for path in self._files())
-        return {name for name in names if name.endswith(".parquet")}
-
-    def digests(self, names: Collection[str]) -> dict[str, str]:
-        """The digests of files by their names."""
-        with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as threads:
-            return dict(zip(names, threads.map(self.sha256, names), strict=True))
-
-    def _files(self) -> Iterator[Any]:
-        files = self._system.listFiles(self._root, True)
-        while files.hasNext():
-            yield files.next().getPath()
-
-    def _path(self, name: str | None = None) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self.place if name is None else self.below(name))
+from pyspark_jobs.running.directories import Directory, Rows, demand_files
 
 
 def open_tables(directory: Directory, kind: Kind) -> Manifest:
@@ -163,7 +23,7 @@ def open_tables(directory: Directory, kind: Kind) -> Manifest:
     manifest = parse_manifest(directory.read_document(MANIFEST_NAME))
     if manifest.kind is not kind:
         raise InvalidInputError(f"{directory.place} is a {manifest.kind.value} and no {kind.value}")
-    _demand_files(directory, {file.path: file.sha256 for file in manifest.files})
+    demand_files(directory, {file.path: file.sha256 for file in manifest.files})
     return manifest
 
 
@@ -174,59 +34,8 @@ def open_audit(directory: Directory) -> AuditSummary:
         InvalidInputError: no audit, or a file is missing, damaged or too many.
     """
     summary = parse_summary(directory.read_document(SUMMARY_NAME))
-    _demand_files(directory, summary.files)
+    demand_files(directory, summary.files)
     return summary
-
-
-def _demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
-    if directory.tables() != set(wanted):
-        raise InvalidInputError(f"{directory.place} does not hold exactly the files that it names; make it again")
-    for name, sha256 in directory.digests(sorted(wanted)).items():
-        if sha256 != wanted[name]:
-            raise InvalidInputError(f"{directory.below(name)} is not what was written; make it again")
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Some columns of some files of a directory; ``schema`` is that of the files."""
-
-    spark: SparkSession
-    directory: Directory
-    names: Sequence[str]
-    schema: pa.Schema
-    columns: Sequence[str]
-
-    def frame(self) -> DataFrame:
-        """As Spark reads them, to be joined."""
-        schema = spark_schema(self.schema)
-        if not self.names:
-            return self.spark.createDataFrame([], schema).select(*self.columns)
-        return self.spark.read.schema(schema).parquet(*map(self.directory.below, self.names)).select(*self.columns)
-
-    def mapped(self, schema: pa.Schema, task: Task[About], *args: About.args, **kwargs: About.kwargs) -> DataFrame:
-        """What a task makes of them."""
-        disk = self.directory.on_disk()
-        if disk is None:
-            return mapped(self.frame(), schema, task, *args, **kwargs)
-        paths = [f"{disk}/{name}" for name in self.names]
-        groups = [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
-        if not groups:
-            return self.spark.createDataFrame([], spark_schema(schema))
-        wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, self.spark.sparkContext.defaultParallelism)
-        numbers = self.spark.range(0, len(groups), 1, min(len(groups), wanted))
-        columns = list(self.columns)
-        work = in_worker(lambda some: task(_read(some, groups, columns), *args, **kwargs))
-        return numbers.mapInArrow(work, spark_schema(schema))
-
-
-def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of the row groups with these numbers."""
-    for batch in numbers:
-        for number in batch.column(0).to_pylist():
-            path, group = groups[number]
-            with pq.ParquetFile(path) as file:
-                for some in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=columns, use_threads=False):
-                    yield some.select(columns)
 
 
 @dataclass(frozen=True, slots=True)

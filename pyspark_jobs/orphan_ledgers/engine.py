@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+from pulsar_sidecar.analysis.documents import Engine
+from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.audit.arrays import Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import dangers
@@ -19,11 +21,10 @@ from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
 from pulsar_sidecar.audit.engine.running import Findings, Written, as_of_ms
 from pulsar_sidecar.audit.requests import Policy
-from pulsar_sidecar.audit.results.formatting import Row
 from pulsar_sidecar.audit.results.guards import Found, demand_few_missing
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
 from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
-from pulsar_sidecar.audit.results.summaries import Count, Engine, Plan
+from pulsar_sidecar.audit.results.summaries import Count, Plan
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
@@ -44,8 +45,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.directories import Directory, Inputs, Rows
-from pyspark_jobs.orphan_ledgers.forms import NO_IDS, by_part, mapped, spark_schema, union
+from pyspark_jobs.orphan_ledgers.directories import Inputs
+from pyspark_jobs.orphan_ledgers.forms import NO_IDS, union
+from pyspark_jobs.running.directories import Directory, Rows
+from pyspark_jobs.running.tasks import by_part, mapped, spark_schema
 
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""

@@ -9,6 +9,7 @@ from typing import Any, Concatenate
 
 import numpy as np
 import pyarrow as pa
+from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import admin_facts
 from pulsar_sidecar.audit.engine.decoding import (
@@ -20,22 +21,14 @@ from pulsar_sidecar.audit.engine.decoding import (
     unread_compaction_cursors,
 )
 from pulsar_sidecar.audit.engine.protections import unknown_subtrees
-from pulsar_sidecar.audit.results.tables import schema_of
 from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-from pyspark_jobs.orphan_ledgers.forms import (
-    About,
-    Batches,
-    IdSets,
-    Task,
-    pack_shares,
-    shares_of_ledgers,
-    shares_of_topics,
-)
+from pyspark_jobs.orphan_ledgers.forms import IdSets, pack_shares, shares_of_ledgers, shares_of_topics
+from pyspark_jobs.running.tasks import About, Batches, Task
 
 IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"

@@ -1,4 +1,4 @@
-"""What travels between Spark's tasks, and how a task is run.
+"""What travels between Spark's tasks.
 
 Rows cost Spark microseconds each whenever they are kept, filtered or grouped. So rows travel as Arrow batches, each a
 single value, and ids as sets. What has to meet is packed by shares: all of a topic, or of a ledger, is in one of them.
@@ -6,26 +6,15 @@ Sets of ids are cut into ranges of ids, small enough for a bitmap; few ids of on
 what was packed comes out again as the same rows or ids.
 """
 
-import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
-from zipimport import zipimporter
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pyarrow import ipc
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructField, StructType
-
-About = ParamSpec("About")
-Batches = Iterable[pa.RecordBatch]
-Task = Callable[Concatenate[Batches, About], Iterator[pa.RecordBatch]]
 
 NO_IDS: Numbers = np.zeros(0, np.int64)
 
@@ -35,61 +24,6 @@ _OFFSETS, _BITMAP = b"o", b"b"
 _DENSE = _RANGE // 32
 """From so many ids on, a bitmap is smaller than 4 bytes for each."""
 _MOST_HELD = 1 << 22
-
-
-# --- tasks ---------------------------------------------------------------------------------------------------------
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The same columns; all may be null, as in every file that Spark reads."""
-    return StructType([StructField(field.name, field.dataType, True) for field in from_arrow_schema(schema)])
-
-
-def each_batch(work: Callable[Concatenate[pa.RecordBatch, About], Iterable[pa.RecordBatch]]) -> Task[About]:
-    """The task that does this work on one batch after the other."""
-
-    @wraps(work)
-    def task(batches: Batches, /, *args: About.args, **kwargs: About.kwargs) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield from work(batch, *args, **kwargs)
-
-    return task
-
-
-def mapped(
-    frame: DataFrame, schema: pa.Schema, task: Task[About], *args: About.args, **kwargs: About.kwargs
-) -> DataFrame:
-    """What a task makes of a frame's rows."""
-    return frame.mapInArrow(in_worker(lambda batches: task(batches, *args, **kwargs)), spark_schema(schema))
-
-
-def by_part(
-    frame: DataFrame,
-    schema: pa.Schema,
-    task: Callable[Concatenate[pa.Table, About], pa.Table],
-    *args: About.args,
-    **kwargs: About.kwargs,
-) -> DataFrame:
-    """What a task makes of all rows of each ``part``."""
-    work = in_worker(lambda rows: task(rows, *args, **kwargs))
-    return frame.groupBy("part").applyInArrow(work, spark_schema(schema))
-
-
-def in_worker(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same task, before which a worker forgets importers of archives (``pyspark.zip``, wheels).
-
-    Python makes them again when it needs one. Before each task Spark calls `importlib.invalidate_caches`, and each
-    importer, one for each package of an archive, then reads the archive's whole directory: 0.2 s of processor time
-    before a task of milliseconds.
-    """
-
-    def run(rows: Any) -> Any:
-        cache: dict[str, Any] = sys.path_importer_cache
-        for place in [place for place, importer in cache.items() if isinstance(importer, zipimporter)]:
-            del cache[place]
-        return task(rows)
-
-    return run
 
 
 # --- batches -------------------------------------------------------------------------------------------------------

@@ -5,41 +5,29 @@ Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did no
 """
 
 import argparse
-import importlib.metadata
 import os
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NoReturn
 
-import pulsar_sidecar
+from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.guards import EXIT_ERROR, Earlier, exit_code, trusted
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.audit.results.guards import Earlier, exit_code, trusted
+from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest
 from pulsar_sidecar.model.errors import SidecarError
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_jobs.orphan_ledgers.directories import Directory, Inputs, open_audit, open_tables
+from pyspark_jobs.orphan_ledgers.directories import Inputs, open_audit, open_tables
 from pyspark_jobs.orphan_ledgers.engine import SparkEngine
-from pyspark_jobs.orphan_ledgers.forms import spark_schema
-
-_SETTINGS = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.files.maxPartitionBytes": "64m",
-    # How much there is is known before: planning anew after each stage costs more than it saves.
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    # On a busy machine what is broadcast may be long in the making; an audit is never worth giving up for that.
-    "spark.sql.broadcastTimeout": "36000",
-}
+from pyspark_jobs.running.directories import Directory
+from pyspark_jobs.running.sessions import JobParser, installed_version, session, set_where_not_submitted, ship_wheel
+from pyspark_jobs.running.tasks import spark_schema
 
 _SETTINGS_ON_DISK = {
     # Python's workers read all of the inputs there, and of Spark's rows there are too few to be worth compiling for.
@@ -57,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with TemporaryDirectory() as scratch:
         spark = session(SparkSession.builder.appName("orphan-ledgers"))
         try:
-            _ship_wheel(spark.sparkContext, Path(scratch))
+            ship_wheel(spark.sparkContext, Path(scratch))
             summary = run(
                 spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
             )
@@ -71,37 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(summary)
 
 
-def _ship_wheel(context: SparkContext, directory: Path) -> None:
-    """If this project runs from a wheel (``--py-files``), let executors import it from there too.
-
-    Spark sends each of them the wheel, but lets them import from ``.zip``, ``.egg`` and ``.jar`` alone
-    (``SparkContext.PACKAGE_EXTENSIONS`` of 4.1), so the same archive goes to them under another name, from a directory
-    in which it stays while the context lives.
-    """
-    archive = Path(pulsar_sidecar.__file__).parents[1]
-    if archive.suffix == ".whl" and archive.is_file():
-        context.addPyFile(str(shutil.copy(archive, directory / f"{archive.stem}.zip")))
-
-
-def session(builder: SparkSession.Builder) -> SparkSession:
-    """A session with the settings that the job needs; what was submitted wins over them."""
-    spark = builder.getOrCreate()
-    _set(spark, _SETTINGS)
-    return spark
-
-
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    submitted = dict(spark.sparkContext.getConf().getAll())
-    for name, value in settings.items():
-        if name not in submitted:
-            spark.conf.set(name, value)
-
-
 def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:
     """As many partitions after a shuffle as the inputs are worth: each costs a start of Python."""
     rows = sum(file.rows for manifest in manifests for file in manifest.files)
     wanted = max(1, min(spark.sparkContext.defaultParallelism, rows // _FEW_ROWS), rows // _ROWS_OF_A_PARTITION)
-    _set(spark, {"spark.sql.shuffle.partitions": str(wanted)})
+    set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
 
 
 def run(
@@ -122,7 +84,7 @@ def run(
         inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
         engine = SparkEngine(unfinished, inputs, policy, earlier_orphans, ColumnReader(exact))
         try:
-            return run_audit(engine, opened, Order(policy, _version(), output, exact))
+            return run_audit(engine, opened, Order(policy, installed_version(), output, exact))
         finally:
             engine.release()
 
@@ -134,7 +96,7 @@ def _opened(
     dumped, listed = open_tables(dumps, Kind.DUMP), open_tables(listings, Kind.LISTING)
     _set_partitions(spark, dumped, listed)
     if dumps.on_disk() is not None and listings.on_disk() is not None:
-        _set(spark, _SETTINGS_ON_DISK)
+        set_where_not_submitted(spark, _SETTINGS_ON_DISK)
     named = {
         "dump": input_of(dumped, dumps.sha256(MANIFEST_NAME)),
         "listing": input_of(listed, listings.sha256(MANIFEST_NAME)),
@@ -160,24 +122,9 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame 
     return earlier, read(Table.ORPHAN_LEDGERS) if trusted(summary) else None
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("pulsar-sidecar")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Ends with 1 after wrong usage: argparse's own code for it, 2, says that there are findings."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_ERROR, f"{self.prog}: error: {message}\n")
-
-
 def _parser() -> argparse.ArgumentParser:
     default = Policy()
-    parser = _Parser(prog="job.py", description=__doc__)
+    parser = JobParser(prog="job.py", description=__doc__)
     parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
     parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
     parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")

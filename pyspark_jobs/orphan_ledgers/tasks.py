@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.candidates import Claimed, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
@@ -30,7 +31,7 @@ from pulsar_sidecar.audit.engine.judging import (
 from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_row, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS, schema_of
+from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
@@ -38,9 +39,7 @@ from pyspark import TaskContext
 
 from pyspark_jobs.orphan_ledgers import first_pass
 from pyspark_jobs.orphan_ledgers.forms import (
-    Batches,
     by_tag,
-    each_batch,
     pack,
     pack_shares,
     shares_of_ledgers,
@@ -49,6 +48,7 @@ from pyspark_jobs.orphan_ledgers.forms import (
     unpack,
     write_ids,
 )
+from pyspark_jobs.running.tasks import Batches, each_batch
 
 COMPARED = schema_of("""
     candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, listed bigint,

@@ -115,7 +115,7 @@ def _spark(place: Path) -> int:
     from pulsar_sidecar.audit.requests import Policy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
-    from pyspark_jobs.orphan_ledgers.job import session
+    from pyspark_jobs.running.sessions import session
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
     summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, Policy())
@@ -134,10 +134,10 @@ def _sets(place: Path) -> int:
 def _spark_sets(place: Path) -> int:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
-    from pyspark_jobs.orphan_ledgers.directories import Directory, Rows
     from pyspark_jobs.orphan_ledgers.engine import compared
     from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, LISTED, collect_listed
-    from pyspark_jobs.orphan_ledgers.job import session
+    from pyspark_jobs.running.directories import Directory, Rows
+    from pyspark_jobs.running.sessions import session
 
     spark = session(_spark_builder(_AS_SUBMITTED))
     directory = Directory(spark, str(place))

@@ -15,18 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import (
-    MANIFEST_NAME,
-    Kind,
-    Manifest,
-    Moment,
-    OrderRange,
-    Proof,
-    Rows,
-    Source,
-    SourceKind,
-)
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table, schemas_of
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
@@ -146,7 +137,7 @@ class MadeUpCluster:
         return self._write_dump(directory / "dump"), self._write_listing(directory / "listing")
 
     def _write_listing(self, directory: Path) -> Path:
-        with parquet_output(directory, (Table.LEDGERS,)) as output:
+        with parquet_output(directory, schemas_of(Table.LEDGERS)) as output:
             for some in self.ids():
                 output.write(Table.LEDGERS, _batch(LEDGERS, len(some), {"ledger_id": pa.array(some)}))
             manifest = self._manifest(Kind.LISTING, OrderRange(1, 10 + self.day), output.close_tables())
@@ -154,7 +145,7 @@ class MadeUpCluster:
         return directory
 
     def _write_dump(self, directory: Path) -> Path:
-        with parquet_output(directory, (Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
+        with parquet_output(directory, schemas_of(Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
             for batch in self._managed_ledgers():
                 output.write(Table.NODES, batch, Subtree.MANAGED_LEDGERS)
             for batch in self._schemas():

@@ -21,9 +21,10 @@ from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.snapshot_format import SnapshotReader, decompressed
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.requests import DumpRequest
 from pulsar_sidecar.audit.results.tables import Table as AuditTable
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, parse_manifest
+from pulsar_sidecar.audit.sources.manifests import parse_manifest
 from pulsar_sidecar.bootstrap.audit_sources import make_dump
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.local_cluster.cluster import LocalCluster

@@ -17,8 +17,9 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.orphan_ledgers import engine
-from pyspark_jobs.orphan_ledgers.directories import Directory
-from pyspark_jobs.orphan_ledgers.job import run, session
+from pyspark_jobs.orphan_ledgers.job import run
+from pyspark_jobs.running.directories import Directory
+from pyspark_jobs.running.sessions import session
 from tests.unit.audit.audit_worlds import NO_WAITING
 
 _SETTINGS = {

@@ -7,8 +7,8 @@ import sysconfig
 from pathlib import Path
 
 import pyspark
+from pulsar_sidecar.analysis.documents import EXIT_FINDINGS
 from pulsar_sidecar.audit.requests import AuditRequest
-from pulsar_sidecar.audit.results.guards import EXIT_FINDINGS
 
 from tests.made_audits import told
 from tests.spark.worlds import random_world

@@ -5,6 +5,7 @@ from typing import Any
 
 class ArrowInvalid(ValueError): ...  # noqa: N818
 class DataType: ...
+class DictionaryType(DataType): ...
 
 class Buffer:
     size: int

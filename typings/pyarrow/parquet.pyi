@@ -11,7 +11,7 @@ class ParquetWriter:
         schema: Schema,
         *,
         compression: str = ...,
-        use_dictionary: bool = ...,
+        use_dictionary: bool | list[str] = ...,
         column_encoding: Mapping[str, str] = ...,
     ) -> None: ...
     def write_table(self, table: Table, row_group_size: int | None = ...) -> None: ...

@@ -16,8 +16,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.formatting import format_age, format_time
 from pulsar_sidecar.audit.requests import EXCLUSIVE
-from pulsar_sidecar.audit.results.formatting import format_age, format_time
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind

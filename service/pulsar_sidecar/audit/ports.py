@@ -7,13 +7,14 @@ its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
+from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.results.tables import Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import FileDigest, Manifest, OrderRange, Proof, Source
+from pulsar_sidecar.audit.sources.manifests import Manifest, OrderRange, Proof, Source
 
 Worked = TypeVar("Worked")
 
@@ -62,26 +63,6 @@ class LedgerSource(NodeSource, Protocol):
         """BookKeeper's id of the ledger storage, None if the source does not tell."""
 
 
-class AuditFiles(Protocol):
-    """A directory in the making, of which nothing is to be seen until `finish`."""
-
-    def write_text(self, name: str, text: str) -> None:
-        """Add a file that is no table."""
-
-    def finish(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write the manifest or the summary and let the directory appear, all at once."""
-
-
-class TablesOutput(AuditFiles, Protocol):
-    """The same with tables."""
-
-    def write(self, table: Table, rows: pa.RecordBatch, subtree: Subtree | None = None) -> None:
-        """Add rows to a table, or to one part of it."""
-
-    def close_tables(self) -> tuple[FileDigest, ...]:
-        """End every table; tables without rows become empty files."""
-
-
 class AuditInputs(Protocol):
     """A dump and a listing, opened: every file is what its manifest says.
 
@@ -115,7 +96,7 @@ class AuditInputs(Protocol):
         """One of the dump's small tables, whole."""
 
 
-OpenOutput = Callable[[tuple[Table, ...]], AbstractContextManager[TablesOutput]]
+OpenOutput = Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]]
 """Begins a directory that will hold these tables; left without `TablesOutput.finish`, it leaves nothing behind.
 
 Raises `InvalidInputError` when there is something at its place already.

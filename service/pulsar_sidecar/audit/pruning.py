@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pulsar_sidecar.audit.results.formatting import format_age
+from pulsar_sidecar.analysis.formatting import format_age
 
 
 @dataclass(frozen=True, slots=True)

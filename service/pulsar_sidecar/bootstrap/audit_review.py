@@ -16,6 +16,7 @@ from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, re
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
+from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit.applying import (
     Batches,
     HeldProgress,
@@ -36,7 +37,7 @@ from pulsar_sidecar.audit.requests import (
 )
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.report import REPORT_NAME, extract_of, report_html
+from pulsar_sidecar.audit.results.report import extract_of, report_html
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
 from pulsar_sidecar.audit.results.tables import Subtree, Table

@@ -14,8 +14,9 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_sidecar.adapters.parquet.directories import read_manifest, sha256_of
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.requests import Audited, AuditRequest
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind
+from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 

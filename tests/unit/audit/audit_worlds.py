@@ -8,20 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
-from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table
+from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table, schemas_of
 from pulsar_sidecar.audit.sources.dumping import Subtrees
-from pulsar_sidecar.audit.sources.manifests import (
-    MANIFEST_NAME,
-    Kind,
-    Manifest,
-    Moment,
-    OrderRange,
-    Proof,
-    Rows,
-    Source,
-    SourceKind,
-)
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
@@ -129,7 +120,7 @@ _MANIFEST: dict[str, Any] = {
 def _write(
     directory: Path, tables: tuple[Table, ...], manifest: dict[str, Any], rows: list[tuple[Table, list[dict[str, Any]]]]
 ) -> Path:
-    with parquet_output(directory, tables) as output:
+    with parquet_output(directory, schemas_of(*tables)) as output:
         for table, some in rows:
             for start in range(0, len(some), 7):
                 batch = pa.RecordBatch.from_pylist(some[start : start + 7], schema=SCHEMAS[table])

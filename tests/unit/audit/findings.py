@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pulsar_sidecar.analysis.documents import Engine, Unseen
 from pulsar_sidecar.audit.engine.usage import count_of_lengths
 from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Engine, Guard, Input, Look, Plan, Unseen
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Input, Look, Plan
 from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,

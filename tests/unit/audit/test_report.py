@@ -7,24 +7,12 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.audit.results.formatting import (
-    AGE_LABELS,
-    age_label,
-    format_age,
-    format_bytes,
-    format_count,
-    format_time,
-)
-from pulsar_sidecar.audit.results.report import (
-    EXTRACT_ROWS,
-    Extract,
-    PlotItem,
-    extract_of,
-    metrics_text,
-    report_html,
-    templates,
-)
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look, Unseen
+from pulsar_sidecar.analysis.documents import Unseen
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
+from pulsar_sidecar.analysis.pages import PlotItem
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, age_label
+from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, extract_of, metrics_text, report_html, templates
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look
 from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
 
 from tests.unit.audit.findings import (

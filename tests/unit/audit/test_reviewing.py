@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
+from pulsar_sidecar.analysis.documents import Unseen
 from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
 from pulsar_sidecar.audit.results.show import chosen_rows, explain, overview, rows_text
-from pulsar_sidecar.audit.results.summaries import Count, Guard, Input, Unseen
+from pulsar_sidecar.audit.results.summaries import Count, Guard, Input
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 
 from tests.unit.audit.findings import (

@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, marked_groups, work_on_group, work_on_rows
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.requests import AuditRequest
-from pulsar_sidecar.audit.results.tables import LEDGERS, Table
+from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
 from pulsar_sidecar.bootstrap import audit_run
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 
@@ -98,7 +98,7 @@ def test_an_audit_by_the_exact_decoder_alone_is_the_same(tmp_path: Path) -> None
 
 def test_numbers_are_told_by_their_differences(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pylist([{"ledger_id": number, "version": 0} for number in range(10_000)], schema=LEDGERS)
-    with parquet_output(tmp_path / "made", (Table.LEDGERS,)) as output:
+    with parquet_output(tmp_path / "made", schemas_of(Table.LEDGERS)) as output:
         output.write(Table.LEDGERS, rows)
         output.close_tables()
         output.finish("manifest.json", {})

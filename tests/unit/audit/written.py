@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME
+from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import Table
 
 from tests.unit.audit.findings import count_of, missing_table, orphan_table, summary, unattributed_table, usage_table

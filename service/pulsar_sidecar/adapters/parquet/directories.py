@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.pruning import Archived
-from pulsar_sidecar.audit.results.summaries import KIND, SUMMARY_NAME, AuditSummary, parse_summary
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.results.summaries import KIND, AuditSummary, parse_summary
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 _DEPTH: Final = 3
@@ -40,10 +41,10 @@ def read_manifest(directory: Path, kind: Kind) -> Manifest:
     Raises:
         InvalidInputError: no such thing, of another kind, or a file is missing or too many.
     """
-    manifest = parse_manifest(_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
+    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
     if manifest.kind is not kind:
         raise InvalidInputError(f"{directory} is a {manifest.kind.value} and no {kind.value}")
-    _demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
+    demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
     return manifest
 
 
@@ -54,7 +55,7 @@ def open_audit(directory: Path) -> AuditSummary:
         InvalidInputError: no audit, or a file is missing, damaged or too many.
     """
     summary = read_summary(directory)
-    _demand_files(directory, set(summary.files), SUMMARY_NAME)
+    demand_files(directory, set(summary.files), SUMMARY_NAME)
     for name, sha256 in summary.files.items():
         demand_sha256(directory / name, sha256)
     return summary
@@ -66,7 +67,7 @@ def read_summary(directory: Path) -> AuditSummary:
     Raises:
         InvalidInputError: there is none that can be read.
     """
-    document = _document(directory, SUMMARY_NAME, ": it is no audit, or one that was not finished")
+    document = read_document(directory, SUMMARY_NAME, ": it is no audit, or one that was not finished")
     try:
         return parse_summary(document)
     except InvalidInputError as error:
@@ -118,14 +119,24 @@ def remove(archived: Archived) -> None:
         raise TemporaryError(f"{archived.path} cannot be removed ({error.strerror})") from error
 
 
-def _document(directory: Path, name: str, advice: str) -> Any:
+def read_document(directory: Path, name: str, advice: str) -> Any:
+    """A manifest or a summary, not yet understood.
+
+    Raises:
+        InvalidInputError: there is none that can be read; ``advice`` ends the sentence.
+    """
     try:
         return json.loads((directory / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{directory} holds no readable {name}{advice}") from error
 
 
-def _demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
+def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
+    """Refuse a directory that has not exactly the Parquet files that its document names.
+
+    Raises:
+        InvalidInputError: a file is missing or too many.
+    """
     if {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")} != set(wanted):
         raise InvalidInputError(f"{directory} does not hold exactly the files of its {name}; make it again")
 
@@ -150,15 +161,15 @@ def _archived(path: Path) -> Archived | None:
 
 def _archived_audit(path: Path) -> Archived:
     summary = read_summary(path)
-    _demand_files(path, summary.files, SUMMARY_NAME)
+    demand_files(path, summary.files, SUMMARY_NAME)
     made_from = frozenset(read.sha256 for read in summary.inputs.values())
     digest = sha256_of(path / SUMMARY_NAME)
     return Archived(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
 
 
 def _archived_tables(path: Path) -> Archived:
-    manifest = parse_manifest(_document(path, MANIFEST_NAME, "; make it again"))
-    _demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
+    manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
+    demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
     time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
     cluster = manifest.instance_id or _UNKNOWN_CLUSTER
     return Archived(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)

@@ -20,6 +20,7 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_group,
     work_on_rows,
 )
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
@@ -27,7 +28,7 @@ from pulsar_sidecar.audit.engine.running import input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part, Work
 from pulsar_sidecar.audit.results.guards import Earlier
-from pulsar_sidecar.audit.results.summaries import SUMMARY_NAME, AuditSummary
+from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
 

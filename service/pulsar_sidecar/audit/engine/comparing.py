@@ -16,6 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.documents import Engine
+from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import AdminFacts, admin_facts, dangers
@@ -64,13 +66,13 @@ from pulsar_sidecar.audit.engine.usage import (
     usage_table,
     usage_taken_off,
 )
-from pulsar_sidecar.audit.ports import AuditInputs, Part, Say, TablesOutput
+from pulsar_sidecar.audit.ports import AuditInputs, Part, Say
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.guards import Earlier, Found, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.report import extract_of
-from pulsar_sidecar.audit.results.summaries import Engine, Input, Plan
-from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table
+from pulsar_sidecar.audit.results.summaries import Input, Plan
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
@@ -81,7 +83,7 @@ _NONE: Numbers = np.zeros(0, np.int64)
 _JUDGED_AT_ONCE = 65_536
 
 
-OpenAudit = Callable[[tuple[Table, ...], str], AbstractContextManager[TablesOutput]]
+OpenAudit = Callable[[Mapping[str, pa.Schema], str], AbstractContextManager[TablesOutput]]
 """Begins an audit's directory: its tables and the partition they are written under."""
 
 
@@ -194,7 +196,7 @@ class EmbeddedEngine:
         orphans = findings.tables[Table.ORPHAN_LEDGERS]
         orphans = numbered(withheld(orphans, failed_guards) if failed_guards else orphans)
         tables = {**findings.tables, Table.ORPHAN_LEDGERS: orphans}
-        with self._open_audit(AUDIT_TABLES, f"audit_id={audit_id}") as output:
+        with self._open_audit(schemas_of(*AUDIT_TABLES), f"audit_id={audit_id}") as output:
             for table, rows in tables.items():
                 for batch in rows.to_batches():
                     output.write(table, batch)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import NO_LEDGER, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import (
@@ -25,7 +26,7 @@ from pulsar_sidecar.audit.engine.candidates import (
     read_candidate,
 )
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus, schema_of
+from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
 from pulsar_sidecar.ledger_ownership.protections import Protection
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")

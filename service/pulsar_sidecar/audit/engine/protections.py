@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.results.summaries import Unseen
+from pulsar_sidecar.analysis.documents import Unseen
 from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 
 _KNOWN = (

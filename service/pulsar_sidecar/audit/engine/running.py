@@ -11,23 +11,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine, Unseen
+from pulsar_sidecar.analysis.pages import REPORT_NAME
+from pulsar_sidecar.analysis.ports import UnfinishedDirectory
 from pulsar_sidecar.audit.engine.protections import unseen
-from pulsar_sidecar.audit.ports import AuditFiles
 from pulsar_sidecar.audit.requests import Policy
 from pulsar_sidecar.audit.results.guards import Earlier, Found, demand_fitting, demand_plausible, guards
-from pulsar_sidecar.audit.results.report import METRICS_NAME, REPORT_NAME, Extract, metrics_text, report_html
-from pulsar_sidecar.audit.results.summaries import (
-    SUMMARY_NAME,
-    AuditSummary,
-    Count,
-    Danger,
-    Engine,
-    Guard,
-    Input,
-    Look,
-    Plan,
-    Unseen,
-)
+from pulsar_sidecar.audit.results.report import METRICS_NAME, Extract, metrics_text, report_html
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Guard, Input, Look, Plan
 from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.ledger_ownership.protections import Protection
@@ -90,7 +81,7 @@ class Written:
         extract: the rows that the report shows.
     """
 
-    output: AuditFiles
+    output: UnfinishedDirectory
     files: Mapping[str, str]
     plan: Plan | None
     extract: Extract
@@ -109,7 +100,7 @@ class AuditEngine(Protocol[Tables]):
     ) -> AbstractContextManager[Written]:
         """Withhold what ``failed_guards`` (their names, or nothing) do not allow, number the rest, write the tables.
 
-        Leaving the context without `AuditFiles.finish` leaves nothing behind.
+        Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
         """
 
 

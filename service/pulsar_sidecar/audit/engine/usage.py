@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.results.summaries import Count
-from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS, schema_of
+from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.places import Owner, locate, owner_at
 from pulsar_sidecar.model.names import java_url_decode

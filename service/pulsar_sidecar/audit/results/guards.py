@@ -7,6 +7,7 @@ findings to be looked at and withholds the plan.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
 from pulsar_sidecar.audit.requests import HOUR_MS, Policy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
 from pulsar_sidecar.audit.results.tables import OrphanStatus
@@ -31,8 +32,6 @@ _EXCLUSIVE = "bookkeeper-exclusive-to-cluster"
 _CHOICES = (_DUMP_ALLOWS_DELETION, _EXCLUSIVE)
 _BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
 """They say nothing against what was seen."""
-
-EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)

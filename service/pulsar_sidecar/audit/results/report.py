@@ -11,18 +11,19 @@ alert compares with the present: an audit that was not made tells nothing by its
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from pulsar_sidecar.analysis.formatting import Row, format_count, format_minute
+from pulsar_sidecar.analysis.pages import PlotItem, page_environment
 from pulsar_sidecar.audit.results import formatting
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_count, format_minute, format_size
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_size
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
 
-REPORT_NAME: Final = "report.html"
 EXTRACT_ROWS: Final = 50
 ORDER: Final = {
     "orphans": [("ledger_id", "ascending")],
@@ -52,14 +53,6 @@ class Extract:
     missing: Sequence[Row] = ()
     unattributed: Sequence[Row] = ()
     owners: Sequence[Row] = ()
-
-
-class PlotItem(NamedTuple):
-    """One bar or point: what it stands for, its length or height, and the text beside it."""
-
-    label: str
-    value: int
-    text: str
 
 
 def extract_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table) -> Extract:
@@ -98,22 +91,9 @@ def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -
 
 @cache
 def templates() -> Environment:
-    """The templates; everything that the pages among them are given is escaped."""
-    environment = Environment(
-        autoescape=select_autoescape(("html.j2", "svg.j2")),
-        loader=PackageLoader("pulsar_sidecar.audit.results"),
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters |= {
-        "age": formatting.format_age,
-        "bytes": formatting.format_bytes,
-        "number": "{:,}".format,
-        "owner": formatting.format_owner,
-        "size": format_size,
-        "time": formatting.format_time,
-    }
+    """The audit's templates."""
+    environment = page_environment("pulsar_sidecar.audit.results")
+    environment.filters |= {"owner": formatting.format_owner, "size": format_size}
     return environment
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, Row, format_age, format_bytes, format_owner
+from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner
 from pulsar_sidecar.audit.results.report import ORDER, first_rows, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table

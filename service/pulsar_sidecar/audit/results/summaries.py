@@ -5,30 +5,18 @@ may be applied is named by its hash, which covers every deletable ledger.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from typing import Any, Self
 
 import msgspec
 
+from pulsar_sidecar.analysis.documents import Document, Engine, Unseen
 from pulsar_sidecar.model.errors import InvalidInputError
 
 KIND = "audit"
 FORMAT_VERSION = 2
 _WITHOUT_UNKNOWN_SIZES = 1
 """The format before `Count.unknown_size_ledgers`."""
-SUMMARY_NAME = "summary.json"
 _ENVELOPE = {"kind", "formatVersion", "complete"}
-
-
-class Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A part of a JSON document: ``snake_case`` in Python, ``camelCase`` in JSON."""
-
-
-class Engine(StrEnum):
-    """Which of the two made an audit; their tables are the same."""
-
-    EMBEDDED = "embedded"
-    SPARK = "spark"
 
 
 class Input(Document, frozen=True):
@@ -57,14 +45,6 @@ class Guard(Document, frozen=True):
     value: str
     limit: str
     explanation: str
-
-
-class Unseen(Document, frozen=True):
-    """Something that an audit could not see, and what that means."""
-
-    what: str
-    count: int
-    consequence: str
 
 
 class Danger(Document, frozen=True):

@@ -12,20 +12,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-_TYPES = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "array<string>": pa.list_(pa.string()),
-}
-
-
-def schema_of(columns: str) -> pa.Schema:
-    """A schema from columns as SQL declares them, and Spark: ``ledger_id bigint not null, metadata binary``."""
-    fields = (column.split(maxsplit=2) for column in columns.split(","))
-    return pa.schema([pa.field(name, _TYPES[kind], nullable=not rest) for name, kind, *rest in fields])
-
+from pulsar_sidecar.analysis.schemas import schema_of
 
 NODES = schema_of("""
     path string not null, value binary, version bigint, ctime_ms bigint, mtime_ms bigint, czxid bigint, mzxid bigint,
@@ -198,3 +185,8 @@ SCHEMAS = {
     Table.UNATTRIBUTED_LEDGERS: UNATTRIBUTED_LEDGERS,
     Table.LEDGER_USAGE: LEDGER_USAGE,
 }
+
+
+def schemas_of(*tables: Table) -> dict[str, pa.Schema]:
+    """These tables' schemas by their names."""
+    return {table.value: SCHEMAS[table] for table in tables}

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pulsar_sidecar.audit.results.formatting import format_count, format_size
-from pulsar_sidecar.audit.results.guards import EXIT_ERROR, exit_code
+from pulsar_sidecar.analysis.documents import EXIT_ERROR
+from pulsar_sidecar.analysis.formatting import format_count
+from pulsar_sidecar.audit.results.formatting import format_size
+from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 

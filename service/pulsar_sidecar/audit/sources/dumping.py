@@ -19,19 +19,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.ports import NodeSource, OpenOutput, Say, TablesOutput
-from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.analysis.ports import TablesOutput
+from pulsar_sidecar.audit.ports import NodeSource, OpenOutput, Say
+from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
 from pulsar_sidecar.audit.sources.listing import newest
-from pulsar_sidecar.audit.sources.manifests import (
-    LEDGERS_LEFT_OUT,
-    MANIFEST_NAME,
-    Kind,
-    Manifest,
-    Moment,
-    OrderRange,
-    Rows,
-)
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Kind, Manifest, Moment, OrderRange, Rows
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
@@ -147,7 +141,7 @@ def dump(
     """
     started_ms = clock.now_ms()
     tally = _Tally(ledgers_root)
-    with open_output((Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
+    with open_output(schemas_of(Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
         _copy_nodes(source, output, tally, say)
         ending = source.ending()
         instance_id = tally.demand_a_cluster(without_ledgers)

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput, Say
-from pulsar_sidecar.audit.results.tables import LEDGERS, Table
-from pulsar_sidecar.audit.sources.manifests import MANIFEST_NAME, Kind, Manifest, Moment, Rows
+from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
+from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -51,7 +52,7 @@ def list_ledgers(
     started_ms = clock.now_ms()
     rows = unreadable = 0
     as_of: Moment | None = None
-    with open_output((Table.LEDGERS,)) as output:
+    with open_output(schemas_of(Table.LEDGERS)) as output:
         instance_id = source.instance_id()
         for batch in source.batches():
             output.write(Table.LEDGERS, batch)

@@ -10,14 +10,11 @@ from typing import Any
 
 import msgspec
 
-from pulsar_sidecar.audit.results.summaries import Document
+from pulsar_sidecar.analysis.documents import Document, FileDigest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 FORMAT_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 _ENVELOPE = {"formatVersion", "complete", "tool", "machineTimesMs"}
-OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
-"""Who may look at dumps, listings and audits: they hold what the metadata store's ACLs may protect."""
 LEDGERS_LEFT_OUT = "ledgers"
 
 
@@ -74,15 +71,6 @@ class Moment(Document, frozen=True):
 
     zxid: int
     store_time_ms: int
-
-
-class FileDigest(Document, frozen=True):
-    """One file of a table, its path below the directory."""
-
-    path: str
-    rows: int
-    size_bytes: int = msgspec.field(name="bytes")
-    sha256: str
 
 
 class Rows(Document, frozen=True):

@@ -1,0 +1,67 @@
+"""What every job does with Spark before and around its work."""
+
+import argparse
+import importlib.metadata
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pulsar_sidecar
+from pulsar_sidecar.analysis.documents import EXIT_ERROR
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+_SETTINGS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.files.maxPartitionBytes": "64m",
+    # How much there is is known before: planning anew after each stage costs more than it saves.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # On a busy machine what is broadcast may be long in the making; a run is never worth giving up for that.
+    "spark.sql.broadcastTimeout": "36000",
+}
+
+
+def session(builder: SparkSession.Builder) -> SparkSession:
+    """A session with the settings that the job needs; what was submitted wins over them."""
+    spark = builder.getOrCreate()
+    set_where_not_submitted(spark, _SETTINGS)
+    return spark
+
+
+def set_where_not_submitted(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    """Set what was not submitted."""
+    submitted = dict(spark.sparkContext.getConf().getAll())
+    for name, value in settings.items():
+        if name not in submitted:
+            spark.conf.set(name, value)
+
+
+def ship_wheel(context: SparkContext, directory: Path) -> None:
+    """If this project runs from a wheel (``--py-files``), let executors import it from there too.
+
+    Spark sends each of them the wheel, but lets them import from ``.zip``, ``.egg`` and ``.jar`` alone
+    (``SparkContext.PACKAGE_EXTENSIONS`` of 4.1), so the same archive goes to them under another name, from a directory
+    in which it stays while the context lives.
+    """
+    archive = Path(pulsar_sidecar.__file__).parents[1]
+    if archive.suffix == ".whl" and archive.is_file():
+        context.addPyFile(str(shutil.copy(archive, directory / f"{archive.stem}.zip")))
+
+
+def installed_version() -> str:
+    """The version of this project that is installed."""
+    try:
+        return importlib.metadata.version("pulsar-sidecar")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+class JobParser(argparse.ArgumentParser):
+    """Ends with 1 after wrong usage: argparse's own code for it, 2, says that there are findings."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_ERROR, f"{self.prog}: error: {message}\n")

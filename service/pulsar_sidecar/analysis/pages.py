@@ -1,0 +1,34 @@
+"""Pages that load nothing from anywhere and run no script: one file with everything in it.
+
+Whatever came from the cluster is escaped. ``templates/page.html.j2`` is the frame of every page, with its tables and
+figures; ``templates/plots.svg.j2`` has the plots.
+"""
+
+from typing import Final, NamedTuple
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_time
+
+REPORT_NAME: Final = "report.html"
+
+
+class PlotItem(NamedTuple):
+    """One bar or point: what it stands for, its length or height, and the text beside it."""
+
+    label: str
+    value: int
+    text: str
+
+
+def page_environment(package: str) -> Environment:
+    """The templates of a package beside those of this one; everything that the pages among them get is escaped."""
+    environment = Environment(
+        autoescape=select_autoescape(("html.j2", "svg.j2")),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("pulsar_sidecar.analysis")]),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"age": format_age, "bytes": format_bytes, "number": "{:,}".format, "time": format_time}
+    return environment
