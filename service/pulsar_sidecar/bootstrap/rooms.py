@@ -19,7 +19,6 @@ from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
-from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
@@ -303,7 +302,7 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     calendar = CalendarReader(
         stored,
         cluster.buckets,
-        BookieLedgerLengths(store, cluster.entries, ledgers_root),
+        cluster.lengths,
         BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, cluster.clock),
         cluster.clock,
     )
@@ -332,7 +331,7 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     entries = BulkDelayedEntries(store, cluster.entries, rest, root, clock)
     ack_states = BrokerAckStates(rest, store, clock)
     stored = cluster.stored_indexes
-    lengths = BookieLedgerLengths(store, cluster.entries, root)
+    lengths = cluster.lengths
 
     trackers = RestBrokerTrackers(rest, store)
 

@@ -54,7 +54,7 @@ class BrokerLiveOwners:
         return dict(found)
 
     def loaded_by(self, topic: TopicName) -> str | None:
-        """`delayed_delivery.index.ports.LoadedTopics`."""
+        """`ledger_ownership.ports.LoadedTopics`."""
         broker = self._loaded(frozenset({topic})).get(topic)
         return None if broker is None else broker.broker_id
 
