@@ -1,0 +1,1 @@
+"""Publishing exactly once, and the reading half of it."""
