@@ -1,0 +1,218 @@
+"""What the publisher of a file knows of itself when it is started again: how far it came, and of which bytes.
+
+A checkpoint is written only when everything sent is known to be stored, so one number tells how far the file is
+published, whatever the number of partitions. It holds SHA-256 sums of the file from its beginning up to some bytes,
+the last of which is that number: ``head -c BYTES FILE | sha256sum`` gives the same.
+
+Invariant: a file that a checkpoint fits begins with the very bytes that were published; if it does not, the marks
+between which it differs are named.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Final
+
+from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+
+_VERSION: Final = 1
+_MOST_MARKS: Final = 128
+_FIRST_STEP_BYTES: Final = 64 * 1024
+_READ_BYTES: Final = 1024 * 1024
+_UPPER_BOUND: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """``sha256`` is that of the file's first ``end`` bytes, as hexadecimal digits."""
+
+    end: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPoint:
+    """How far one partition is published.
+
+    Attributes:
+        offset: of the last record that is stored there; None before the first.
+        position: of that record's entry; before the first record, of the last entry of anybody's; None where there was
+            none at all.
+    """
+
+    offset: int | None
+    position: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is known to be stored.
+
+    Attributes:
+        topic: its full name, without a partition's number.
+        partitions: one for each partition, in their order; a topic without partitions has one as well.
+        is_partitioned: tells a topic of one partition from one without.
+        marks: ascending; the last one's ``end`` is how many bytes of the file are published; none at the beginning.
+    """
+
+    topic: str
+    producer_name: str
+    record_format: RecordFormat
+    is_partitioned: bool
+    partitions: tuple[StoredPoint, ...]
+    marks: tuple[Mark, ...]
+
+    @property
+    def end(self) -> int:
+        """So many bytes of the file are published; no record begins before and ends behind."""
+        return self.marks[-1].end if self.marks else 0
+
+    def to_json(self) -> str:
+        """Inverse of `checkpoint_of`."""
+        document = {
+            "version": _VERSION,
+            "topic": self.topic,
+            "producerName": self.producer_name,
+            "format": self.record_format.value,
+            "isPartitioned": self.is_partitioned,
+            "partitions": [
+                {"offset": each.offset, "messageId": None if each.position is None else str(each.position)}
+                for each in self.partitions
+            ],
+            "published": [asdict(each) for each in self.marks],
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+
+def checkpoint_of(text: str) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        InvalidInputError: the text is not a checkpoint that this version writes.
+    """
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            raise InvalidInputError(f"it is of version {document['version']!r:.20}; this program knows {_VERSION}")
+        found = Checkpoint(
+            topic=_text(document["topic"]),
+            producer_name=_text(document["producerName"]),
+            record_format=RecordFormat(document["format"]),
+            is_partitioned=document["isPartitioned"] is True,
+            partitions=tuple(_point(each) for each in document["partitions"]),
+            marks=tuple(Mark(_number(each["end"]), _text(each["sha256"])) for each in document["published"]),
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"it is damaged ({type(error).__name__}: {error})") from error
+    ends = [each.end for each in found.marks]
+    offsets = [each.offset for each in found.partitions if each.offset is not None]
+    if not found.partitions or ends != sorted(set(ends)) or any(offset >= found.end for offset in offsets):
+        raise InvalidInputError("it is damaged: its numbers do not fit together")
+    return found
+
+
+def check_same_job(checkpoint: Checkpoint, topic: str, producer_name: str, record_format: RecordFormat) -> None:
+    """Raises ConflictError if the checkpoint is of another topic, producer or format."""
+    for what, had, has in (
+        ("topic", checkpoint.topic, topic),
+        ("producer name", checkpoint.producer_name, producer_name),
+        ("format", checkpoint.record_format.value, record_format.value),
+    ):
+        if had != has:
+            raise ConflictError(
+                f"the checkpoint is of {what} {had}, and this is {has}; name another --checkpoint for another job"
+            )
+
+
+# --- the file's bytes ----------------------------------------------------------------------------------------------
+
+
+class RollingHash:
+    """The SHA-256 sum of a file's beginning, and what it was at some bytes before.
+
+    Marks stand so far apart that there are at most 128: what differs is found to about a hundredth of the file.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._marks: list[Mark] = []
+        self._step = _FIRST_STEP_BYTES
+        self.end = 0
+
+    def feed(self, data: bytes) -> None:
+        """The file's next bytes."""
+        self._hash.update(data)
+        self.end += len(data)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """All, the last of which is of everything fed so far; this is where marks are set."""
+        if not self.end:
+            return ()
+        last = Mark(self.end, self._hash.hexdigest())
+        if self._marks and self._marks[-1].end == self.end:
+            return tuple(self._marks)
+        found = (*self._marks, last)
+        if self.end - (self._marks[-1].end if self._marks else 0) >= self._step:
+            self._marks.append(last)
+        if len(self._marks) >= _MOST_MARKS - 1:
+            self._marks = self._marks[1::2]
+            self._step *= 2
+        return found
+
+
+def verified(
+    file: BinaryIO, size: int, marks: Sequence[Mark], report: Callable[[int, int], None] = lambda done, total: None
+) -> RollingHash:
+    """Read the file's beginning again, up to the last mark; its rolling hash at that byte.
+
+    Raises:
+        ConflictError: it is not what was published; the text says between which bytes it differs.
+    """
+    rolling = RollingHash()
+    if marks and size < marks[-1].end:
+        raise ConflictError(
+            f"the file is {size} bytes long, and {marks[-1].end} bytes of it are published: it was shrunk or replaced"
+        )
+    file.seek(0)
+    for mark in marks:
+        before = rolling.end
+        while rolling.end < mark.end:
+            data = file.read(min(_READ_BYTES, mark.end - rolling.end))
+            if not data:
+                raise ConflictError(f"the file was cut off at byte {rolling.end} while it was read")
+            rolling.feed(data)
+            report(rolling.end, marks[-1].end)
+        if rolling.marks()[-1].sha256 != mark.sha256:
+            same = f"the same up to byte {before}" if before else "another one from the beginning, or replaced"
+            raise ConflictError(
+                f"the file has changed between the bytes {before} and {mark.end}, which are published: it is {same}; "
+                "give back the bytes that were published, or publish the new file under another producer name"
+            )
+    return rolling
+
+
+# --- reading what may be damaged -----------------------------------------------------------------------------------
+
+
+def _point(document: Any) -> StoredPoint:
+    offset, message_id = document["offset"], document["messageId"]
+    position = None
+    if message_id is not None:
+        ledger_id, entry_id = map(int, _text(message_id).split(":"))
+        position = Position(LedgerId(_number(ledger_id)), EntryId(_number(entry_id, least=-1)))
+    return StoredPoint(None if offset is None else _number(offset), position)
+
+
+def _number(value: object, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _UPPER_BOUND:
+        raise ValueError(f"{value!r:.40} is not a number from {least} to 2^63 - 1")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is not a text")
+    return value

@@ -1,0 +1,154 @@
+"""What a checkpoint holds, and what it says of a file that has changed."""
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.deduplication.publishing import checkpoint as module
+from pulsar_sidecar.deduplication.publishing.checkpoint import (
+    Checkpoint,
+    Mark,
+    RollingHash,
+    StoredPoint,
+    check_same_job,
+    checkpoint_of,
+    verified,
+)
+from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+
+positions = st.builds(Position, st.integers(0, 2**63 - 1).map(LedgerId), st.integers(-1, 2**63 - 1).map(EntryId))
+CHECKPOINT = Checkpoint(
+    topic="persistent://a/b/c",
+    producer_name="p",
+    record_format=RecordFormat.LINES,
+    is_partitioned=True,
+    partitions=(StoredPoint(6, Position(LedgerId(7), EntryId(2))), StoredPoint(None, None)),
+    marks=(Mark(9, "ab"),),
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_FIRST_STEP_BYTES", 4)
+    monkeypatch.setattr(module, "_MOST_MARKS", 8)
+    monkeypatch.setattr(module, "_READ_BYTES", 7)
+
+
+@given(st.text(), st.lists(st.tuples(st.none() | st.integers(0, 99), st.none() | positions), min_size=1, max_size=4))
+def test_what_is_written_is_read(name: str, points: list[tuple[int | None, Position | None]]) -> None:
+    partitions = tuple(StoredPoint(*each) for each in points)
+    written = replace(CHECKPOINT, producer_name=name, partitions=partitions, marks=(Mark(9, "ab"), Mark(100, "cd")))
+    assert checkpoint_of(written.to_json()) == written
+    assert written.end == 100
+
+
+def test_before_anything_was_published() -> None:
+    empty = replace(CHECKPOINT, marks=(), partitions=(StoredPoint(None, None),))
+    assert (checkpoint_of(empty.to_json()), empty.end) == (empty, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"topic": 1},
+        {"format": "xml"},
+        {"partitions": []},
+        {"partitions": [{"offset": -1, "messageId": None}]},
+        {"partitions": [{"offset": 9, "messageId": None}]},
+        {"partitions": [{"offset": 2**63, "messageId": None}]},
+        {"partitions": [{"offset": 1, "messageId": "1"}]},
+        {"partitions": [{"offset": 1, "messageId": "1:-2"}]},
+        {"partitions": [{"offset": 1, "messageId": 7}]},
+        {"partitions": 5},
+        {"published": [{"end": 9, "sha256": "a"}, {"end": 9, "sha256": "b"}]},
+        {"published": [{"end": 9}]},
+        {"published": []},
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(change: dict[str, Any]) -> None:
+    document = json.loads(CHECKPOINT.to_json()) | change
+    with pytest.raises(InvalidInputError):
+        checkpoint_of(json.dumps(document))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", CHECKPOINT.to_json()[:-20], "[" * 100_000])
+def test_what_is_no_checkpoint_at_all(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="damaged"):
+        checkpoint_of(text)
+
+
+def test_a_checkpoint_of_another_job() -> None:
+    check_same_job(CHECKPOINT, "persistent://a/b/c", "p", RecordFormat.LINES)
+    for job, reason in (
+        (("persistent://a/b/d", "p", RecordFormat.LINES), "topic"),
+        (("persistent://a/b/c", "q", RecordFormat.LINES), "producer name"),
+        (("persistent://a/b/c", "p", RecordFormat.JSON_LINES), "format"),
+    ):
+        with pytest.raises(ConflictError, match=reason):
+            check_same_job(CHECKPOINT, *job)
+
+
+# --- the rolling hash ----------------------------------------------------------------------------------------------
+
+
+def marked(pieces: list[bytes]) -> tuple[Mark, ...]:
+    rolling = RollingHash()
+    for piece in pieces:
+        rolling.feed(piece)
+        found = rolling.marks()
+        assert len(found) <= 8
+    return rolling.marks()
+
+
+pieces = st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=60)
+
+
+@given(pieces)
+def test_marks_are_sums_of_the_beginning(fed: list[bytes]) -> None:
+    data = b"".join(fed)
+    marks = marked(fed)
+    assert [mark.sha256 for mark in marks] == [hashlib.sha256(data[: mark.end]).hexdigest() for mark in marks]
+    assert marks[-1].end == len(data)
+    rolling = verified(BytesIO(data + b"more"), len(data) + 4, marks)
+    assert (rolling.end, rolling.marks()[-1]) == (len(data), marks[-1])
+
+
+@given(pieces, pieces)
+def test_what_is_verified_goes_on_like_what_never_stopped(fed: list[bytes], more: list[bytes]) -> None:
+    rolling = verified(BytesIO(b"".join(fed)), sum(map(len, fed)), marked(fed))
+    for piece in more:
+        rolling.feed(piece)
+    assert rolling.marks()[-1].sha256 == hashlib.sha256(b"".join([*fed, *more])).hexdigest()
+
+
+@given(pieces, st.data())
+def test_a_changed_byte_lies_between_the_two_that_are_named(fed: list[bytes], choice: st.DataObject) -> None:
+    data = bytearray(b"".join(fed))
+    marks = marked(fed)
+    at = choice.draw(st.integers(0, len(data) - 1))
+    data[at] ^= 1
+    with pytest.raises(ConflictError) as raised:
+        verified(BytesIO(bytes(data)), len(data), marks)
+    found = re.search(r"between the bytes (\d+) and (\d+),", str(raised.value))
+    assert found is not None
+    before, behind = (int(number) for number in found.groups())
+    assert before <= at < behind
+    assert ("replaced" in str(raised.value)) == (before == 0)
+
+
+def test_a_shrunk_file() -> None:
+    marks = marked([b"0123456789"])
+    with pytest.raises(ConflictError, match="9 bytes long, and 10 bytes of it are published"):
+        verified(BytesIO(b"012345678"), 9, marks)
+    with pytest.raises(ConflictError, match="cut off at byte 9"):
+        verified(BytesIO(b"012345678"), 10, marks)
+    assert verified(BytesIO(b""), 0, ()).end == 0
