@@ -1,0 +1,88 @@
+"""What an extract says about itself: where it is from, what it holds, and how we know that it is whole.
+
+Invariant: a manifest is written last, and only of an extract that is complete: every topic of its scope was read to its
+end, and every entry of it is counted, as seen or as not seen. Whoever reads one refuses what it does not understand.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from pulsar_sidecar.analysis.documents import Document, FileDigest
+from pulsar_sidecar.model.errors import InvalidInputError
+
+FORMAT_VERSION: Final = 1
+KIND: Final = "message-extract"
+_ENVELOPE: Final = {"kind", "formatVersion", "complete", "tool"}
+
+
+class UnseenCount(Document, frozen=True):
+    """What of one cause was not seen.
+
+    Attributes:
+        ranges: rows of the table ``unseen``.
+        entries: in those of them whose ends are known.
+        unbounded: ranges that nobody knows the end of.
+    """
+
+    ranges: int
+    entries: int
+    unbounded: int
+
+
+class ExtractManifest(Document, frozen=True, kw_only=True):
+    """The manifest of an extract.
+
+    Attributes:
+        scope: the tenant, namespace or topic that was asked for.
+        source: the metadata store's address, without credentials.
+        instance_id: BookKeeper's id of the ledger storage.
+        topics: partitions, and topics without, that were read; such ones without messages too.
+        gone: topics of the scope that were deleted before they were read.
+        ledgers: rows of the table ``ledgers``.
+        entries: that were seen.
+        messages: rows of the table ``messages``.
+        unseen: by the value of an `UnseenCause`, in no order.
+        files: every file of every table.
+        machine_times: when it was begun and ended, milliseconds since the epoch by this machine's clock.
+    """
+
+    tool_version: str
+    scope: str
+    source: str
+    instance_id: str
+    topics: int
+    gone: int
+    ledgers: int
+    entries: int
+    messages: int
+    unseen: Mapping[str, UnseenCount]
+    files: tuple[FileDigest, ...]
+    machine_times: tuple[int, int]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        parts = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
+        tool = {"name": "pulsar-sidecar", "version": parts.pop("toolVersion")}
+        return {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, "tool": tool, **parts}
+
+
+def parse_manifest(document: Any) -> ExtractManifest:
+    """Read what `ExtractManifest.document` wrote; everything else is an `InvalidInputError`."""
+    try:
+        if document["kind"] != KIND:
+            raise InvalidInputError(f"this is the manifest of a {document['kind']} and not of a {KIND}")
+        if document["formatVersion"] != FORMAT_VERSION:
+            raise InvalidInputError(f"format {document['formatVersion']} is not known to this version; upgrade first")
+        parts = {name: document[name] for name in document.keys() - _ENVELOPE}
+        manifest = msgspec.convert(parts | {"toolVersion": document["tool"]["version"]}, ExtractManifest)
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise InvalidInputError(f"this is no manifest of an extract ({error!r})") from error
+    if manifest.document() != document:
+        raise InvalidInputError("this is no manifest of a complete extract: a field is missing or contradicts another")
+    counted = sum(file.rows for file in manifest.files)
+    told = manifest.messages + manifest.ledgers + sum(count.ranges for count in manifest.unseen.values())
+    if counted != told:
+        raise InvalidInputError(f"the files of this extract hold {counted} rows, and its manifest counts {told}")
+    return manifest
