@@ -1,35 +1,37 @@
 """Deletions that go straight to brokers, and brokers killed in the middle: what they leave behind, by cause.
 
-A volley is many calls at once. Both brokers are killed when the first references are seen to vanish, so that the
-ledgers of the others are not deleted any more. What was referenced at any time, ZooKeeper's transaction log tells.
+A volley is the calls of several causes at once. Until both brokers are killed, ZooKeeper refuses to delete ledgers'
+nodes: so brokers take references away, and die before they try again to delete what these named. How fast the machine
+is does not matter.
 """
 
 import os
 import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import pulsar
 import requests
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.ports import Changes
 from pulsar_sidecar.ledger_ownership.claims import NotPulsars, Unrecognised, owner_path, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
+from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
 from pulsar_sidecar.local_cluster.planning import render
-from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
 from tests.cluster.deletion import Scene
-from tests.cluster.topics import numbered_topics, unique
+from tests.cluster.patience import OPERATION_SECONDS, until
+from tests.cluster.sidecars import BASE, SidecarProcess
+from tests.cluster.topics import TopicLedgers, numbered_topics, unique
 from tests.cluster.transaction_log import TransactionLog
 
 BROKERS = ("broker-1", "broker-2")
@@ -37,49 +39,43 @@ ROLLOVER = "rollover"
 LEAST_LEAKS = 5
 """Of each cause, or a run does not count."""
 
-_ZOOKEEPER = "zookeeper"
-_STORED_AT_ONCE = {"managedLedgerDefaultMarkDeleteRateLimit": "0"}
+_RECEIVE_MS = OPERATION_SECONDS * 1000
 _CALLS_AT_ONCE = 32
-_TRIES = 6
-_VOLLEY_SECONDS = 60
-_LOOK_SECONDS = 0.05
-_AWAKE_SECONDS = 0.01
-_ASLEEP_SECONDS = 0.5
+_PREPARED_AT_ONCE = 8
 _RACED_TOPICS, _RACERS = 4, 6
-_TOPICS = 24
-_LEDGERS = 6
-_NAMES = [f"sub-{number}" for number in range(16)]
+_LISTS, _LEDGERS = 2, 6
+_COMPACTED_TOPICS = 6
+_SUBSCRIBED_TOPICS = 2
+_NAMES = [f"sub-{number}" for number in range(6)]
 _KEEP_ALL = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 _KEEP_NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+_STORED_AT_ONCE = {
+    **dict.fromkeys(("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum"), 1),
+    "managedLedgerMaxMarkDeleteRate": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Volley:
-    """Calls that take references away, in a namespace of their own.
+    """Calls that take references away, of topics in a namespace of their own.
 
     Attributes:
-        vanishing: how many of its nodes must have changed before the brokers are killed.
-        slow: ZooKeeper answers for a moment now and then, so that what was asked comes to each of its steps together,
-            and dies with the brokers; then the calls' effect comes after their answers.
-        closing: ledgers that were closed when ZooKeeper slept last count, not nodes that change.
         afterwards: what is to be done when the brokers are back.
     """
 
-    namespace: str
+    topics: Sequence[TopicName]
     calls: Sequence[Callable[[], object]]
-    vanishing: int = 3
-    slow: bool = False
-    closing: bool = False
     afterwards: Sequence[Callable[[], object]] = ()
 
 
 class LeakingBrokers:
     """Makes brokers leak ledgers, by each cause that a client of theirs can bring about."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, watching: SidecarProcess) -> None:
+        """The sidecar must have seen a reference before it is taken away: otherwise nobody could tell that it was."""
         self._scene = scene
         self._workload = scene.workload
-        self._log = TransactionLog(scene.cluster)
+        self._watching = watching
         self._confs: dict[str, str] = {}
 
     @property
@@ -95,16 +91,23 @@ class LeakingBrokers:
             LeakCause.NAMESPACE_DELETION: self._namespace_deletions,
         }
 
-    def leak(self, way: str) -> frozenset[LedgerId]:
-        """At least `LEAST_LEAKS` ledgers that were referenced and that brokers left behind, by the oracles' count."""
-        left = frozenset[LedgerId]()
-        for _ in range(_TRIES):
-            volley = self.ways[way]()
-            self._fire(volley)
-            left |= self._left_below(f"{MANAGED_LEDGERS}/{volley.namespace}/") & self._log.ever_named()
-            if len(left) >= LEAST_LEAKS:
-                return left
-        raise AssertionError(f"brokers that were killed {_TRIES} times left only {len(left)} ledgers behind by a {way}")
+    def leak(self, ways: Iterable[str]) -> Mapping[str, frozenset[LedgerId]]:
+        """At least `LEAST_LEAKS` ledgers of each way, seen referenced and left behind, by the oracles' count."""
+        chosen = list(ways)
+        if ROLLOVER in chosen:
+            self._kill_brokers()
+            self._start_brokers(CURSOR_SWITCHES_CONF)
+        with ThreadPoolExecutor(_PREPARED_AT_ONCE) as pool:
+            volleys = dict(zip(chosen, pool.map(lambda way: self.ways[way](), chosen), strict=True))
+        before = {way: self._ledgers(volley) for way, volley in volleys.items()}
+        named = {way: _all_of(ledgers) for way, ledgers in before.items()}
+        for ledger_ids in named.values():
+            until(lambda ids=ledger_ids: all(map(self._is_seen, ids)), "the watch has seen what is referenced")
+        self._fire(volleys, before)
+        orphans = self._scene.oracles.census().orphans
+        left = {way: ledger_ids & orphans for way, ledger_ids in named.items()}
+        assert min(map(len, left.values())) >= LEAST_LEAKS, f"brokers that were killed left too little behind: {left}"
+        return left
 
     def lose_schema_races(self) -> frozenset[LedgerId]:
         """At least `LEAST_LEAKS` ledgers of schemas that no node ever named: the losers of concurrent first publishes.
@@ -120,8 +123,7 @@ class LeakingBrokers:
             [partial(self._workload.store_schemas, topic, 1 + n % 2) for topic in topics for n in range(_RACERS)],
             _CALLS_AT_ONCE,
         )
-        left = self._left_below(f"{SCHEMAS}/{namespace}/")
-        lost = left - self._log.ever_named()
+        lost = self._left_below(f"{SCHEMAS}/{namespace}/") - TransactionLog(self._scene.cluster).ever_named()
         assert len(lost) >= LEAST_LEAKS, f"only {len(lost)} of {len(topics) * _RACERS} publishers lost a race"
         return lost
 
@@ -135,66 +137,66 @@ class LeakingBrokers:
             if not isinstance(claim, NotPulsars | Unrecognised) and owner_path(claim).startswith(path)
         )
 
+    def _ledgers(self, volley: Volley) -> Sequence[TopicLedgers]:
+        return [self._workload.ledgers(topic) for topic in volley.topics]
+
+    def _is_seen(self, ledger_id: LedgerId) -> bool:
+        return bool(self._watching.call("GET", f"{BASE}/watch/leaks/{ledger_id}")["namedBy"])
+
     # --- what is asked of brokers ----------------------------------------------------------------------------------
 
-    def _namespace(self, what: str) -> str:
+    def _namespace(self, what: str, **policies: object) -> str:
         namespace = f"{self._scene.namespace}-{what}-{unique()}"
-        self._workload.admin("PUT", f"namespaces/{namespace}", {"retention_policies": _KEEP_ALL})
+        self._workload.admin("PUT", f"namespaces/{namespace}", {"retention_policies": _KEEP_ALL, **policies})
         self._scene.oracles.expect_damage_in(namespace)
         return namespace
 
+    def _filled(self, namespace: str) -> Sequence[TopicName]:
+        topics = numbered_topics(namespace, _LISTS)
+        _all_at_once([partial(self._workload.fill, topic, _LEDGERS) for topic in topics])
+        return topics
+
     def _trims(self) -> Volley:
         namespace = self._namespace(LeakCause.TRIM.value)
-        topics = numbered_topics(namespace, _TOPICS)
-        _all_at_once([partial(self._workload.fill, topic, _LEDGERS) for topic in topics])
+        topics = self._filled(namespace)
         self._workload.admin("POST", f"namespaces/{namespace}/retention", _KEEP_NOTHING)
-        return Volley(namespace, [partial(self._ask, "POST", topic, "trim") for topic in topics])
+        return Volley(topics, [partial(self._ask, "POST", topic, "trim") for topic in topics])
 
     def _cursor_switches(self) -> Volley:
         """A cursor whose topic is closed keeps its position in its node, and its ledger is deleted."""
-        namespace = self._namespace(LeakCause.CURSOR_SWITCH.value)
-        topics = self._subscribed(namespace, topics=8)
-        return Volley(namespace, [partial(self._ask, "PUT", topic, "unload") for topic in topics], vanishing=1)
+        topics = self._subscribed(LeakCause.CURSOR_SWITCH)
+        return Volley(topics, [partial(self._ask, "PUT", topic, "unload") for topic in topics])
 
     def _rollovers(self) -> Volley:
         """Each acknowledgement begins another ledger, and every cursor does at about the same time."""
-        self._kill_brokers()
-        self._start_brokers(CURSOR_SWITCHES_CONF)
-        namespace = self._namespace(ROLLOVER)
         client = PatientClient(self._scene.cluster.addresses)
-        topics = numbered_topics(namespace, 4)
+        topics = numbered_topics(self._namespace(ROLLOVER), _SUBSCRIBED_TOPICS)
         consumers = [each for topic in topics for each in self._consumers(client, topic, ledgers=2)]
-        second = [(each, each.receive(timeout_millis=_VOLLEY_SECONDS * 1000)) for each in consumers]
+        second = [(each, each.receive(timeout_millis=_RECEIVE_MS)) for each in consumers]
         calls = [partial(consumer.acknowledge, message) for consumer, message in second]
-        return Volley(namespace, calls, LEAST_LEAKS + 1, slow=True, afterwards=[client.shutdown])
+        return Volley(topics, calls, afterwards=[client.shutdown])
 
     def _unsubscribes(self) -> Volley:
-        namespace = self._namespace(LeakCause.SUBSCRIPTION.value)
-        topics = self._subscribed(namespace, topics=4)
+        topics = self._subscribed(LeakCause.SUBSCRIPTION)
         verbs = [f"subscription/{name}" for name in _NAMES]
-        calls = [partial(self._ask, "DELETE", topic, verb) for topic in topics for verb in verbs]
-        return Volley(namespace, calls, vanishing=8)
+        return Volley(topics, [partial(self._ask, "DELETE", topic, verb) for topic in topics for verb in verbs])
 
-    def _subscribed(self, namespace: str, topics: int) -> Sequence[TopicName]:
-        names = numbered_topics(namespace, topics)
-        _all_at_once([partial(self._subscribe, topic) for topic in names])
-        return names
+    def _subscribed(self, cause: LeakCause) -> Sequence[TopicName]:
+        topics = numbered_topics(self._namespace(cause.value), _SUBSCRIBED_TOPICS)
+        _all_at_once([partial(self._subscribe, topic) for topic in topics])
+        return topics
 
     def _compactions(self) -> Volley:
         """Of topics that were closed since they were compacted first: then their cursors' nodes name the old ledger.
 
-        A broker closes the new one and reads its metadata, writes its name into the cursor's ledger (at once: by
-        default another time within a second stays in memory) and deletes the old one. Nodes show the new name when the
-        topic was closed again.
+        A broker closes the new one, writes its name into the cursor's ledger (at once: by default another time within
+        a second stays in memory) and deletes the old one. Nodes show the new name when the topic was closed again.
         """
-        self._kill_brokers()
-        self._start_brokers(_STORED_AT_ONCE)
-        namespace = self._namespace(LeakCause.COMPACTION.value)
-        topics = numbered_topics(namespace, _TOPICS)
+        namespace = self._namespace(LeakCause.COMPACTION.value, persistence=_STORED_AT_ONCE)
+        topics = numbered_topics(namespace, _COMPACTED_TOPICS)
         _all_at_once([partial(self._compacted, topic) for topic in topics])
         calls = [partial(self._ask, "PUT", topic, "compaction") for topic in topics]
-        afterwards = [partial(self._load_and_close, topic) for topic in topics]
-        return Volley(namespace, calls, LEAST_LEAKS + 1, slow=True, closing=True, afterwards=afterwards)
+        return Volley(topics, calls, afterwards=[partial(self._load_and_close, topic) for topic in topics])
 
     def _compacted(self, topic: TopicName) -> None:
         self._write_keys(topic)
@@ -210,16 +212,13 @@ class LeakingBrokers:
         self._workload.produce(topic, [b"value"] * 2, key="key")
 
     def _topic_deletions(self) -> Volley:
-        namespace = self._namespace(LeakCause.TOPIC_DELETION.value)
-        topics = numbered_topics(namespace, _TOPICS)
-        _all_at_once([partial(self._workload.fill, topic, _LEDGERS) for topic in topics])
-        return Volley(namespace, [partial(self._ask, "DELETE", topic, force="true") for topic in topics])
+        topics = self._filled(self._namespace(LeakCause.TOPIC_DELETION.value))
+        return Volley(topics, [partial(self._ask, "DELETE", topic, force="true") for topic in topics])
 
     def _namespace_deletions(self) -> Volley:
         namespace = self._namespace(LeakCause.NAMESPACE_DELETION.value)
-        topics = numbered_topics(namespace, _TOPICS)
-        _all_at_once([partial(self._workload.fill, topic, _LEDGERS) for topic in topics])
-        return Volley(namespace, [partial(self._workload.request, "DELETE", f"namespaces/{namespace}", force="true")])
+        topics = self._filled(namespace)
+        return Volley(topics, [partial(self._workload.request, "DELETE", f"namespaces/{namespace}", force="true")])
 
     def _subscribe(self, topic: TopicName) -> None:
         for consumer in self._consumers(self._workload.client, topic, ledgers=1):
@@ -233,7 +232,10 @@ class LeakingBrokers:
             client.subscribe(str(topic), name, initial_position=earliest, receiver_queue_size=1) for name in _NAMES
         ]
         for consumer in consumers:
-            consumer.acknowledge(consumer.receive(timeout_millis=_VOLLEY_SECONDS * 1000))
+            consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_MS))
+        until(
+            lambda: self._workload.ledgers(topic).cursors.keys() >= set(_NAMES), f"the cursors of {topic} have ledgers"
+        )
         return consumers
 
     def _ask(self, method: str, topic: TopicName, verb: str = "", **params: str) -> None:
@@ -241,38 +243,21 @@ class LeakingBrokers:
 
     # --- and how they die of it ------------------------------------------------------------------------------------
 
-    def _fire(self, volley: Volley) -> None:
-        cluster, clock = self._scene.cluster, SystemClock()
-        url = cluster.addresses.metadata_store_url
-        with closing(ZooKeeperChanges(url, clock)) as changes, ThreadPoolExecutor(_CALLS_AT_ONCE) as pool:
-            changes.arm()
-            asked = [pool.submit(_quietly, call) for call in volley.calls]
-            ends = clock.monotonic_seconds() + _VOLLEY_SECONDS
-            progress = Progress(volley, self._log)
-            while not progress.is_enough() and clock.monotonic_seconds() < ends:
-                if volley.slow:
-                    progress.note(self._wake_zookeeper(changes))
-                progress.note(changes.take(_LOOK_SECONDS))
-                if not volley.slow and all(each.done() for each in asked):
-                    break
-            if volley.slow:
-                # What brokers have sent since it slept, nobody ever hears.
-                cluster.kill(_ZOOKEEPER)
+    def _fire(self, volleys: Mapping[str, Volley], before: Mapping[str, Sequence[TopicLedgers]]) -> None:
+        calls = [call for volley in volleys.values() for call in volley.calls]
+        everything = frozenset().union(*map(_all_of, before.values()))
+        url = self._scene.cluster.addresses.metadata_store_url
+        with ThreadPoolExecutor(_CALLS_AT_ONCE) as pool, no_deletion_of(url, everything):
+            for call in calls:
+                pool.submit(_quietly, call)
+            for way, volley in volleys.items():
+                until(
+                    lambda way=way, volley=volley: _vanished(before[way], self._ledgers(volley)) >= LEAST_LEAKS,
+                    f"the first references vanish by a {way}",
+                )
             self._kill_brokers()
-            if volley.slow:
-                cluster.restart(_ZOOKEEPER)
-            self._start_brokers()
-        _all_at_once([partial(_quietly, each) for each in volley.afterwards])
-
-    def _wake_zookeeper(self, changes: ZooKeeperChanges) -> Changes:
-        """What changed while it was awake."""
-        cluster = self._scene.cluster
-        cluster.cont(_ZOOKEEPER)
-        heard = changes.take(_AWAKE_SECONDS)
-        cluster.stop(_ZOOKEEPER)
-        # Brokers ask on, now that they were answered.
-        time.sleep(_ASLEEP_SECONDS)
-        return heard
+        self._start_brokers()
+        _all_at_once([partial(_quietly, each) for volley in volleys.values() for each in volley.afterwards])
 
     def _kill_brokers(self) -> None:
         """Both at the same moment."""
@@ -296,31 +281,32 @@ class LeakingBrokers:
             list(pool.map(cluster.restart, BROKERS))
 
 
-class Progress:
-    """How far a volley has come."""
+@contextmanager
+def no_deletion_of(metadata_store_url: str, ledger_ids: Iterable[LedgerId]) -> Iterator[None]:
+    """Meanwhile ZooKeeper lets nobody delete the nodes of these ledgers, nor their neighbours' (as many as 10,000)."""
+    parents = {ledger_path(ledger_id).rpartition("/")[0] for ledger_id in ledger_ids}
+    client = KazooClient(parse_metadata_store_url(metadata_store_url).hosts)
+    client.start()
+    try:
+        for parent in parents:
+            client.set_acls(parent, [make_acl("world", "anyone", read=True, write=True, create=True, admin=True)])
+        yield
+    finally:
+        for parent in parents:
+            client.set_acls(parent, OPEN_ACL_UNSAFE)
+        client.stop()
+        client.close()
 
-    def __init__(self, volley: Volley, log: TransactionLog) -> None:
-        log.read_on()
-        self._volley, self._log = volley, log
-        self._below = f"{MANAGED_LEDGERS}/{volley.namespace}/"
-        # At the volley's beginning, after the last but one look, after the last.
-        self._closed = [log.closed] * 3
-        self._nodes: set[str] = set()
-        self._deleted = 0
 
-    def note(self, heard: Changes) -> None:
-        """What has changed since."""
-        self._nodes.update(path for path in heard.nodes if path.startswith(self._below))
-        self._deleted += sum(not exists for exists in heard.ledgers.values())
+def _all_of(ledgers: Iterable[TopicLedgers]) -> frozenset[LedgerId]:
+    return frozenset[LedgerId]().union(*(each.all for each in ledgers))
 
-    def is_enough(self) -> bool:
-        """Whether the brokers are to die now; where they wait for ZooKeeper, ledgers that are gone do not count."""
-        begun = len(self._nodes)
-        if self._volley.closing:
-            self._log.read_on()
-            self._closed = [self._closed[0], self._closed[2], self._log.closed]
-            begun = self._closed[1] - self._closed[0]
-        return begun - (self._deleted if self._volley.slow else 0) >= self._volley.vanishing
+
+def _vanished(before: Sequence[TopicLedgers], now: Sequence[TopicLedgers]) -> int:
+    """How many ledgers brokers want to delete; a cursor's ledger still names the compacted one that was replaced."""
+    vanished = _all_of(before) - _all_of(now)
+    replaced = [old.compacted for old, new in zip(before, now, strict=True) if new.compacted - old.compacted]
+    return len(vanished.union(*replaced))
 
 
 def _quietly(call: Callable[[], object]) -> None:

@@ -74,8 +74,6 @@ class TransactionLog:
         self.evidence: Counter[LedgerId] = Counter()
         """Leaked ledgers that a watch has written evidence of, and how often."""
         self.changes = 0
-        self.closed = 0
-        """How often a ledger's metadata was changed: most are closed by that."""
 
     def read_on(self) -> None:
         """Take in the changes since."""
@@ -118,8 +116,6 @@ class TransactionLog:
                 self._remove(ledger_id, change)
             elif change.is_new:
                 self._deleted_by.pop(ledger_id, None)
-            else:
-                self.closed += 1
 
     def _name(self, path: str, data: bytes | None) -> None:
         before = self._named.pop(path, frozenset())

@@ -30,9 +30,11 @@ def stored_entry(
     last_confirmed: int = -1,
     digest_type: DigestType = DigestType.CRC32C,
     password: bytes = b"",
+    ledger_bytes: int | None = None,
 ) -> bytes:
-    """An entry as a bookie stores it."""
-    header = _ENTRY_HEADER.pack(ledger_id, entry_id, last_confirmed, len(payload))
+    """An entry as a bookie stores it; the first one of its ledger unless its cumulative length is given."""
+    length = len(payload) if ledger_bytes is None else ledger_bytes
+    header = _ENTRY_HEADER.pack(ledger_id, entry_id, last_confirmed, length)
     return header + digest(digest_type, header + payload, password) + payload
 
 
@@ -77,9 +79,19 @@ class FakeBookie:
     def bookie_id(self) -> BookieId:
         return BookieId(f"127.0.0.1:{self._server.server_address[1]}")
 
-    def store(self, ledger_id: int, entry_id: int, payload: bytes = b"", *, last_confirmed: int = -1) -> None:
+    def store(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        payload: bytes = b"",
+        *,
+        last_confirmed: int = -1,
+        ledger_bytes: int | None = None,
+    ) -> None:
         """Put an entry there as a writer would."""
-        self.entries[ledger_id, entry_id] = stored_entry(ledger_id, entry_id, payload, last_confirmed=last_confirmed)
+        self.entries[ledger_id, entry_id] = stored_entry(
+            ledger_id, entry_id, payload, last_confirmed=last_confirmed, ledger_bytes=ledger_bytes
+        )
 
     def disconnect(self) -> None:
         """Close every connection that is open now."""

@@ -159,6 +159,7 @@ def cursor_bytes(
     mark_delete: tuple[int, int] = (0, -1),
     compacted_ledger: int | None = None,
     buckets: Mapping[str, int] | None = None,
+    sequences: Mapping[str, int] | None = None,
 ) -> bytes:
     """A ``ManagedCursorInfo`` node; without a cursor ledger the position is kept in the node itself."""
     info = ml.ManagedCursorInfo(
@@ -169,16 +170,24 @@ def cursor_bytes(
     )
     if compacted_ledger is not None:
         info.properties.add(name="CompactedTopicLedger", value=compacted_ledger)
+    for name, value in (sequences or {}).items():
+        info.properties.add(name=name, value=value)
     for key, ledger_id in (buckets or {}).items():
         info.cursorProperties.add(name=key, value=str(ledger_id))
     return info.SerializeToString()
 
 
-def position_entry(compacted_ledger: int | None = None, mark_delete: tuple[int, int] = (0, 0)) -> bytes:
+def position_entry(
+    compacted_ledger: int | None = None,
+    mark_delete: tuple[int, int] = (0, 0),
+    sequences: Mapping[str, int] | None = None,
+) -> bytes:
     """One entry of a cursor ledger."""
     position = ml.PositionInfo(ledgerId=mark_delete[0], entryId=mark_delete[1])
     if compacted_ledger is not None:
         position.properties.add(name="CompactedTopicLedger", value=compacted_ledger)
+    for name, value in (sequences or {}).items():
+        position.properties.add(name=name, value=value)
     return position.SerializeToString()
 
 

@@ -89,10 +89,17 @@ class FakeLedgerLengths:
     def __init__(self) -> None:
         self.unreadable: str | None = None
 
-    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
+    def measured(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, LedgerReference] | Unreadable:
         if self.unreadable is not None:
             return Unreadable(self.unreadable)
-        return {ledger_id: reference.entries or 10 for ledger_id, reference in ledgers.items()}
+        last = LedgerReference(10, 1000)
+        return {ledger_id: reference if reference.closed_ms else last for ledger_id, reference in ledgers.items()}
+
+    def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
+        measured = self.measured(ledgers)
+        if isinstance(measured, Unreadable):
+            return measured
+        return {ledger_id: reference.entries for ledger_id, reference in measured.items()}
 
 
 class IndexedTopic:

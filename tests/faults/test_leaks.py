@@ -49,7 +49,6 @@ TOPICS_EACH = 2
 LEDGERS = 3
 """So a batch of leaks is `LEAST_LEAKS` or more."""
 SCHEMAS = 16
-WAYS_IN_A_ROUND = 3
 POINTS = points_of(OF_THE_WATCH)
 POINTS_OF_A_SHORT_CUT = 1
 CUTS = 15
@@ -326,23 +325,18 @@ def test_the_leader_frozen_for_longer_than_its_session(
 
 
 @pytest.mark.usefixtures("full_run")
-def test_brokers_killed_while_they_delete(
-    scene: Scene, truth: Truth, supervisor: Supervisor, dice: random.Random, tally: Line
-) -> None:
-    """With a supervisor that starts bookies again: those end whose session did while ZooKeeper was away."""
-    brokers = LeakingBrokers(scene)
+def test_brokers_killed_while_they_delete(scene: Scene, truth: Truth, supervisor: Supervisor, tally: Line) -> None:
     sidecar = scene.start_alone(**WATCHING)
     assert wait_until_watching(sidecar)
+    brokers = LeakingBrokers(scene, sidecar)
     lost = brokers.lose_schema_races()
     tally.fault("first publish of a schema that lost a race", len(lost))
-    leaked = frozenset[LedgerId]()
-    for what in dice.sample(list(brokers.ways), WAYS_IN_A_ROUND):
-        with supervisor.looking_away(["zookeeper", *BROKERS]):
-            left = brokers.leak(what)
-        tally.fault("brokers killed while they delete", len(BROKERS))
-        tally.fault(f"left behind: {what}", len(left))
-        leaked |= left
-    truth.demand_all(leaked, sidecar)
+    with supervisor.looking_away(BROKERS):
+        left = brokers.leak(brokers.ways)
+    tally.fault("brokers killed while they delete", len(BROKERS))
+    for way, ledger_ids in left.items():
+        tally.fault(f"left behind: {way}", len(ledger_ids))
+    truth.demand_all(frozenset[LedgerId]().union(*left.values()), sidecar)
     assert scene.workload.existing(lost) == lost, "nobody has seen these referenced"
 
 

@@ -8,6 +8,7 @@ import structlog
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
@@ -21,6 +22,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
 )
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
@@ -41,6 +43,8 @@ class ClusterAccess:
         steps: told of each step of ledger deletion; None in production.
         buckets: entries of buckets' ledgers; what reads them shares its few threads.
         stored_indexes: what is stored of delayed indexes.
+        lengths: of topics' ledgers.
+        stored_deduplications: what is stored of deduplication.
         limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
         deletion: the deletion service, once its room is open: other rooms hand it ledgers.
     """
@@ -75,6 +79,8 @@ class ClusterAccess:
         close_at_the_end(stack, self.buckets.close)
         cursors = BookieStoredCursors(self.store, self.entries, settings.ledgers_root_path)
         self.stored_indexes = StoredIndexes(self.store, self.buckets, cursors, settings.ledgers_root_path)
+        self.lengths = BookieLedgerLengths(self.store, self.entries, settings.ledgers_root_path)
+        self.stored_deduplications = StoredDeduplications(self.store, cursors, self.lengths, cursors)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
 
     def _adaptive_limit(self) -> AdaptiveLimit | None:

@@ -19,7 +19,6 @@ from pulsar_sidecar.ack_state.workflow import Ports as AckStatePorts
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
-from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
@@ -32,6 +31,7 @@ from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
+from pulsar_sidecar.adapters.pulsar.rest.deduplication_policies import BrokerDeduplicationPolicies
 from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, BrokerTopicAdmin
@@ -46,6 +46,7 @@ from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntri
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
 from pulsar_sidecar.api.rooms import (
     ack_state,
+    deduplication_policies,
     delayed_index,
     delayed_index_build,
     delayed_index_checks,
@@ -55,6 +56,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
+from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
@@ -86,6 +88,7 @@ from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfigura
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.runtime import TopicWatch
@@ -303,7 +306,7 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     calendar = CalendarReader(
         stored,
         cluster.buckets,
-        BookieLedgerLengths(store, cluster.entries, ledgers_root),
+        cluster.lengths,
         BulkDelayedEntries(store, cluster.entries, rest, ledgers_root, cluster.clock),
         cluster.clock,
     )
@@ -332,7 +335,7 @@ def open_index_planning(cluster: ClusterAccess) -> Room:
     entries = BulkDelayedEntries(store, cluster.entries, rest, root, clock)
     ack_states = BrokerAckStates(rest, store, clock)
     stored = cluster.stored_indexes
-    lengths = BookieLedgerLengths(store, cluster.entries, root)
+    lengths = cluster.lengths
 
     trackers = RestBrokerTrackers(rest, store)
 
@@ -405,6 +408,13 @@ def open_index_checks(cluster: ClusterAccess) -> Room:
     return Room(IndexRepair(RepairPorts(check, owners, pointers, deletions, BrokerTopicAdmin(rest).stats, threads.map)))
 
 
+def open_deduplication_policies(cluster: ClusterAccess) -> Room:
+    """Policies of deduplication (PIP-6)."""
+    owners = BrokerLiveOwners(cluster.rest, cluster.store)
+    policies = BrokerDeduplicationPolicies(cluster.rest, cluster.store, owners)
+    return Room(PolicyChanges(policies, owners, StoredTopics(cluster.store), cluster.clock))
+
+
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
     # A walk takes Arrow, which the rest of the service does without.
     from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
@@ -429,5 +439,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (delayed_index_planning.router, open_index_planning),
     (delayed_index_checks.router, open_index_checks),
     (delayed_index_build.router, open_index_building),
+    (deduplication_policies.router, open_deduplication_policies),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

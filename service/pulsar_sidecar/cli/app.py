@@ -15,6 +15,7 @@ from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
     audit,
     audit_sources,
+    deduplication_policies,  # noqa: F401  it adds its commands to those of topics and namespaces
     delayed_index,
     delayed_index_build,  # noqa: F401  it adds its command to those of delayed-index
     delayed_index_checks,  # noqa: F401  it adds its commands to those of delayed-index

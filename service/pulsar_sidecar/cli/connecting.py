@@ -32,6 +32,7 @@ _NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
+NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 Subscription = Annotated[
     str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
 ]
@@ -145,14 +146,22 @@ def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
     return f"{version}/{name.domain.value}/{name.namespace}/{java_url_encode(name.local_name)}"
 
 
-def topic_or_namespace_path(name: str) -> str:
-    """The REST path of a topic by its full name, or of a namespace by ``tenant/namespace``; raises as `topic_path`."""
+def namespace_path(name: str) -> str:
+    """The REST path of a namespace.
+
+    Raises:
+        InvalidInputError: it is not ``tenant/namespace``.
+    """
     parts = name.split("/")
-    if "://" in name or len(parts) != _NAMESPACE_PARTS:
-        return topic_path(name)
-    if not all(parts):
+    if len(parts) != _NAMESPACE_PARTS or not all(parts):
         raise InvalidInputError(f"{name!r} is not a namespace; write tenant/namespace")
     return f"/admin/v2/namespaces/{'/'.join(map(java_url_encode, parts))}"
+
+
+def topic_or_namespace_path(name: str) -> str:
+    """The REST path of a topic by its full name, or of a namespace by ``tenant/namespace``; raises as `topic_path`."""
+    is_topic = "://" in name or name.count("/") != _NAMESPACE_PARTS - 1
+    return topic_path(name) if is_topic else namespace_path(name)
 
 
 def is_true(settings: Mapping[str, str], name: str, default: str) -> bool:

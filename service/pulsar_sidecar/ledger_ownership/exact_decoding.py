@@ -67,18 +67,28 @@ def unwrap(data: bytes) -> bytes:
     if not data.startswith(WRAPPER_MAGIC):
         return data
     metadata, payload = _opened(data)
-    size_bytes = metadata.uncompressedSize
+    return expand(metadata.compressionType, payload, metadata.uncompressedSize, "a compressed node")
+
+
+def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
+    """What Pulsar's codec of that number (``CompressionType``) made smaller, at exactly the size that is promised.
+
+    ``what`` begins the text of an error.
+
+    Raises:
+        UndecodableError: damaged, larger than `MAX_UNCOMPRESSED_BYTES`, or of an unknown compression.
+    """
     if not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
         raise UndecodableError(
-            f"a compressed node promises {size_bytes} bytes, and at most {MAX_UNCOMPRESSED_BYTES} are ever expanded; "
-            "look at the node by hand"
+            f"{what} promises {size_bytes} bytes, and at most {MAX_UNCOMPRESSED_BYTES} are ever expanded; "
+            "look at it by hand"
         )
     try:
-        plain = _expand(metadata.compressionType, payload, size_bytes)
+        plain = _expand(algorithm, payload, size_bytes, what)
     except (cramjam.DecompressionError, zlib.error) as error:
-        raise UndecodableError(f"a compressed node does not expand ({error}); read it again") from error
+        raise UndecodableError(f"{what} does not expand ({error}); read it again") from error
     if len(plain) != size_bytes:
-        raise UndecodableError(f"a compressed node expands to {len(plain)} bytes, not {size_bytes}; read it again")
+        raise UndecodableError(f"{what} expands to {len(plain)} bytes, not {size_bytes}; read it again")
     return plain
 
 
@@ -93,13 +103,13 @@ def _opened(data: bytes) -> tuple[ml.ManagedLedgerInfoMetadata, bytes]:
     return decode_exactly(ml.ManagedLedgerInfoMetadata, data[_METADATA_START:payload_start]), data[payload_start:]
 
 
-def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
+def _expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     output = bytearray(size_bytes)
     match algorithm:
         case ml.NONE:
             return payload
         case ml.ZLIB:
-            return _inflate(payload, size_bytes)
+            return _inflate(payload, size_bytes, what)
         case ml.LZ4:
             written = cramjam.lz4.decompress_block_into(payload, output)
         case ml.ZSTD:
@@ -111,10 +121,10 @@ def _expand(algorithm: int, payload: bytes, size_bytes: int) -> bytes:
     return bytes(memoryview(output)[:written])
 
 
-def _inflate(payload: bytes, size_bytes: int) -> bytes:
-    # Pulsar's codec flushes its stream and never ends it, so a whole one ends with the mark of a flush.
+def _inflate(payload: bytes, size_bytes: int, what: str) -> bytes:
+    # Java's codec flushes its stream and never ends it, so a whole one ends with the mark of a flush.
     stream = zlib.decompressobj()
     plain = stream.decompress(payload, size_bytes + 1)
     if stream.unused_data or not (stream.eof or payload.endswith(_ZLIB_FLUSHED)):
-        raise UndecodableError("a compressed node is not one whole zlib stream; read it again")
+        raise UndecodableError(f"{what} is not one whole zlib stream; read it again")
     return plain

@@ -67,6 +67,10 @@ class UnreachableError(TemporaryError):
     """No answer came: the other side, which the text names, does not run or cannot be reached."""
 
 
+class ProducerBusyError(TemporaryError):
+    """A broker has another producer of this name, which may be a dead one's rest, or has as many as it admits."""
+
+
 class UndecodableError(TemporaryError):
     """Bytes that this version cannot read; what they reference is unknown, so nothing may be concluded."""
 

@@ -22,6 +22,15 @@ SchemaId = NewType("SchemaId", str)
 CursorName = NewType("CursorName", str)
 """A cursor's name as the metadata store spells it: URL-encoded."""
 
+_SYSTEM_NAMESPACES = re.compile(r"pulsar/system|pulsar/(?:[^/]+/)?[^:]+:\d+|sla-monitor/[^/]+/[^:]+:\d+")
+"""``NamespaceService.isSystemServiceNamespace``: brokers' own topics, and those that show that they are alive."""
+_SYSTEM_TOPICS = (
+    "__change_events",
+    "__transaction_buffer_snapshot",
+    "__transaction_buffer_snapshot_segments",
+    "__transaction_buffer_snapshot_indexes",
+)
+_PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
 PARTITIONED_SUFFIX = "-partition-"
 _PARTITION = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9]\d{0,9})", re.DOTALL)
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -111,6 +120,13 @@ class TopicName:
     def schema_id(self) -> SchemaId:
         """The id of the schema, which partitions share (``TopicName.getSchemaName``; V1 names drop the cluster)."""
         return SchemaId(f"{self.tenant}/{self.namespace_portion}/{java_url_encode(self.base.local_name)}")
+
+    @property
+    def is_system_topic(self) -> bool:
+        """Whether brokers treat it as their own (``BrokerService.isSystemTopic``): never deduplicated or expired."""
+        if _SYSTEM_NAMESPACES.fullmatch(self.namespace) or self.base.local_name in _SYSTEM_TOPICS:
+            return True
+        return self.base.local_name.endswith(_PENDING_ACKS_SUFFIX)
 
     def partition(self, index: int) -> "TopicName":
         """Partition ``index`` of this topic, whatever its own name ends with."""

@@ -33,6 +33,7 @@ TABLE = [
     (TooLargeError(), 413),
     (errors.TemporaryError("x"), 503),
     (errors.UnreachableError("x"), 503),
+    (errors.ProducerBusyError("x"), 503),
     (errors.UndecodableError("x"), 503),
     (errors.OutcomeUnknownError("x"), 503),
     (BrokerRefusedError(412, "x"), 412),

@@ -8,6 +8,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
@@ -87,6 +88,30 @@ def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -
     assert isinstance(damaged, Unreadable)
 
 
+def test_snapshots_of_deduplication(bookie: FakeBookie, entries: BookieEntries) -> None:
+    store = FakeMetadataStore()
+    for ledger_id in (5, 6, 9):
+        store.put(ledger_path(LedgerId(ledger_id)), _metadata(bookie.bookie_id, LedgerState.OPEN))
+    store.put(ledger_path(LedgerId(8)), _metadata(NOBODY, LedgerState.OPEN))
+    written = position_entry(mark_delete=(3, 9), sequences={"p": 7, "q": -1})
+    bookie.store(5, 0, position_entry(mark_delete=(3, 1), sequences={"p": 1}))
+    bookie.store(5, 1, written)
+    bookie.store(9, 0, written[:-3])
+    nodes = [cursor_bytes(id_, mark_delete=(3, 0), sequences={"old": 1}) for id_ in (None, 5, 6, 7, 8, 9)]
+    cursors = BookieStoredCursors(store, entries, "/ledgers")
+    in_node, in_ledger, empty, gone, away, cut, damaged = cursors.snapshots([*nodes, nodes[0][:-3]])
+    at_node = Position(LedgerId(3), EntryId(0))
+    assert in_node == Snapshot(at_node, {"old": 1}, len(nodes[0]))
+    position = Position(LedgerId(3), EntryId(9))
+    assert in_ledger == Snapshot(position, {"p": 7, "q": -1}, len(written), LedgerId(5), EntryId(1))
+    assert empty == Snapshot(at_node, {}, len(nodes[2]), lost="the cursor's ledger has no entry")
+    assert gone == Snapshot(at_node, {}, len(nodes[3]), lost="the cursor's ledger 7 is gone")
+    assert isinstance(away, Unreadable)
+    assert NOBODY in away.reason
+    assert isinstance(cut, Unreadable)
+    assert isinstance(damaged, Unreadable)
+
+
 def test_the_ledger_that_was_written_to_last_is_measured(bookie: FakeBookie, entries: BookieEntries) -> None:
     store = FakeMetadataStore()
     lengths = BookieLedgerLengths(store, entries, "/ledgers")
@@ -98,11 +123,13 @@ def test_the_ledger_that_was_written_to_last_is_measured(bookie: FakeBookie, ent
     store.put(ledger_path(last), _metadata(bookie.bookie_id, LedgerState.OPEN))
     assert lengths.lengths(listed) == {full: 10, last: 0}
     for entry_id in range(3):
-        bookie.store(last, entry_id, b"entry")
+        bookie.store(last, entry_id, b"entry", ledger_bytes=5 * (entry_id + 1))
     assert lengths.lengths(listed) == {full: 10, last: 3}
+    assert lengths.measured(listed) == {full: listed[full], last: LedgerReference(3, 15)}
     closed = ledger_metadata_bytes(last_entry_id=6, ensemble=[NOBODY], write_quorum_size=1, ack_quorum_size=1)
     store.put(ledger_path(last), closed)
     assert lengths.lengths(listed) == {full: 10, last: 7}
+    assert lengths.measured(listed) == {full: listed[full], last: LedgerReference(7, 1000)}
     store.put(ledger_path(last), _metadata(NOBODY, LedgerState.OPEN))
     away = lengths.lengths(listed)
     assert isinstance(away, Unreadable)

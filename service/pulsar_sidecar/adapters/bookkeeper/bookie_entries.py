@@ -74,6 +74,15 @@ class BookieEntries:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Iterable[EntryId], keep: Callable[[bytes], Kept]
     ) -> BulkAnswer[Kept]:
         """Read them, so many at a time that their payloads fit in memory; ``keep`` says what is kept of a payload."""
+        return self._read_many(ledger_id, metadata, wanted, lambda stored: keep(stored.payload))
+
+    def _read_many(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        wanted: Iterable[EntryId],
+        keep: "Callable[[StoredEntry], Kept]",
+    ) -> BulkAnswer[Kept]:
         reading = _Reading(self._bookies, ledger_id, metadata, keep)
         parts = enumerate(reading.parts(sorted(set(wanted))))
         while some := list(islice(parts, _THREADS)):
@@ -88,19 +97,27 @@ class BookieEntries:
                     future.result()
         return reading.answer
 
-    def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> LedgerEntry:
+    def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> "StoredEntry":
         """One entry that its writer was told to be stored; TemporaryError when no bookie delivers it."""
         return self._demand(ledger_id, metadata, range(entry_id, entry_id + 1))[0]
 
+    def read_last(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "StoredEntry | None":
+        """The highest entry, None of a ledger without entries; raises as `LedgerEntries.read_tail`."""
+        return next(iter(self._tail(ledger_id, metadata, 1)), None)
+
     def read_tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> tuple[LedgerEntry, ...]:
         """The ``count`` highest entries, ascending; see `LedgerEntries.read_tail`."""
+        tail = self._tail(ledger_id, metadata, count)
+        return tuple(LedgerEntry(ledger_id, stored.entry_id, stored.payload) for stored in tail)
+
+    def _tail(self, ledger_id: LedgerId, metadata: LedgerMetadata, count: int) -> "tuple[StoredEntry, ...]":
         if metadata.state is LedgerState.CLOSED:
             last = metadata.last_entry_id
             return self._demand(ledger_id, metadata, range(max(_FIRST, last - count + 1), last + 1))
         last_stored = self._last_stored(ledger_id, metadata)
         confirmed, highest = _end(metadata, last_stored)
         wanted = range(max(_FIRST, highest - count + 1), highest + 1)
-        known = {stored.entry_id: stored.payload for stored in last_stored}
+        known = {stored.entry_id: stored for stored in last_stored}
         return self._demand(ledger_id, metadata, wanted, known, confirmed)
 
     def end(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "LedgerEnd":
@@ -141,22 +158,21 @@ class BookieEntries:
         ledger_id: LedgerId,
         metadata: LedgerMetadata,
         wanted: range,
-        known: Mapping[EntryId, bytes] | None = None,
+        known: "Mapping[EntryId, StoredEntry] | None" = None,
         confirmed: int | None = None,
-    ) -> tuple[LedgerEntry, ...]:
+    ) -> "tuple[StoredEntry, ...]":
         """All of them; those above ``confirmed`` may only lack if they were certainly never acknowledged."""
-        payloads = dict(known or {})
+        entries = dict(known or {})
         # One by one: a bookie that cannot read one of them may be the only one that has the next.
-        for entry_id in (EntryId(each) for each in wanted if each not in payloads):
-            answer = self.read_many(ledger_id, metadata, [entry_id], bytes)
-            payloads.update(answer.found)
+        for entry_id in (EntryId(each) for each in wanted if each not in entries):
+            answer = self._read_many(ledger_id, metadata, [entry_id], lambda stored: stored)
+            entries.update(answer.found)
             is_confirmed = confirmed is None or entry_id <= confirmed
             failures = answer.failures.get(entry_id, [])
-            if entry_id not in payloads and (is_confirmed or len(failures) >= metadata.ack_quorum_size):
+            if entry_id not in entries and (is_confirmed or len(failures) >= metadata.ack_quorum_size):
                 reason = "; ".join(failures) or "every bookie says it has no such entry"
                 raise _not_delivered(ledger_id, entry_id, reason)
-        ids = (EntryId(entry_id) for entry_id in wanted if entry_id in payloads)
-        return tuple(LedgerEntry(ledger_id, entry_id, payloads[entry_id]) for entry_id in ids)
+        return tuple(entries[EntryId(entry_id)] for entry_id in wanted if entry_id in entries)
 
     def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "list[StoredEntry]":
         """The last entry of each bookie of the last ensemble; enough of them to see all that was acknowledged."""
@@ -204,7 +220,11 @@ class _Reading(Generic[Kept]):
     """One call of `BookieEntries.read_many`."""
 
     def __init__(
-        self, bookies: BookieConnections, ledger_id: LedgerId, metadata: LedgerMetadata, keep: Callable[[bytes], Kept]
+        self,
+        bookies: BookieConnections,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        keep: "Callable[[StoredEntry], Kept]",
     ) -> None:
         self.answer: BulkAnswer[Kept] = BulkAnswer()
         self._bookies = bookies
@@ -253,7 +273,7 @@ class _Reading(Generic[Kept]):
             try:
                 if data is not None:
                     entry = _checked(data, self._ledger_id, entry_id, self._metadata)
-                    self.answer.found[entry_id] = self._keep(entry.payload)
+                    self.answer.found[entry_id] = self._keep(entry)
                     continue
             except TemporaryError as error:
                 self.answer.failures[entry_id].append(str(error))
@@ -296,13 +316,15 @@ class StoredEntry(NamedTuple):
     As stored: ledger id, entry id, last confirmed id, cumulative length (four big-endian int64), digest, payload; the
     digest covers the 32 bytes before it and the payload.
 
-    ``last_confirmed`` is the last entry that the writer knew to be acknowledged when it wrote this one.
+    ``last_confirmed`` is the last entry that the writer knew to be acknowledged when it wrote this one;
+    ``ledger_bytes`` is the cumulative length.
     """
 
     ledger_id: LedgerId
     entry_id: EntryId
     last_confirmed: EntryId
     payload: bytes
+    ledger_bytes: int
 
 
 def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
@@ -317,11 +339,11 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
     if len(data) < digest_end:
         raise UndecodableError(f"a bookie answered with {len(data)} bytes, which is no entry; read it again")
     header, payload = data[: _ENTRY_HEADER.size], data[digest_end:]
-    ledger_id, entry_id, last_confirmed, _ = _ENTRY_HEADER.unpack(header)
+    ledger_id, entry_id, last_confirmed, ledger_bytes = _ENTRY_HEADER.unpack(header)
     stored_digest = data[_ENTRY_HEADER.size : digest_end]
     if not hmac.compare_digest(stored_digest, digest(digest_type, header + payload, password)):
         raise UndecodableError(f"entry {ledger_id}:{entry_id} is damaged on this bookie; read another copy")
-    return StoredEntry(LedgerId(ledger_id), EntryId(entry_id), EntryId(last_confirmed), payload)
+    return StoredEntry(LedgerId(ledger_id), EntryId(entry_id), EntryId(last_confirmed), payload, ledger_bytes)
 
 
 def stored_entry(ledger_id: LedgerId, entry_id: EntryId, payload: bytes, *, length_bytes: int) -> bytes:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
-from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, StoredEntry
+from pulsar_sidecar.deduplication.snapshots import Snapshot, lost_snapshot, snapshot_in_entry, snapshot_in_node
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -17,7 +18,11 @@ from pulsar_sidecar.model.topic_stats import Cursor
 
 
 class BookieStoredCursors:
-    """`ack_state.ports.StoredCursors`, `delayed_delivery.ports.StoredAckState` and the index's `CursorPositions`."""
+    """What rooms ask of stored cursors.
+
+    `ack_state.ports.StoredCursors`, `delayed_delivery.ports.StoredAckState`, `deduplication.ports.StoredSnapshots` and
+    `ledger_ownership.ports.CursorPositions`.
+    """
 
     def __init__(self, store: MetadataStore, entries: BookieEntries, ledgers_root: str) -> None:
         self._store = store
@@ -44,21 +49,45 @@ class BookieStoredCursors:
     ) -> Sequence[PositionRanges | Unreadable]:
         return [self._last_written(data, lengths) for data in cursors]
 
+    def snapshots(self, cursors: Sequence[bytes]) -> Sequence[Snapshot | Unreadable]:
+        return [self._snapshot(data) for data in cursors]
+
     def _last_written(self, data: bytes, lengths: Mapping[LedgerId, int]) -> PositionRanges | Unreadable:
         try:
-            cursor_ledger = cursor_references(data).cursor_ledger
-            if cursor_ledger is None:
-                return stored_in_node(data, lengths).acknowledged
-            node = self._store.read(ledger_path(cursor_ledger, self._root))
-            if node is None:
-                return Unreadable(f"the cursor's ledger {cursor_ledger} is gone")
-            entries = self._entries.read_tail(cursor_ledger, decode_ledger_metadata(node.data), 1)
+            entry = self._last_entry(data)
             # A broker that finds a ledger without entries begins at the node's position (`recoverFromLedger`).
-            if not entries:
+            if entry is None or isinstance(entry, Absent):
                 return stored_in_node(data, lengths).acknowledged
-            return stored_in_entry(entries[0].payload, lengths, cursor_ledger, entries[0].entry_id).acknowledged
+            return stored_in_entry(entry.payload, lengths, entry.ledger_id, entry.entry_id).acknowledged
         except SidecarError as error:
             return Unreadable(str(error))
+
+    def _snapshot(self, data: bytes) -> Snapshot | Unreadable:
+        try:
+            entry = self._last_entry(data)
+            if isinstance(entry, Absent):
+                return lost_snapshot(data, "the cursor's ledger has no entry")
+            if entry is None:
+                return snapshot_in_node(data)
+            return snapshot_in_entry(entry.payload, entry.ledger_id, entry.entry_id)
+        except NotFoundError as error:
+            return lost_snapshot(data, str(error))
+        except SidecarError as error:
+            return Unreadable(str(error))
+
+    def _last_entry(self, data: bytes) -> StoredEntry | Absent | None:
+        """The last entry of the cursor's ledger, `Absent` if it has none; None if the cursor has no ledger.
+
+        Raises:
+            NotFoundError: the ledger is gone.
+        """
+        cursor_ledger = cursor_references(data).cursor_ledger
+        if cursor_ledger is None:
+            return None
+        node = self._store.read(ledger_path(cursor_ledger, self._root))
+        if node is None:
+            raise NotFoundError(f"the cursor's ledger {cursor_ledger} is gone")
+        return self._entries.read_last(cursor_ledger, decode_ledger_metadata(node.data)) or Absent()
 
     def _recovered(
         self,

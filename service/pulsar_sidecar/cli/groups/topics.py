@@ -10,7 +10,15 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    NamespaceArgument,
+    Output,
+    Topic,
+    namespace_path,
+    show_answer,
+    topic_path,
+)
 from pulsar_sidecar.cli.groups.delayed_messages import app
 from pulsar_sidecar.cli.groups.ledger_deletion import (
     Component,
@@ -22,10 +30,10 @@ from pulsar_sidecar.cli.groups.ledger_deletion import (
 )
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
+from pulsar_sidecar.model.errors import UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
+from pulsar_sidecar.model.names import parse_topic_name
 
 if TYPE_CHECKING:  # requests takes longer to load than --help to answer
     from pulsar_sidecar.cli.client import SidecarClient
@@ -42,7 +50,6 @@ _NEXT = {
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
 _VALUES: dict[object, str] = {True: "true", False: "false", None: "null"}
-_NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 _Applied = Annotated[
     bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else namespace, else broker.")
 ]
@@ -50,7 +57,9 @@ _Force = Annotated[
     bool, typer.Option("--force", "-f", help="Even if the broker then stores a false that overrides a true.")
 ]
 
-namespaces_app = new_group("namespaces", "Pause dispatch before acknowledgements are forgotten (PIP-299).")
+namespaces_app = new_group(
+    "namespaces", "Policies of namespaces: deduplication (PIP-6), and pausing dispatch (PIP-299)."
+)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -138,7 +147,7 @@ def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
-def get_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
+def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
     """Print what the namespace's policies say; null if they say nothing.
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
@@ -147,7 +156,7 @@ def get_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
 
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
-def set_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
+def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
     """Pause dispatch in the namespace while acknowledgements do not fit, where no topic says otherwise.
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
@@ -156,7 +165,7 @@ def set_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
 
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
-def remove_of_namespace(ctx: Context, namespace: _NamespaceArgument) -> None:
+def remove_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
     """Remove the namespace's policy, so that its brokers' configuration counts again; prints what really happened.
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
@@ -179,10 +188,7 @@ def _of_topic(topic: str) -> str:
 
 
 def _of_namespace(namespace: str) -> str:
-    tenant, slash, name = namespace.partition("/")
-    if not slash or not tenant or not name or "/" in name:
-        raise InvalidInputError("write a namespace as tenant/namespace")
-    return f"/admin/v2/namespaces/{java_url_encode(tenant)}/{java_url_encode(name)}/{_ROUTE}"
+    return f"{namespace_path(namespace)}/{_ROUTE}"
 
 
 @app.command("delete-shadow", epilog=EXIT_CODES)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
 
@@ -84,6 +84,8 @@ class ProducerCounts:
     Attributes:
         messages: rows that were judged; a chunked message is one.
         unopened: of these, whose payload was not read.
+        unopened_batches: of these again, batches that stand for several messages each. Only their lowest ids were
+            compared, so nothing is proven of such a producer.
         gaps: how often an id was followed by one that is higher by more than one; that is no finding.
     """
 
@@ -95,6 +97,7 @@ class ProducerCounts:
     messages: int = 0
     transactional: int = 0
     unopened: int = 0
+    unopened_batches: int = 0
     gaps: int = 0
 
 
@@ -190,7 +193,9 @@ class _Stored:
 def _count(counts: ProducerCounts, row: MessageRow) -> None:
     counts.messages += 1
     counts.transactional += row.kind is MessageKind.TRANSACTIONAL
-    counts.unopened += row.payload_state is not PayloadState.READ
+    if row.payload_state is not PayloadState.READ:
+        counts.unopened += 1
+        counts.unopened_batches += row.batch_index == WHOLE_BATCH
 
 
 def _suspect(producer: Producer, row: MessageRow, highest: int) -> Suspect:

@@ -14,8 +14,9 @@ from pulsar_sidecar.delayed_delivery.index.inspection.show import (
     running_tracker,
     view_of,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, RunningTrackers
+from pulsar_sidecar.delayed_delivery.index.ports import RunningTrackers
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
+from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName

@@ -12,13 +12,14 @@ from typing import Final
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, CursorPositions, EntryPayload
+from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, EntryPayload
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     ledger_path,
     managed_ledger_path,
 )
+from pulsar_sidecar.ledger_ownership.ports import CursorPositions
 from pulsar_sidecar.ledger_ownership.references import (
     LedgerReference,
     cursor_references,

@@ -14,7 +14,7 @@ of their ledgers, because they are never compacted and have no schema.
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -54,9 +54,15 @@ class BrokerLiveOwners:
         return dict(found)
 
     def loaded_by(self, topic: TopicName) -> str | None:
-        """`delayed_delivery.index.ports.LoadedTopics`."""
+        """`ledger_ownership.ports.LoadedTopics`."""
         broker = self._loaded(frozenset({topic})).get(topic)
         return None if broker is None else broker.broker_id
+
+    def statuses(self, topics: Sequence[TopicName], most: int) -> Mapping[TopicName, str]:
+        """`deduplication.inspection.changing.RunningDeduplication`."""
+        loaded = self._loaded(frozenset(topics))
+        asked = [(topic, loaded[topic]) for topic in topics if topic in loaded][:most]
+        return dict(self._in_parallel(lambda pair: (pair[0], self._status(*pair)), asked))
 
     def owner_url(self, topic: TopicName) -> str | None:
         boundaries = read_boundaries(self._store, topic.namespace)
@@ -98,6 +104,17 @@ class BrokerLiveOwners:
     def _view(self, topic: TopicName, broker: Broker) -> TopicInternalStats:
         document = self._ask(broker, topic_path(topic, "/internalStats"), {"authoritative": "true"})
         return parse_internal_stats(document, topic, broker.broker_id)
+
+    def _status(self, topic: TopicName, broker: Broker) -> str:
+        document = self._ask(
+            broker, topic_path(topic, "/stats"), {"authoritative": "true", "excludePublishers": "true"}
+        )
+        status = document.get("deduplicationStatus") if isinstance(document, dict) else None
+        if not isinstance(status, str):
+            raise TemporaryError(
+                f"broker {broker.broker_id} does not tell the deduplicationStatus of {topic}; try again"
+            )
+        return status
 
     def _owned(self, broker: Broker) -> frozenset[str]:
         clusters = self._ask(broker, "/admin/v2/clusters", {})

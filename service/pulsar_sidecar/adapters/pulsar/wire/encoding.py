@@ -252,16 +252,27 @@ def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
         raise UndecodableError(f"a batch of {len(entry)} bytes cannot be read ({error})") from error
 
 
-def _singles(entry: bytes, position: int, count: int) -> Iterator[Record]:
+def batched(batch: bytes, position: int, count: int) -> Iterator[tuple[api.SingleMessageMetadata, bytes]]:
+    """The messages of a batch, uncompressed, that begins at ``position``.
+
+    Raises:
+        UndecodableError: it ends inside a message.
+        struct.error, DecodeError: it is no batch.
+    """
     for _ in range(count):
-        (length,) = _SIZE.unpack_from(entry, position)
+        (length,) = _SIZE.unpack_from(batch, position)
         begin = position + _SIZE.size + length
-        metadata = api.SingleMessageMetadata.FromString(entry[position + _SIZE.size : begin])
+        metadata = api.SingleMessageMetadata.FromString(batch[position + _SIZE.size : begin])
         position = begin + metadata.payload_size
-        if position > len(entry):
+        if position > len(batch) or metadata.payload_size < 0:
             raise UndecodableError("a batch ends inside a record")
+        yield metadata, batch[begin:position]
+
+
+def _singles(entry: bytes, position: int, count: int) -> Iterator[Record]:
+    for metadata, payload in batched(entry, position, count):
         if metadata.partition_key and not metadata.compacted_out:
-            yield exact_text(metadata.partition_key), entry[begin:position] or None
+            yield exact_text(metadata.partition_key), payload or None
 
 
 def _single(key: str, value: bytes) -> bytes:

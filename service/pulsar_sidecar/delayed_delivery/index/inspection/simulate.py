@@ -16,7 +16,6 @@ from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     LoadCost,
     cost_with_buckets,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import LedgerLengths
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, bitmaps_of, decode_metadata
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
@@ -26,6 +25,7 @@ from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import Bucket
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
+from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

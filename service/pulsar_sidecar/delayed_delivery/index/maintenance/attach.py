@@ -16,9 +16,9 @@ from enum import Enum
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, SidecarError

@@ -26,12 +26,13 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
 )
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
-from pulsar_sidecar.delayed_delivery.index.ports import LoadedTopics, PendingBucketDeletions, UnusableBucket
+from pulsar_sidecar.delayed_delivery.index.ports import PendingBucketDeletions, UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
 from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerState

@@ -1,0 +1,101 @@
+"""The policies of deduplication: topics' from brokers, namespaces' from the metadata store, defaults from settings.
+
+A broker's own answer to what is applied is not asked for, because it leaves out a topic's global policy.
+"""
+
+from typing import Final
+
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValue, PolicyValues
+from pulsar_sidecar.ledger_ownership.paths import POLICIES
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+_NO_TOPIC_POLICIES: Final = 405
+_TOPIC_ROUTES: Final = {
+    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
+}
+_NAMESPACE_ROUTES: Final = {
+    DeduplicationPolicy.ENABLED: "deduplication",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
+}
+_FIELDS: Final = {
+    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotIntervalSeconds",
+}
+"""In a namespace's node (``Policies``)."""
+
+
+class BrokerDeduplicationPolicies:
+    """`deduplication.inspection.changing.Policies`."""
+
+    def __init__(self, rest: AdminRest, store: MetadataStore, owners: BrokerLiveOwners) -> None:
+        self._rest = rest
+        self._store = store
+        self._owners = owners
+
+    def of_topic(self, policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
+        return PolicyValues(
+            broker=self.configured(topic).of(policy),
+            namespace=self._of_namespace(policy, topic.namespace),
+            topic=self._of_topic(policy, topic, is_global=False),
+            topic_global=self._of_topic(policy, topic, is_global=True),
+        )
+
+    def of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
+        return PolicyValues(self.configured(None).of(policy), self._of_namespace(policy, namespace))
+
+    def change_topic(self, policy: DeduplicationPolicy, topic: TopicName, value: PolicyValue | None) -> None:
+        method = "DELETE" if value is None else "POST"
+        self._rest.change(method, topic_path(topic, f"/{_TOPIC_ROUTES[policy]}"), value)
+
+    def change_namespace(self, policy: DeduplicationPolicy, namespace: str, value: PolicyValue | None) -> None:
+        # Brokers remove a namespace's interval at a POST without one; they have no DELETE for it.
+        is_removed = value is None and policy is DeduplicationPolicy.ENABLED
+        path = f"/admin/v2/namespaces/{namespace}/{_NAMESPACE_ROUTES[policy]}"
+        self._rest.change("DELETE" if is_removed else "POST", path, value)
+
+    def configured(self, topic: TopicName | None) -> BrokerDeduplication:
+        owner = None if topic is None else self._owners.owner_url(topic)
+        configuration, usual = RuntimeConfiguration.of(self._rest, owner), BrokerDeduplication()
+        return BrokerDeduplication(
+            enabled=configuration.flag("brokerDeduplicationEnabled"),
+            max_producers=configuration.number("brokerDeduplicationMaxNumberOfProducers", usual.max_producers),
+            entries_interval=configuration.number("brokerDeduplicationEntriesInterval", usual.entries_interval),
+            snapshot_interval_seconds=configuration.number(
+                "brokerDeduplicationSnapshotIntervalSeconds", usual.snapshot_interval_seconds
+            ),
+            snapshot_frequency_seconds=configuration.number(
+                "brokerDeduplicationSnapshotFrequencyInSeconds", usual.snapshot_frequency_seconds
+            ),
+            inactivity_minutes=configuration.number(
+                "brokerDeduplicationProducerInactivityTimeoutMinutes", usual.inactivity_minutes
+            ),
+            load_timeout_seconds=configuration.number("topicLoadTimeoutSeconds", usual.load_timeout_seconds),
+        )
+
+    def _of_topic(self, policy: DeduplicationPolicy, topic: TopicName, *, is_global: bool) -> PolicyValue | None:
+        path = topic_path(topic.base, f"/{_TOPIC_ROUTES[policy]}")
+        try:
+            value = self._rest.get(path, {"isGlobal": "true" if is_global else "false"})
+        except BrokerRefusedError as error:
+            if error.status == _NO_TOPIC_POLICIES:
+                return None
+            raise
+        return _checked(value, path)
+
+    def _of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValue | None:
+        node = self._store.read(f"{POLICIES}/{namespace}")
+        if node is None:
+            raise NotFoundError(f"there is no namespace {namespace}")
+        return _checked(json_object(node.data, node.path).get(_FIELDS[policy]), node.path)
+
+
+def _checked(value: object, place: str) -> PolicyValue | None:
+    if value is not None and not isinstance(value, bool | int):
+        raise TemporaryError(f"{place} says {value!r:.80} of deduplication, which cannot be read; try again")
+    return value

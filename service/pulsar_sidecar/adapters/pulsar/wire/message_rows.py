@@ -1,0 +1,172 @@
+"""Stored entries as rows of messages, each with the sequence id that its producer gave it.
+
+A batch's ids lie in its payload (``SingleMessageMetadata.sequence_id``), so batches are opened: LZ4, ZLIB, ZSTD and
+SNAPPY are known. What cannot be opened is one row that says so; a batch whose messages carry no id of their own is one
+row too, because brokers know the batch by its lowest id alone.
+"""
+
+import hashlib
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from pulsar_sidecar.adapters.pulsar.wire.encoding import batched, metadata_of
+from pulsar_sidecar.deduplication.verifying.rows import (
+    NOT_CHUNKED,
+    WHOLE_BATCH,
+    MessageKind,
+    MessageRow,
+    PayloadState,
+)
+from pulsar_sidecar.ledger_ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, exact_text, expand
+from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.ledgers import LedgerEntry
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+_HASH_BYTES: Final = 8
+_MOST_CHUNKED: Final = 10_000
+"""So many chunked messages are remembered; clients have far fewer in flight."""
+_SIGN: Final = 1 << 63
+_Payload = tuple[int, PayloadState]
+
+
+class MessageRows:
+    """Rows of the entries of one topic, in order; what it remembers is the chunks of the newest chunked messages."""
+
+    def __init__(self) -> None:
+        self._chunked: OrderedDict[tuple[str, str], _Chunked] = OrderedDict()
+
+    def of(self, entry: LedgerEntry) -> Sequence[MessageRow]:
+        """The rows of an entry, at least one.
+
+        Raises:
+            UndecodableError: the entry holds no message at all.
+        """
+        metadata, start = metadata_of(entry.payload)
+        payload = entry.payload[start:]
+        if metadata.num_chunks_from_msg > 1:
+            return [_row(entry, metadata, 0, 1, self._chunk(metadata, payload))]
+        is_batch = metadata.HasField("num_messages_in_batch")
+        size = metadata.num_messages_in_batch if is_batch else 1
+        if metadata.encryption_keys:
+            return [_row(entry, metadata, WHOLE_BATCH if is_batch else 0, size, (0, PayloadState.ENCRYPTED))]
+        try:
+            plain = _uncompressed(metadata, payload)
+            if not is_batch:
+                return [_row(entry, metadata, 0, 1, _hashed(plain))]
+            return _rows_of_batch(entry, metadata, plain, size)
+        except (UndecodableError, DecodeError, struct.error):
+            return [_row(entry, metadata, WHOLE_BATCH if is_batch else 0, size, (0, PayloadState.UNDECODABLE))]
+
+    def _chunk(self, metadata: api.MessageMetadata, payload: bytes) -> _Payload:
+        if metadata.encryption_keys:
+            return 0, PayloadState.ENCRYPTED
+        key = exact_text(metadata.producer_name), exact_text(metadata.uuid)
+        chunked = self._chunked.setdefault(key, _Chunked())
+        self._chunked.move_to_end(key)
+        if len(self._chunked) > _MOST_CHUNKED:
+            self._chunked.popitem(last=False)
+        chunked.take(metadata.chunk_id, payload)
+        if metadata.chunk_id != metadata.num_chunks_from_msg - 1:
+            return _hashed(payload)
+        return chunked.hashed(metadata.num_chunks_from_msg)
+
+
+class _Chunked:
+    """The chunks of one message so far."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.blake2b(digest_size=_HASH_BYTES)
+        self._next = 0
+
+    def take(self, chunk_id: int, payload: bytes) -> None:
+        # A chunk with another number was sent again, or its predecessors were not seen.
+        if chunk_id == self._next:
+            self._digest.update(payload)
+            self._next += 1
+
+    def hashed(self, chunks: int) -> _Payload:
+        if self._next != chunks:
+            return 0, PayloadState.INCOMPLETE
+        return _number(self._digest.digest()), PayloadState.READ
+
+
+def _uncompressed(metadata: api.MessageMetadata, payload: bytes) -> bytes:
+    if not metadata.compression:
+        return payload
+    size_bytes = metadata.uncompressed_size
+    if metadata.compression != api.ZLIB or size_bytes > MAX_UNCOMPRESSED_BYTES:
+        return expand(metadata.compression, payload, size_bytes, "a message")
+    try:
+        # Where Java's buffer is full, its stream ends without a mark.
+        plain = zlib.decompressobj().decompress(payload, size_bytes + 1)
+    except zlib.error as error:
+        raise UndecodableError(f"a message does not expand ({error})") from error
+    if len(plain) != size_bytes:
+        raise UndecodableError(f"a message expands to {len(plain)} bytes, not {size_bytes}")
+    return plain
+
+
+def _rows_of_batch(entry: LedgerEntry, metadata: api.MessageMetadata, plain: bytes, size: int) -> Sequence[MessageRow]:
+    whole = _row(entry, metadata, WHOLE_BATCH, size, (0, PayloadState.UNDECODABLE))
+    rows = []
+    for index, (single, payload) in enumerate(batched(plain, 0, size)):
+        if not single.HasField("sequence_id") and size > 1:
+            payload_hash, state = _hashed(plain)
+            return [whole._replace(payload_hash=payload_hash, payload_state=state)]
+        payload_hash, state = _hashed(payload)
+        number = single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id
+        rows.append(
+            whole._replace(
+                sequence_id=_signed(number), batch_index=index, payload_hash=payload_hash, payload_state=state
+            )
+        )
+    return rows or [whole]
+
+
+def _row(
+    entry: LedgerEntry, metadata: api.MessageMetadata, batch_index: int, batch_size: int, payload: _Payload
+) -> MessageRow:
+    chunks = metadata.num_chunks_from_msg
+    return MessageRow(
+        exact_text(metadata.producer_name),
+        _signed(metadata.sequence_id),
+        entry.ledger_id,
+        entry.entry_id,
+        batch_index,
+        batch_size,
+        metadata.chunk_id if chunks > 1 else NOT_CHUNKED,
+        max(1, chunks),
+        _signed(metadata.publish_time),
+        payload[0],
+        _kind(metadata),
+        payload[1],
+        exact_text(metadata.replicated_from) if metadata.HasField("replicated_from") else None,
+    )
+
+
+def _kind(metadata: api.MessageMetadata) -> MessageKind:
+    if metadata.HasField("marker_type"):
+        return MessageKind.MARKER
+    if metadata.HasField("replicated_from"):
+        return MessageKind.REPLICATED
+    if metadata.HasField("txnid_most_bits"):
+        return MessageKind.TRANSACTIONAL
+    return MessageKind.MESSAGE
+
+
+def _hashed(payload: bytes) -> _Payload:
+    return _number(hashlib.blake2b(payload, digest_size=_HASH_BYTES).digest()), PayloadState.READ
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _signed(number: int) -> int:
+    """As Java has it: 64 bits with a sign."""
+    return number - 2 * _SIGN if number >= _SIGN else number

@@ -1,0 +1,116 @@
+"""The policies of deduplication, on Pulsar's own paths; a change is answered with what came of it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Query
+from pydantic import StrictBool, StrictInt
+
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2_PATH, V2Namespace, V2Topic
+from pulsar_sidecar.api.schemas import Answer, Reason, Text
+from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
+from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyLevel
+
+_Value = bool | int
+_ROUTES = (
+    (DeduplicationPolicy.ENABLED, "deduplicationEnabled", "deduplication"),
+    (DeduplicationPolicy.SNAPSHOT_INTERVAL, "deduplicationSnapshotInterval", "deduplicationSnapshotInterval"),
+)
+"""Pulsar's names for a topic's policy and a namespace's."""
+
+
+class DeduplicationPolicyParameters(Parameters):
+    """Parameters of reading a topic's policy."""
+
+    applied: bool = False
+    """What is in effect, of all levels."""
+
+
+class PolicyValuesAnswer(Answer):
+    """A policy on each level; null where it says nothing."""
+
+    topic: _Value | None
+    topic_global: _Value | None
+    """The topic's global policy, which counts after its own."""
+    namespace: _Value | None
+    broker: _Value
+    applied: _Value
+    """What is in effect."""
+    decided_by: PolicyLevel
+    """The level that says so."""
+
+
+class TopicStatusAnswer(Answer):
+    """What a broker does with a topic, or with a partition."""
+
+    topic: Text
+    status: str | None
+    """``deduplicationStatus``; null where no broker has the topic loaded: it counts from the next load on."""
+
+
+class PolicyChangeAnswer(Answer):
+    """What came of a change."""
+
+    asked: _Value | None
+    """What was to be set; null for a removal."""
+    stored: _Value | None
+    """What this level says now; null for nothing."""
+    values: PolicyValuesAnswer
+    statuses: list[TopicStatusAnswer]
+    """Of a topic each partition, of a namespace some loaded topics; at most 20."""
+    remarks: list[str]
+    """What one would not expect."""
+
+
+_Parameters = Annotated[DeduplicationPolicyParameters, Query()]
+_Body = Annotated[
+    StrictBool | StrictInt, Body(description="true or false, or the interval's seconds (0 for none by time).")
+]
+
+
+def router(policies: PolicyChanges) -> APIRouter:
+    """The routes; a namespace's have the same answers as a topic's."""
+    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+    for policy, topic_route, namespace_route in _ROUTES:
+        _add_of_topic(routes, policies, policy, topic_route)
+        _add_of_namespace(routes, policies, policy, namespace_route)
+    return routes
+
+
+def _add_of_topic(routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, route: str) -> None:
+    path, name = f"{V2_PATH}/{route}", f"topic_{route}"
+
+    @routes.get(path, name=name)
+    def read(topic: V2Topic, parameters: _Parameters) -> _Value | None:
+        """The topic's own policy, null if it has none; with ``applied`` what is in effect."""
+        values = policies.of_topic(policy, topic)
+        return values.applied if parameters.applied else values.topic
+
+    @routes.post(path, name=f"set_{name}")
+    def change(topic: V2Topic, value: _Body) -> PolicyChangeAnswer:
+        """Set the topic's own policy, and wait some seconds for the brokers that have it loaded."""
+        return PolicyChangeAnswer.model_validate(policies.change_topic(policy, topic, value))
+
+    @routes.delete(path, name=f"remove_{name}")
+    def remove(topic: V2Topic) -> PolicyChangeAnswer:
+        """Remove the topic's own policy, so that its namespace's or its broker's counts again."""
+        return PolicyChangeAnswer.model_validate(policies.change_topic(policy, topic, None))
+
+
+def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: DeduplicationPolicy, route: str) -> None:
+    path, name = f"{NAMESPACE_PATH}/{route}", f"namespace_{route}"
+
+    @routes.get(path, name=name)
+    def read(namespace: V2Namespace) -> _Value | None:
+        """What the namespace's policies say; null if they say nothing."""
+        return policies.of_namespace(policy, namespace).namespace
+
+    @routes.post(path, name=f"set_{name}")
+    def change(namespace: V2Namespace, value: _Body) -> PolicyChangeAnswer:
+        """Set the namespace's policy; topics with a policy of their own keep it."""
+        return PolicyChangeAnswer.model_validate(policies.change_namespace(policy, namespace, value))
+
+    @routes.delete(path, name=f"remove_{name}")
+    def remove(namespace: V2Namespace) -> PolicyChangeAnswer:
+        """Remove the namespace's policy, so that its brokers' configuration counts again."""
+        return PolicyChangeAnswer.model_validate(policies.change_namespace(policy, namespace, None))

@@ -1,0 +1,1 @@
+"""What is known of deduplication without publishing anything to anybody's topic."""

@@ -1,0 +1,127 @@
+"""Who decides whether a topic is deduplicated, and how often its snapshot is taken (``PolicyHierarchyValue``).
+
+Brokers of 4.0.8 do what the first of these levels says that says something: the topic's own policy, its global policy
+(which replicates with the topic's messages), the namespace's policy, the broker's configuration. Two things about their
+answers lead astray: asked for what is applied they leave out a global policy, and a system topic is never deduplicated,
+whatever its policies say (``SystemTopic.isDeduplicationEnabled``), though setting one is answered with 204.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import TopicName
+
+PolicyValue = bool | int
+
+_MOST_SECONDS: Final = 2**31 - 1
+_EVENTS: Final = frozenset(
+    {
+        "__change_events",
+        "__transaction_buffer_snapshot",
+        "__transaction_buffer_snapshot_indexes",
+        "__transaction_buffer_snapshot_segments",
+    }
+)
+_PENDING_ACK: Final = "__transaction_pending_ack"
+_SYSTEM_NAMESPACES: Final = re.compile(r"pulsar/system|pulsar/([^/]+/)?[^:]+:\d+|sla-monitor/[^/]+/[^:]+:\d+")
+
+
+class DeduplicationPolicy(Enum):
+    """A policy; the value is its name in sentences."""
+
+    ENABLED = "deduplication"
+    SNAPSHOT_INTERVAL = "deduplication snapshot interval"
+
+    def demand(self, value: PolicyValue | None) -> None:
+        """Refuse what brokers would refuse, or take for something else; None removes the policy.
+
+        Raises:
+            InvalidInputError: it is not a value of this policy.
+        """
+        if value is None:
+            return
+        if self is DeduplicationPolicy.ENABLED:
+            if not isinstance(value, bool):
+                raise InvalidInputError("deduplication is true or false")
+        elif isinstance(value, bool) or not 0 <= value <= _MOST_SECONDS:
+            raise InvalidInputError(f"the interval is a number of seconds, from 0 to {_MOST_SECONDS}")
+
+
+class PolicyLevel(Enum):
+    """Where a policy is set, nearest first."""
+
+    TOPIC = "topic"
+    TOPIC_GLOBAL = "topic (global)"
+    NAMESPACE = "namespace"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyValues:
+    """One policy on each level; None where it says nothing. ``broker`` is the owner's configuration."""
+
+    broker: PolicyValue
+    namespace: PolicyValue | None
+    topic: PolicyValue | None = None
+    topic_global: PolicyValue | None = None
+
+    @property
+    def decided_by(self) -> PolicyLevel:
+        """The nearest level that says something."""
+        told = {
+            PolicyLevel.TOPIC: self.topic,
+            PolicyLevel.TOPIC_GLOBAL: self.topic_global,
+            PolicyLevel.NAMESPACE: self.namespace,
+        }
+        return next((level for level, value in told.items() if value is not None), PolicyLevel.BROKER)
+
+    @property
+    def applied(self) -> PolicyValue:
+        """What that level says."""
+        told = (self.topic, self.topic_global, self.namespace)
+        return next((value for value in told if value is not None), self.broker)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDeduplication:
+    """A broker's settings (``broker.conf``), with the defaults of 4.0.8.
+
+    Attributes:
+        enabled: ``brokerDeduplicationEnabled``.
+        max_producers: ``brokerDeduplicationMaxNumberOfProducers``: a snapshot leaves out what is beyond.
+        entries_interval: ``brokerDeduplicationEntriesInterval``: a snapshot after so many entries.
+        snapshot_interval_seconds: ``brokerDeduplicationSnapshotIntervalSeconds``: a snapshot after so long, at the next
+            look of the timer; 0 for never.
+        snapshot_frequency_seconds: ``brokerDeduplicationSnapshotFrequencyInSeconds``: the timer; 0 for none.
+        inactivity_minutes: ``brokerDeduplicationProducerInactivityTimeoutMinutes``: a producer is forgotten after it.
+        load_timeout_seconds: ``topicLoadTimeoutSeconds``: a load that takes longer fails.
+    """
+
+    enabled: bool = False
+    max_producers: int = 10_000
+    entries_interval: int = 1_000
+    snapshot_interval_seconds: int = 120
+    snapshot_frequency_seconds: int = 120
+    inactivity_minutes: int = 360
+    load_timeout_seconds: int = 60
+
+    def of(self, policy: DeduplicationPolicy) -> PolicyValue:
+        """What the broker says of a policy."""
+        match policy:
+            case DeduplicationPolicy.ENABLED:
+                return self.enabled
+            case DeduplicationPolicy.SNAPSHOT_INTERVAL:
+                return self.snapshot_interval_seconds
+
+
+def is_system_topic(topic: TopicName) -> bool:
+    """``BrokerService.isSystemTopic``: brokers open it as a ``SystemTopic``, which they never deduplicate."""
+    base = topic.base
+    return (
+        _SYSTEM_NAMESPACES.fullmatch(topic.namespace) is not None
+        or base.local_name in _EVENTS
+        or base.local_name.endswith(_PENDING_ACK)
+    )

@@ -1,0 +1,290 @@
+"""One partition of a topic: an id space, a resume point, and the batches that are on their way."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from pulsar_sidecar.deduplication.publishing.messages import (
+    MAX_SEQUENCE_ID,
+    NOTHING_PUBLISHED,
+    Batch,
+    BatchLimits,
+    Confirmation,
+    NameTakenError,
+    Outcome,
+    OutgoingMessage,
+    SequencesForgottenError,
+)
+from pulsar_sidecar.deduplication.publishing.ports import Receipt, SequencedProducer
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    ProducerBusyError,
+    TemporaryError,
+)
+from pulsar_sidecar.model.names import TopicName
+
+_RECEIPT_SECONDS: Final = 1.0
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try.
+
+    Attributes:
+        seconds: a partition may confirm nothing for so long before a call raises TemporaryError.
+        takeover_seconds: a broker may take so long to notice that an earlier publisher of the name has died.
+    """
+
+    seconds: float = 120.0
+    takeover_seconds: float = 30.0
+
+
+class PartitionPublisher:
+    """Stores each message of one partition once, in order.
+
+    Invariants: a batch is confirmed by a receipt of its own, in order; what is sent again is sent in the same batches;
+    nothing beyond the resume point is sent before everything up to it is confirmed; after any error nothing is sent
+    before a new producer is open and has told its resume point.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        topic: TopicName,
+        open_producer: Callable[[TopicName], SequencedProducer],
+        clock: Clock,
+        limits: BatchLimits,
+        patience: Patience,
+        on_confirmed: Callable[[Confirmation], None],
+    ) -> None:
+        self.topic = topic
+        self._index = index
+        self._open_producer = open_producer
+        self._clock = clock
+        self._limits = limits
+        self._patience = patience
+        self._on_confirmed = on_confirmed
+        self._producer: SequencedProducer | None = None
+        self._filling: list[OutgoingMessage] = []
+        self._filling_bytes = 0
+        self._waiting: deque[Batch] = deque()
+        self._in_flight: deque[Batch] = deque()
+        self._resume_at = self._pushed = self._pushed_before = NOTHING_PUBLISHED
+        """What the broker had pushed: when this producer was opened, by now, and when the first one was opened."""
+        self._highest_added = self._highest_sent = self._sent_again_up_to = self._confirmed = NOTHING_PUBLISHED
+        self._has_been_open = False
+        self._next = 0
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._give_up_at = 0.0
+
+    @property
+    def next_sequence_id(self) -> int:
+        """Where messages bring no ids: the next one's."""
+        return self._next
+
+    def begin_at(self, sequence_id: int) -> None:
+        """Where messages bring no ids: the first one's."""
+        self._next = sequence_id
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest id confirmed, or pushed before the first opening."""
+        return max(self._confirmed, self._pushed_before)
+
+    def connect(self) -> None:
+        """Open a producer for the first time; raises as `ExactlyOncePublisher`."""
+        self._start_patience()
+        self._opened()
+        self._next = self._pushed_before + 1
+
+    def add(self, message: OutgoingMessage, sequence_id: int) -> None:
+        """Take a message, and send what has become full; raises as `ExactlyOncePublisher.publish`."""
+        if not self._highest_added < sequence_id <= MAX_SEQUENCE_ID:
+            self._refuse_id(sequence_id)
+        alone = sequence_id <= self._resume_at
+        size_bytes = message.size_bytes
+        if self._filling and (alone or self._filling_bytes + size_bytes > self._limits.size_bytes):
+            self._seal()
+        self._filling.append(message)
+        self._filling_bytes += size_bytes
+        self._highest_added, self._next = sequence_id, sequence_id + 1
+        if alone or len(self._filling) >= self._limits.messages or self._filling_bytes >= self._limits.size_bytes:
+            self._seal()
+        if self._waiting:
+            self._work(lambda: not self._waiting)
+
+    def send(self) -> None:
+        """Send the batch that is not full as well; raises as `add`."""
+        if self._filling:
+            self._seal()
+        self._work(lambda: not self._waiting)
+
+    def settle(self) -> None:
+        """Wait until everything that was sent is confirmed; raises as `add`."""
+        self._work(lambda: not self._waiting and not self._in_flight)
+
+    def lose(self) -> None:
+        """Leave this producer; what it has not confirmed is to be sent again."""
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+        if self._in_flight:
+            self._sent_again_up_to = max(self._sent_again_up_to, self._in_flight[-1].last_sequence_id)
+            self._waiting.extendleft(reversed(self._in_flight))
+            self._in_flight.clear()
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def _refuse_id(self, sequence_id: int) -> NoReturn:
+        if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
+            raise InvalidInputError(f"{sequence_id} is no sequence id: those are 0 to 2^63 - 1")
+        raise InvalidInputError(
+            f"the sequence id {sequence_id} follows {self._highest_added} on {self.topic}; ids of a partition rise, or "
+            "brokers would take the message for a duplicate"
+        )
+
+    def _seal(self) -> None:
+        messages = self._filling
+        first, last = messages[0].sequence_id, messages[-1].sequence_id
+        assert first is not None
+        assert last is not None
+        self._waiting.append(Batch(messages, first, last))
+        self._filling, self._filling_bytes = [], 0
+
+    def _work(self, is_enough: Callable[[], bool]) -> None:
+        """Send and take receipts, over new producers where one is lost, until it is enough."""
+        self._start_patience()
+        while True:
+            producer = self._opened()
+            try:
+                self._send_waiting(producer)
+                self._take_receipts(producer, 0)
+                self._send_waiting(producer)
+                if is_enough():
+                    return
+                if not self._take_receipts(producer, _RECEIPT_SECONDS):
+                    self._check_patience("the broker gave no receipt")
+            except TemporaryError as error:
+                self.lose()
+                self._pause(error)
+
+    def _send_waiting(self, producer: SequencedProducer) -> None:
+        while self._waiting and len(self._in_flight) < self._limits.in_flight:
+            batch = self._waiting[0]
+            is_beyond = batch.first_sequence_id > self._resume_at
+            if is_beyond and self._in_flight and self._in_flight[0].last_sequence_id <= self._resume_at:
+                return
+            self._in_flight.append(self._waiting.popleft())
+            self._highest_sent = max(self._highest_sent, batch.last_sequence_id)
+            pushed, self._pushed = self._pushed, max(self._pushed, batch.last_sequence_id)
+            producer.send(batch, pushed)
+
+    def _take_receipts(self, producer: SequencedProducer, wait_seconds: float) -> bool:
+        """Whether there was any."""
+        found = False
+        while self._in_flight:
+            receipt = producer.receive(0 if found else wait_seconds)
+            if receipt is None:
+                break
+            self._confirm(receipt)
+            found = True
+        return found
+
+    def _confirm(self, receipt: Receipt) -> None:
+        batch = self._in_flight[0]
+        if receipt.first_sequence_id != batch.first_sequence_id:
+            raise OutcomeUnknownError(
+                f"a broker confirmed the message {receipt.first_sequence_id} of {self.topic} before the message "
+                f"{batch.first_sequence_id}, which was sent earlier; read the topic before you publish more"
+            )
+        outcome = self._outcome(batch, receipt)
+        self._in_flight.popleft()
+        self._confirmed = batch.last_sequence_id
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._start_patience()
+        self._on_confirmed(Confirmation(self._index, batch, outcome, receipt.position))
+
+    def _outcome(self, batch: Batch, receipt: Receipt) -> Outcome:
+        if receipt.position is not None:
+            return Outcome.STORED
+        if batch.last_sequence_id <= self._pushed_before:
+            return Outcome.DUPLICATE
+        if batch.last_sequence_id <= self._sent_again_up_to:
+            return Outcome.STORED_BEFORE_ANSWER_LOST
+        raise NameTakenError(
+            f"a broker refused the message {batch.first_sequence_id} of {self.topic} as a duplicate, although it was "
+            "never sent before: another publisher uses the same producer name"
+        )
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> SequencedProducer:
+        busy_since: float | None = None
+        while self._producer is None:
+            try:
+                producer = self._open_producer(self.topic)
+            except ProducerBusyError as error:
+                now = self._clock.monotonic_seconds()
+                busy_since = now if busy_since is None else busy_since
+                if now - busy_since >= self._patience.takeover_seconds:
+                    raise NameTakenError(f"{error}; stop the other publisher, or choose another name") from error
+                self._wait()
+            except TemporaryError as error:
+                self._pause(error)
+            else:
+                self._resume(producer)
+        return self._producer
+
+    def _resume(self, producer: SequencedProducer) -> None:
+        last = producer.last_sequence_id
+        if not self._has_been_open:
+            self._pushed_before = self._highest_sent = last
+            self._has_been_open = True
+        try:
+            self._check_resume_point(last)
+        except ConflictError:
+            producer.close()
+            raise
+        self._resume_at = self._pushed = last
+        self._producer = producer
+
+    def _check_resume_point(self, last: int) -> None:
+        if last < self._confirmed:
+            raise SequencesForgottenError(
+                f"the broker of {self.topic} has confirmed message {self._confirmed} and now remembers {last}: "
+                "deduplication was off meanwhile, the topic was made again, or it has forgotten this producer. What "
+                "was not confirmed may be stored: compare with the end of the topic before you publish it again"
+            )
+        if last > self._highest_sent or any(
+            batch.first_sequence_id <= last < batch.last_sequence_id for batch in self._waiting
+        ):
+            raise NameTakenError(
+                f"the broker of {self.topic} has the message {last} of this producer name, which was not sent from "
+                "here: another publisher uses the name; stop it, or choose another name"
+            )
+
+    def _start_patience(self) -> None:
+        self._give_up_at = self._clock.monotonic_seconds() + self._patience.seconds
+
+    def _check_patience(self, reason: object) -> None:
+        if self._clock.monotonic_seconds() < self._give_up_at:
+            return
+        # A broker that answers nothing may have lost what was sent: the next call asks over another connection.
+        self.lose()
+        raise TemporaryError(
+            f"{self.topic} has confirmed nothing for {self._patience.seconds:g} s ({reason}); call flush to go on"
+        )
+
+    def _pause(self, error: TemporaryError) -> None:
+        self._check_patience(error)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._clock.wait_seconds(self._pause_seconds)
+        self._pause_seconds = min(_LONGEST_PAUSE_SECONDS, 2 * self._pause_seconds)

@@ -1,0 +1,270 @@
+"""`ExactlyOncePublisher`: each message is stored once, in order, whatever dies meanwhile.
+
+A broker tells duplicates by the *lowest* sequence id of a batch alone, and stores or refuses a batch as a whole
+(``MessageDeduplication.isDuplicateNormal``). So what is sent again is sent in the same batches, and a batch never holds
+messages on both sides of a *resume point*: the last sequence id that the broker says it has pushed. Pushed is not
+stored, so messages up to the resume point are sent alone, and none beyond it before all of them are confirmed.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NoReturn, Self
+
+from pulsar_sidecar.deduplication.publishing.messages import (
+    MAX_SEQUENCE_ID,
+    BatchLimits,
+    Confirmation,
+    Outcome,
+    OutgoingMessage,
+    PublishCounts,
+)
+from pulsar_sidecar.deduplication.publishing.partition_publisher import PartitionPublisher, Patience
+from pulsar_sidecar.deduplication.publishing.ports import DEDUPLICATION_ENABLED, SequencedProducer, SequencedProducers
+from pulsar_sidecar.deduplication.publishing.routing import HashingScheme, router
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.model.names import TopicDomain, TopicName
+
+_STATUSES_OF_A_LOAD: Final = ("Initialized", "Recovering")
+_REPLICATOR_PREFIX: Final = "pulsar.repl"
+
+
+class ExactlyOncePublisher:
+    """Publishes to one topic under one producer name; used by one thread, and by ``with``.
+
+    A batch is sent when it is full, or by `flush`; what brokers did not confirm is sent again inside the next call.
+    Leaving the ``with`` flushes; leaving it by an error does not.
+
+    A program that may be killed gives each message a sequence id of its own, such as the record's offset in a file.
+    After a restart it publishes again from the message whose id is `last_sequence_id_of` its partition on. That message
+    is included: a broker answers what it has pushed, and only a receipt proves that it is stored.
+    """
+
+    def __init__(
+        self,
+        producers: SequencedProducers,
+        clock: Clock,
+        topic: TopicName,
+        *,
+        producer_name: str | None = None,
+        initial_sequence_id: int | None = None,
+        limits: BatchLimits | None = None,
+        hashing: HashingScheme = HashingScheme.JAVA_STRING_HASH,
+        partitions: int | None = None,
+        on_confirmed: Callable[[Confirmation], None] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """Connect to every partition, and ask each how far this name has published.
+
+        Args:
+            producers: the brokers.
+            clock: for waiting.
+            topic: a persistent topic, with partitions or without.
+            producer_name: unique among the topic's producers; None lets the broker assign one, which no later run has.
+            initial_sequence_id: the first message's where messages bring none; None goes on after the last one.
+            limits: how large batches get.
+            hashing: of keys; what the topic's other producers use.
+            partitions: refuse a topic that has another number of partitions (0 for none); None takes what there is.
+            on_confirmed: called with each confirmed batch, in order for each partition, inside the calls below.
+            patience: how long to try.
+
+        Raises:
+            ConflictError: deduplication is not in effect, the number of partitions differs, or the name is in use.
+            InvalidInputError: brokers never deduplicate this topic or this name.
+            TemporaryError: no broker could be asked in time.
+            PermanentError: a broker refused.
+        """
+        _refuse_what_is_never_deduplicated(topic, producer_name)
+        if initial_sequence_id is not None and not 0 <= initial_sequence_id <= MAX_SEQUENCE_ID:
+            raise InvalidInputError("an initial sequence id is a number from 0 to 2^63 - 1")
+        self.topic = topic
+        self.counts = PublishCounts()
+        self._producers = producers
+        self._name = producer_name
+        self._initial_sequence_id = initial_sequence_id
+        self._on_confirmed = on_confirmed
+        self._brings_ids: bool | None = None
+        self._without_id = 0
+        self._failure: SidecarError | None = None
+        self._is_closed = False
+        self.partitions = producers.partitions(topic)
+        if partitions is not None:
+            self._check_partitions(partitions)
+        self._partition_of = router(max(1, self.partitions), hashing)
+        names = [topic.partition(index) for index in range(self.partitions)] or [topic]
+        self._lanes = [
+            PartitionPublisher(
+                index, name, self._open, clock, limits or BatchLimits(), patience or Patience(), self._count
+            )
+            for index, name in enumerate(names)
+        ]
+        try:
+            for lane in self._lanes:
+                lane.connect()
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def producer_name(self) -> str:
+        """The name that was chosen, or that the broker has assigned."""
+        assert self._name is not None
+        return self._name
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest id published, over all partitions, -1 for none."""
+        return max(lane.last_sequence_id for lane in self._lanes)
+
+    def last_sequence_id_of(self, partition: int) -> int:
+        """The highest id that was confirmed here, or that the broker had pushed before; -1 for none.
+
+        0 is the partition of a topic without partitions.
+        """
+        return self._lanes[partition].last_sequence_id
+
+    def partition_of(self, message: OutgoingMessage) -> int:
+        """Where `publish` sends a message that brings its sequence id; without a key, the id alone decides."""
+        if len(self._lanes) == 1:
+            return 0
+        number = message.sequence_id
+        return self._partition_of(message, self._without_id if number is None else number)
+
+    def publish(self, message: OutgoingMessage) -> None:
+        """Add a message to its partition's batch, and send that when it is full.
+
+        Raises:
+            InvalidInputError: the id does not rise, or some messages bring ids and others do not; nothing was added.
+            TemporaryError: a partition has confirmed nothing for too long; the message is kept, and `flush` goes on.
+            PermanentError: a broker refused; every later call raises it too.
+            OutcomeUnknownError: a broker confirmed out of order, which it never does; read the topic.
+        """
+        sequence_id = message.sequence_id
+        if (sequence_id is not None) is not self._brings_ids:
+            self._choose_ids(sequence_id is not None)
+        if self._failure or self._is_closed:
+            self._refuse()
+        lane = self._lanes[self.partition_of(message)]
+        if sequence_id is None:
+            self._without_id += 1
+            sequence_id = lane.next_sequence_id
+            message = message._replace(sequence_id=sequence_id)
+        try:
+            lane.add(message, sequence_id)
+        except SidecarError as error:
+            self._remember(error)
+            raise
+
+    def flush(self) -> None:
+        """Send everything, and wait until all of it is confirmed; raises as `publish`."""
+        if self._failure or self._is_closed:
+            self._refuse()
+        try:
+            for lane in self._lanes:
+                lane.send()
+            for lane in self._lanes:
+                lane.settle()
+        except SidecarError as error:
+            self._remember(error)
+            raise
+
+    def close(self) -> None:
+        """Flush and leave; idempotent. The producers are closed even if that fails."""
+        if self._is_closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Leave at once; what was not confirmed may be stored or not."""
+        self._is_closed = True
+        for lane in self._lanes:
+            lane.lose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _choose_ids(self, bring: bool) -> None:
+        if self._brings_ids is not None:
+            raise InvalidInputError(
+                "some messages bring a sequence id and others do not; give all of them one, or none of them"
+            )
+        if not bring and self._initial_sequence_id is not None:
+            for lane in self._lanes:
+                lane.begin_at(self._initial_sequence_id)
+        self._brings_ids = bring
+
+    def _refuse(self) -> NoReturn:
+        raise self._failure or ConflictError("this publisher is closed; open another one")
+
+    def _remember(self, error: SidecarError) -> None:
+        """What trying again would not change ends this publisher; a message that was refused here changes nothing."""
+        if not isinstance(error, TemporaryError | InvalidInputError):
+            self._failure = error
+
+    def _count(self, confirmation: Confirmation) -> None:
+        messages = len(confirmation.batch.messages)
+        match confirmation.outcome:
+            case Outcome.STORED:
+                self.counts.stored += messages
+            case Outcome.STORED_BEFORE_ANSWER_LOST:
+                self.counts.stored_before_answer_lost += messages
+            case Outcome.DUPLICATE:
+                self.counts.duplicates += messages
+        if self._on_confirmed is not None:
+            self._on_confirmed(confirmation)
+
+    # --- opening ---------------------------------------------------------------------------------------------------
+
+    def _open(self, topic: TopicName) -> SequencedProducer:
+        producer = self._producers.open(topic, self._name)
+        try:
+            self._check_deduplication(topic)
+            self._check_partitions(self.partitions)
+        except BaseException:
+            producer.close()
+            raise
+        self._name = producer.name
+        return producer
+
+    def _check_deduplication(self, topic: TopicName) -> None:
+        """Asked while the producer is open, so that the topic is loaded and the answer is about what is published."""
+        status = self._producers.deduplication_status(topic)
+        if status in _STATUSES_OF_A_LOAD:
+            raise TemporaryError(f"deduplication of {topic} is {status}; try again")
+        if status != DEDUPLICATION_ENABLED:
+            raise ConflictError(
+                f"deduplication of {topic} is {status}: the broker would store what is sent again twice. Enable it: "
+                f"pulsar-admin topicPolicies set-deduplication --enable {topic.base} (or for its namespace)"
+            )
+
+    def _check_partitions(self, wanted: int) -> None:
+        found = self._producers.partitions(self.topic)
+        if found != wanted:
+            raise ConflictError(
+                f"{self.topic} has {found} partitions and had {wanted}: keys belong to other partitions than before. "
+                "What is published so far stays; publish the rest under another producer name"
+            )
+
+
+def _refuse_what_is_never_deduplicated(topic: TopicName, producer_name: str | None) -> None:
+    if topic.domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} is not persistent: brokers deduplicate persistent topics only")
+    if topic.is_system_topic:
+        raise InvalidInputError(f"{topic} is a system topic: brokers never deduplicate those; choose another topic")
+    if producer_name is not None and producer_name.startswith(_REPLICATOR_PREFIX):
+        raise InvalidInputError(
+            f"brokers take a producer whose name begins with {_REPLICATOR_PREFIX} for a replicator; choose another name"
+        )
+    if producer_name == "":
+        raise InvalidInputError("a producer name has at least one character; leave it out to be given one")
