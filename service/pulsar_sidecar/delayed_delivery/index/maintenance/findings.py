@@ -49,7 +49,10 @@ _REPAIR = "stop the topic's clients, unload it and run: pulsar-sidecar delayed-i
 _CONSEQUENCES: dict[FindingKind, str] = {
     FindingKind.DANGLING_POINTER: _FALLS_BACK,
     FindingKind.FOREIGN_LEDGER: _FALLS_BACK,
-    FindingKind.BAD_KEY: "no broker of 4.0.8 can make the subscription's tracker: it delivers no delayed message",
+    FindingKind.BAD_KEY: (
+        "no broker of 4.0.8 can make the subscription's tracker: from its first delayed message on the subscription "
+        "delivers nothing, messages without a delay included"
+    ),
     FindingKind.UNREADABLE_SNAPSHOT: _FALLS_BACK,
     FindingKind.UNREAD_SNAPSHOT: f"if the bookies stay away, {_FALLS_BACK}",
     FindingKind.UNREADABLE_NODE: "the buckets that it names cannot be checked, or only in part",
@@ -60,8 +63,8 @@ _CONSEQUENCES: dict[FindingKind, str] = {
     FindingKind.WRONG_DELIVER_AT: "a broker delivers these messages too early or too late",
     FindingKind.OUTSIDE_TOPIC: "a broker reads entries that do not exist, and counts them as delayed",
     FindingKind.OVERLAP: (
-        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may lose sight "
-        "of messages until the topic is loaded once more"
+        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may go on to use "
+        "it: the subscription then delivers nothing after its first segment, until the topic is loaded once more"
     ),
     FindingKind.DEAD_BUCKET: (
         "it takes storage; the bucket tracker deletes it when the topic is loaded next, the in-memory tracker never "
