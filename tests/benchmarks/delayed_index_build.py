@@ -1,7 +1,7 @@
-"""Loading a topic of delayed messages: after its buckets were built, and by reading its backlog.
+"""Loading a topic of delayed messages: by reading its backlog, from a broker's buckets, and after `build`; as forecast.
 
-Every contender has the same messages in a topic of its own, whose subscription never had a consumer. The time is that
-from the first consumer's arrival until the broker counts every message as delayed.
+Every contender has the same messages in a topic of its own. The time is that from the first consumer's arrival after
+an unload until the broker counts every message as delayed; the memory is what the broker then says of its queues.
 """
 
 import argparse
@@ -9,13 +9,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
+from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster, LoadCost
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import SETTLE_SECONDS
-from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.benchmarks.reporting import Table
@@ -23,6 +26,7 @@ from tests.benchmarks.stage import SERVER_OPTIONS, wait_until_quiet
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
 from tests.cluster.index_building import IndexBuilding
+from tests.cluster.patience import until
 from tests.cluster.running import LocalClusterUnderTest
 from tests.cluster.topics import unique
 
@@ -33,68 +37,103 @@ _SPREAD_MS = 3_600_000
 _WARM_MESSAGES = 20_000
 _POLL_SECONDS = 0.05
 _PATIENCE_SECONDS = 300.0
-_CONF = {**BUCKETS, "managedLedgerMinLedgerRolloverTimeMinutes": "0"}
+_ROLLOVER = {"managedLedgerMinLedgerRolloverTimeMinutes": "0"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    name: str
-    load_seconds: float
-    build: str
+class _Index(Enum):
+    """What the topic has when it is loaded."""
+
+    NONE = "no bucket"
+    BROKERS = "the broker's buckets"
+    BUILT = "after `build`"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--messages", type=int, default=200_000, help="delayed messages in each topic")
+    parser.add_argument("--messages", type=int, nargs="+", default=[50_000, 200_000], help="in each topic")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-build-") as scratch, ExitStack() as stack:
-        spec = ClusterSpec(
-            Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True, broker_conf=_CONF
-        )
-        cluster = LocalClusterUnderTest(stack.enter_context(LocalCluster.up(spec)))
-        builder = IndexBuilding(cluster, stack).builder
-        for build in (False, True):
-            _measured(cluster, builder, "", _WARM_MESSAGES, build=build)
-        without = _measured(cluster, builder, "reading the backlog", arguments.messages, build=False)
-        after = _measured(cluster, builder, "after `build`", arguments.messages, build=True)
-    rows = [[one.name, f"{one.load_seconds:.2f} s", one.build] for one in (without, after)]
-    rows[1][0] += f" ({without.load_seconds / after.load_seconds:.1f} times faster)"
-    title = f"A topic of {arguments.messages:,} delayed messages, loaded on the bucket tracker"
-    notes = [f"Building waits {SETTLE_SECONDS:.0f} s after the change before it looks at the brokers again."]
-    return [Table(title, ["", "until every message is delayed", "building"], rows, notes)]
-
-
-def _measured(cluster: LocalClusterUnderTest, builder: IndexBuilder, name: str, messages: int, *, build: bool) -> _Run:
-    with _topic(cluster) as topic:
-        topic.subscribe(_SUBSCRIPTION, SHARED)
-        first = now_ms() + _DELAY_MS
-        topic.send(messages, [first + number * 7919 % _SPREAD_MS for number in range(messages)])
-        topic.unload()
-        told = _built(builder, topic) if build else ""
-        wait_until_quiet(cluster.addresses)
-        started = time.monotonic()
-        with topic.consuming(_SUBSCRIPTION, SHARED, consumers=1):
-            while topic.stats()["subscriptions"][_SUBSCRIPTION]["msgDelayed"] < messages:
-                assert time.monotonic() - started < _PATIENCE_SECONDS
-                time.sleep(_POLL_SECONDS)
-            return _Run(name, time.monotonic() - started, told)
-
-
-def _built(builder: IndexBuilder, topic: DelayedTopic) -> str:
-    started = time.monotonic()
-    plan = builder.plan(topic.topic)
-    planned = time.monotonic()
-    builder.execute(topic.topic, None, plan.hash)
-    ended = time.monotonic()
-    buckets = sum(len(each.buckets) for each in plan.subscriptions)
-    return f"{buckets} buckets: plan {planned - started:.1f} s, execute {ended - planned:.1f} s"
+    notes = [f"`build` waits {SETTLE_SECONDS:.0f} s after the change before it looks at the brokers again."]
+    head = ["messages", "", "load, seconds", "forecast", "entries forecast", "queues, MB", "forecast", "building"]
+    tables = []
+    for title, conf, contenders in (
+        ("bucket tracker", BUCKETS, tuple(_Index)),
+        ("in-memory tracker", {}, (_Index.NONE,)),
+    ):
+        with _cluster(conf) as stage:
+            for index in contenders:
+                stage.row(_WARM_MESSAGES, index)
+            rows = [stage.row(messages, index) for messages in arguments.messages for index in contenders]
+        tables.append(Table(f"Loads on the {title}", head, rows, notes))
+    return tables
 
 
 @contextmanager
-def _topic(cluster: LocalClusterUnderTest) -> Iterator[DelayedTopic]:
-    topic = DelayedTopic(cluster.addresses, parse_topic_name(f"persistent://public/default/build-{unique()}"))
-    try:
-        yield topic
-    finally:
-        topic.close()
+def _cluster(conf: dict[str, str]) -> Iterator["_Stage"]:
+    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-build-") as scratch, ExitStack() as stack:
+        spec = ClusterSpec(
+            Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True, broker_conf=conf | _ROLLOVER
+        )
+        yield _Stage(LocalClusterUnderTest(stack.enter_context(LocalCluster.up(spec))), stack)
+
+
+class _Stage:
+    def __init__(self, cluster: LocalClusterUnderTest, stack: ExitStack) -> None:
+        self._cluster = cluster
+        building = IndexBuilding(cluster, stack)
+        self._builder, self._stored = building.builder, building.stored
+        lengths = BookieLedgerLengths(building.bookkeeper.store, building.bookkeeper.entries, DEFAULT_LEDGERS_ROOT)
+        configured = building.trackers.configured
+        self._forecaster = Forecaster(self._stored, lengths, lambda: configured(None), SystemClock())
+
+    def row(self, messages: int, index: _Index) -> list[str]:
+        """One load, as a row of the table."""
+        topic = DelayedTopic(self._cluster.addresses, parse_topic_name(f"persistent://public/default/build-{unique()}"))
+        try:
+            topic.subscribe(_SUBSCRIPTION, SHARED)
+            first = now_ms() + _DELAY_MS
+            due = [first + number * 7919 % _SPREAD_MS for number in range(messages)]
+            if index is _Index.BROKERS:
+                with topic.consuming(_SUBSCRIPTION, SHARED, consumers=1):
+                    topic.send(messages, due)
+                    until(lambda: self._delayed(topic)[0] == messages, "the broker indexes every message")
+            else:
+                topic.send(messages, due)
+            topic.unload()
+            told = self._built(topic) if index is _Index.BUILT else ""
+            forecast = self._forecaster.of_topic(topic.topic).total
+            wait_until_quiet(self._cluster.addresses)
+            seconds, memory_bytes = self._loaded(topic, messages)
+            return [f"{messages:,}", index.value, f"{seconds:.2f}", *_foretold(forecast, memory_bytes), told]
+        finally:
+            topic.close()
+
+    def _loaded(self, topic: DelayedTopic, messages: int) -> tuple[float, int]:
+        started = time.monotonic()
+        with topic.consuming(_SUBSCRIPTION, SHARED, consumers=1):
+            while self._delayed(topic)[0] < messages:
+                assert time.monotonic() - started < _PATIENCE_SECONDS
+                time.sleep(_POLL_SECONDS)
+            return time.monotonic() - started, self._delayed(topic)[1]
+
+    def _delayed(self, topic: DelayedTopic) -> tuple[int, int]:
+        stats = topic.stats()["subscriptions"][_SUBSCRIPTION]
+        return stats["msgDelayed"], stats["delayedMessageIndexSizeInBytes"]
+
+    def _built(self, topic: DelayedTopic) -> str:
+        started = time.monotonic()
+        plan = self._builder.plan(topic.topic)
+        planned = time.monotonic()
+        self._builder.execute(topic.topic, None, plan.hash)
+        ended = time.monotonic()
+        buckets = sum(len(each.buckets) for each in plan.subscriptions)
+        return f"{buckets} buckets: plan {planned - started:.1f} s, execute {ended - planned:.1f} s"
+
+
+def _foretold(forecast: LoadCost, memory_bytes: int) -> list[str]:
+    return [
+        f"{forecast.seconds:.2f}",
+        f"{forecast.entries:,}",
+        f"{memory_bytes / 1e6:.2f}",
+        f"{forecast.memory_bytes / 1e6:.2f}",
+    ]

@@ -25,7 +25,7 @@ class IndexBuilding:
         self.bookkeeper = real_bookkeeper(cluster, stack)
         store, held = self.bookkeeper.store, self.bookkeeper.entries
         rest = AdminRest(cluster.addresses.web_service_urls, store=store)
-        trackers = RestBrokerTrackers(rest, store)
+        self.trackers = trackers = RestBrokerTrackers(rest, store)
         entries = BookieBucketEntries(held)
         stack.callback(entries.close)
         cursors = BookieStoredCursors(store, held, DEFAULT_LEDGERS_ROOT)

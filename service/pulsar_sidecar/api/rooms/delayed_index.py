@@ -247,7 +247,7 @@ def _add_calendar(routes: APIRouter, service: DelayedIndexService) -> None:
             """How many of a topic's messages are due when, from buckets and from entries that no bucket has.
 
             The topic is not loaded. A subscription that is not Shared or Key_Shared is delivered at once, whatever
-            the due times. 404: no such topic.
+            the due times. 404: no such topic, or no such subscription.
             """
             return CalendarAnswer.model_validate(service.calendar(topic, parameters.options()))
 

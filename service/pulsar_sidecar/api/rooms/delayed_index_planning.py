@@ -102,7 +102,7 @@ class SubscriptionForecastAnswer(Answer):
     """Those of them that a broker with the bucket tracker need not read."""
     buckets: int
     unusable: str | None
-    """Why a broker falls back to its in-memory tracker in spite of the buckets."""
+    """Why a broker does not use the buckets; null if it does."""
     as_configured: LoadCostAnswer
     with_buckets: LoadCostAnswer
     without_buckets: LoadCostAnswer

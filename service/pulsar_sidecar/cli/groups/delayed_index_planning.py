@@ -201,7 +201,11 @@ def _setting(tracker: Mapping[str, Any], name: str) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {cost['memoryBytes'] / 1e6:,.1f} MB"
+    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {_size(cost['memoryBytes'])}"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1_000_000 else f"{size_bytes / 1e3:,.1f} kB"
 
 
 def _time(milliseconds: int) -> str:

@@ -22,7 +22,7 @@ from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
 from pulsar_sidecar.delayed_delivery.selecting import positions_of
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Unreadable
@@ -74,10 +74,13 @@ class CalendarReader:
         """A topic's calendar, its partitions together.
 
         Raises:
-            NotFoundError: there is no such topic.
+            NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store could not be asked.
         """
-        return self._of(self._stored.topics.places_of(topic), options)
+        found = self._of(self._stored.topics.places_of(topic), options)
+        if options.subscription is not None and not found.subscriptions:
+            raise NotFoundError(f"{topic} has no durable subscription {options.subscription}")
+        return found
 
     def below(self, scope: str, options: CalendarOptions) -> Calendar:
         """The calendar of a namespace's or a tenant's topics, but for brokers' own.

@@ -12,6 +12,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, next_load
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
@@ -19,7 +20,7 @@ from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.lookups import Absent, Unreadable
+from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 ENTRIES_PER_SECOND: Final = 200_000 / 10.6
@@ -32,14 +33,17 @@ READS_PER_BUCKET: Final = 2
 """Entry 0 and the first segment that is not past."""
 MOST_SHOWN: Final = 10
 
-ASSUMPTIONS: Final = (
+LOAD_ASSUMPTIONS: Final = (
     f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries a second (200,000 in 10.6 s, measured on 2 cores)",
     f"an index takes {BYTES_PER_INDEX} B in a broker's memory; bitmaps of buckets take what they take when stored",
+    f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
+    "acknowledgements as stored; what a loaded topic acknowledged since is not known here",
+)
+ASSUMPTIONS: Final = (
+    *LOAD_ASSUMPTIONS,
     "every unacknowledged entry is a delayed message that is not due: an upper bound",
     "every subscription is Shared or Key_Shared and has a consumer: for others a load reads nothing ahead",
     "subscriptions of a topic read one after the other; a broker's cache makes the later ones quicker",
-    f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
-    "acknowledgements as stored; what a loaded topic acknowledged since is not known here",
 )
 
 
@@ -63,7 +67,8 @@ class SubscriptionForecast:
         waiting: entries that are not acknowledged.
         indexed: those of them that a bucket has a bit of and a broker need not read.
         buckets: how many it has.
-        unusable: why a broker falls back to its in-memory tracker in spite of the buckets; None where it does not.
+        unusable: why a broker does not use the buckets (it falls back to its in-memory tracker, or, where they overlap
+            or have a bad name, delivers nothing); None where it does.
         with_buckets: on a broker with the bucket tracker.
         without_buckets: on a broker with the in-memory tracker.
         as_configured: which of both a load takes now.
@@ -112,7 +117,7 @@ class Forecast:
     Attributes:
         buckets_configured: whether the brokers run the bucket tracker.
         topics: how many partitions, and topics without partitions, were looked at.
-        worst: the most expensive of them.
+        worst: the most expensive of them; none without a subscription.
         total: all of them together.
         unreadable: what could not be read, and so is in no figure.
     """
@@ -175,18 +180,10 @@ def cost_with_buckets(
 
 def _usable(index: StoredIndex) -> list[SnapshotMetadata] | Unreadable:
     """Entry 0 of each bucket; if one is unusable a broker of 4.0.8 recovers none of them."""
-    found = []
-    for bucket in index.buckets:
-        if isinstance(bucket.key, Unreadable):
-            return bucket.key
-        match bucket.snapshot:
-            case Unreadable():
-                return Unreadable(f"the bucket {bucket.key}: {bucket.snapshot.reason}")
-            case Absent():
-                return Unreadable(f"ledger {bucket.ledger_id} of the bucket {bucket.key} is gone")
-            case _:
-                found.append(bucket.snapshot)
-    return found
+    load = next_load(TrackerState(Tracker.BUCKETS, ""), index.buckets)
+    if load.tracker is not Tracker.BUCKETS:
+        return Unreadable(load.reason)
+    return [bucket.snapshot for bucket in index.buckets if isinstance(bucket.snapshot, tuple)]
 
 
 class Forecaster:
@@ -232,7 +229,8 @@ class Forecaster:
             found = self._of_place(place, stored, buckets_configured=buckets_configured)
             unreadable += found.unreadable
             total = _sum([total, found.as_configured])
-            worst = nlargest(most, [*worst, found], key=lambda each: each.as_configured.entries)
+            if found.subscriptions:
+                worst = nlargest(most, [*worst, found], key=lambda each: each.as_configured.entries)
         return Forecast(buckets_configured, count, tuple(worst), total, tuple(unreadable))
 
     def _of_place(self, place: TopicName, stored: StoredTopic, *, buckets_configured: bool) -> TopicForecast:

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
-    ASSUMPTIONS,
     BYTES_PER_INDEX,
+    LOAD_ASSUMPTIONS,
     LoadCost,
     cost_with_buckets,
 )
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 SIMULATION_ASSUMPTIONS: Final = (
     "messages come in order of their entries, and none is delivered meanwhile",
-    *ASSUMPTIONS,
+    *LOAD_ASSUMPTIONS,
 )
 
 

@@ -63,8 +63,8 @@ _CONSEQUENCES: dict[FindingKind, str] = {
     FindingKind.WRONG_DELIVER_AT: "a broker delivers these messages too early or too late",
     FindingKind.OUTSIDE_TOPIC: "a broker reads entries that do not exist, and counts them as delayed",
     FindingKind.OVERLAP: (
-        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may go on to use "
-        "it: the subscription then delivers nothing after its first segment, until the topic is loaded once more"
+        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may go on to "
+        "use it: the subscription then delivers nothing after its first segment, until the topic is loaded once more"
     ),
     FindingKind.DEAD_BUCKET: (
         "it takes storage; the bucket tracker deletes it when the topic is loaded next, the in-memory tracker never "
@@ -92,7 +92,9 @@ _REMEDIES: dict[FindingKind, str] = {
     FindingKind.OUTSIDE_TOPIC: _REPAIR,
     FindingKind.OVERLAP: _REPAIR,
     FindingKind.DEAD_BUCKET: "load the topic on the bucket tracker, or, where it stays: " + _REPAIR,
-    FindingKind.ORPHANED_BUCKET: "run: pulsar-sidecar delayed-index repair; it attaches the bucket or hands it over",
+    FindingKind.ORPHANED_BUCKET: (
+        "run: pulsar-sidecar delayed-index repair --orphans; it attaches the bucket or hands it over"
+    ),
     FindingKind.TRACKER_DOWNGRADE: (
         "set delayedDeliveryTrackerFactoryClassName back to the bucket tracker, or give the buckets up: "
         "pulsar-sidecar delayed-index repair --kind tracker-downgrade"

@@ -80,6 +80,12 @@ def test_buckets_are_counted_by_their_metadata(waiting: Waiting) -> None:
     assert not {(7, 1), (8, 2), (7, 2)} & set(waiting.messages.asked)
 
 
+def test_a_subscription_that_is_not_there(waiting: Waiting) -> None:
+    with pytest.raises(NotFoundError, match="no durable subscription nobody"):
+        waiting.calendar(subscription="nobody")
+    assert waiting.service.calendar_below("public", CalendarOptions("nobody")).subscriptions == ()
+
+
 def test_exact_reads_segments(waiting: Waiting) -> None:
     found = waiting.calendar(exact=True, step_seconds=1)
     assert counts(found) == (5, 1, 23, 0, 0)

@@ -86,19 +86,23 @@ def test_what_a_bucket_holds_is_not_read_and_its_first_segment_is_in_memory(stor
     assert topic.as_configured == topic.without_buckets
 
 
-@pytest.mark.parametrize("damage", ["gone", "unreadable"])
-def test_one_bucket_that_is_of_no_use_costs_all_of_them(stored: Stored, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "reason"), [("gone", "ledger 91 does not exist"), ("unreadable", "6_6"), ("overlap", "overlap")]
+)
+def test_one_bucket_that_is_of_no_use_costs_all_of_them(stored: Stored, damage: str, reason: str) -> None:
     stored.topic.seal("s", 90, 5, 5, rows(5, {4: 10_000}))
     stored.topic.seal("s", 91, 6, 6, rows(6, {4: 10_000}))
+    if damage == "overlap":
+        stored.topic.seal("s", 92, 5, 6, rows(6, {5: 10_000}))
     stored.topic.cursor("s", (5, 3))
     if damage == "gone":
         stored.store.delete(ledger_path(LedgerId(91)), None)
-    else:
+    if damage == "unreadable":
         stored.entries.unreadable[91, 0] = "no bookie"
     (topic,) = stored.of_topic().worst
     (found,) = topic.subscriptions
     assert found.unusable is not None
-    assert "6_6" in found.unusable
+    assert reason in found.unusable
     assert found.as_configured == found.without_buckets
 
 
@@ -114,6 +118,11 @@ def test_the_worst_of_a_namespace_come_first_and_all_are_in_the_total(stored: St
     assert costs == sorted(costs, reverse=True)
     assert found.total.entries == 26 + sum(20 - min(number, 10) for number in range(12))
     assert found.worst[0].topic == TOPIC
+
+
+def test_a_topic_without_subscriptions_is_none_of_the_worst(stored: Stored) -> None:
+    found = stored.of_topic()
+    assert (found.topics, found.worst) == (1, ())
 
 
 def test_what_cannot_be_read_is_told_and_in_no_figure(stored: Stored) -> None:
