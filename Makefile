@@ -14,6 +14,9 @@ STATIC_CHECKS := check-format check-lint check-types check-contracts check-gener
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 RUN_CLUSTER_TESTS := $(BIN)/python -m pytest --durations 10 --durations-min 10
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
+# A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
+SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,2)
+BESIDE_LOG := $(VENV)/test-beside-integration.log
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
@@ -22,7 +25,7 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test matrix test-faults mutants release demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration matrix test-faults mutants release demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -64,12 +67,20 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(RUN_FAST_TESTS)
 	@touch $@
 
-# Clusters live as long as the process that runs their tests: several processes, so that fewer run at a time. The unit
-# tests are left out if they have passed since any file was changed.
+# Clusters live as long as the process that runs their tests: several processes, so that few run at a time. Two processes
+# run beside each other, because half of a test's time is waiting; each has up to three clusters of 900 MB at a time. The
+# unit tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	$(RUN_CLUSTER_TESTS) tests/contract tests/integration
-	$(RUN_CLUSTER_TESTS) tests/spark
-	$(RUN_CLUSTER_TESTS) tests/interop tests/e2e tests/faults
+	@$(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going test-integration test-beside-integration
+
+test-integration:
+	$(RUN_CLUSTER_TESTS) tests/integration
+
+test-beside-integration:
+	@echo "tests/contract, spark, interop, e2e and faults are shown when they have ended; until then: $(BESIDE_LOG)"
+	@{ $(RUN_CLUSTER_TESTS) tests/contract && $(RUN_CLUSTER_TESTS) tests/spark \
+	  && $(RUN_CLUSTER_TESTS) tests/interop tests/e2e tests/faults; } >$(BESIDE_LOG) 2>&1; \
+	  status=$$?; cat $(BESIDE_LOG); exit $$status
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
