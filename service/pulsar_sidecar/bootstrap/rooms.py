@@ -4,6 +4,7 @@ A new room is a folder of its own, a function here that opens it with its entry 
 and its commands in ``cli/groups``.
 """
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -43,9 +44,10 @@ from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledge
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
-from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
+from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates, BrokerRepublisher
 from pulsar_sidecar.api.rooms import (
     ack_state,
+    deduplication_checks,
     deduplication_policies,
     delayed_index,
     delayed_index_build,
@@ -56,6 +58,7 @@ from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
+from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
 from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
@@ -415,6 +418,22 @@ def open_deduplication_policies(cluster: ClusterAccess) -> Room:
     return Room(PolicyChanges(policies, owners, StoredTopics(cluster.store), cluster.clock))
 
 
+def open_deduplication_checks(cluster: ClusterAccess) -> Room:
+    """Finding out whether brokers deduplicate, on topics of the sidecar's own."""
+    owners = BrokerLiveOwners(cluster.rest, cluster.store)
+    connections = BinaryConnections(cluster.credentials, cluster.tls, cluster.clock)
+    close_at_the_end(cluster.stack, connections.close)
+    return Room(
+        DeduplicationChecks(
+            BrokerTopicAdmin(cluster.rest),
+            BrokerDuplicates(TopicOwners(cluster.settings.broker_service_url, connections), connections, cluster.clock),
+            BrokerDeduplicationPolicies(cluster.rest, cluster.store, owners),
+            owners,
+            lambda: secrets.token_hex(8),
+        )
+    )
+
+
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
     # A walk takes Arrow, which the rest of the service does without.
     from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
@@ -440,5 +459,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (delayed_index_checks.router, open_index_checks),
     (delayed_index_build.router, open_index_building),
     (deduplication_policies.router, open_deduplication_policies),
+    (deduplication_checks.router, open_deduplication_checks),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

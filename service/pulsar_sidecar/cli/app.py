@@ -15,6 +15,8 @@ from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
     audit,
     audit_sources,
+    deduplication,
+    deduplication_checks,  # noqa: F401  it adds its command to those of deduplication
     deduplication_policies,  # noqa: F401  it adds its commands to those of topics and namespaces
     delayed_index,
     delayed_index_build,  # noqa: F401  it adds its command to those of delayed-index
@@ -45,6 +47,7 @@ def command_line(programs: Programs) -> TyperGroup:
         ledger_deletion.app,
         delayed_messages.app,
         delayed_index.app,
+        deduplication.app,
         ledger_deletion.broker_stats_app,
         audit_sources.metadata_app,
         audit_sources.ledgers_app,

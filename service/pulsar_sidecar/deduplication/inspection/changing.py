@@ -26,6 +26,7 @@ _PATIENCE_SECONDS: Final = 5.0
 _BETWEEN_LOOKS_SECONDS: Final = 0.25
 ENABLED: Final = "Enabled"
 DISABLED: Final = "Disabled"
+RECOVERING: Final = "Recovering"
 
 SYSTEM_TOPIC: Final = "a system topic is never deduplicated: brokers store the policy, and never act on it"
 

@@ -18,6 +18,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, Record, keyed_batches, metadata_of
+from pulsar_sidecar.deduplication.inspection.canary import PAYLOAD, Duplicate, SendAnswer, SendFailure
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import Clock
@@ -28,7 +29,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
@@ -38,6 +39,8 @@ _BATCH_BYTES: Final = 256 * 1024
 _BATCHES_IN_FLIGHT: Final = 8
 _ATTEMPTS: Final = 3
 _PATIENCE_SECONDS: Final = 20.0
+_NO_POSITION: Final = 2**64 - 1
+"""-1 as an unsigned number: the ids in the receipt of a duplicate."""
 _NOT_REPLICATED: Final = "__local__"
 """``TypedMessageBuilderImpl.disableReplication``."""
 
@@ -156,6 +159,41 @@ class _LogProducer(_Producer):
                 left.popleft()
             else:
                 raise TemporaryError(f"a broker confirmed another record of {self._topic} than the one that was sent")
+
+
+# --- sequence ids of the caller's choice ---------------------------------------------------------------------------
+
+
+class BrokerDuplicates:
+    """`deduplication.inspection.canary.DuplicateSender`."""
+
+    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+        self._owners = owners
+        self._connections = connections
+        self._clock = clock
+
+    def send_all(self, topic: TopicName, producer_name: str, sequence_ids: Sequence[int]) -> Sequence[SendAnswer]:
+        try:
+            with self._connections.using(self._owners.of(topic)) as connection:
+                producer = _Producer(connection, topic, producer_name)
+                answers = [self._answer(producer, sequence_id) for sequence_id in sequence_ids]
+                producer.leave()
+                return answers
+        except OSError as error:
+            self._owners.forget(topic)
+            raise TemporaryError(f"publishing to {topic} broke off ({error}); try again") from error
+
+    def _answer(self, producer: _Producer, sequence_id: int) -> SendAnswer:
+        metadata = api.MessageMetadata(
+            producer_name=producer.name, sequence_id=sequence_id, publish_time=self._clock.now_ms()
+        )
+        producer.send(metadata, PAYLOAD)
+        try:
+            found = producer.receipt().message_id
+        except SidecarError as error:
+            return SendFailure(str(error))
+        is_duplicate = (found.ledgerId, found.entryId) == (_NO_POSITION, _NO_POSITION)
+        return Duplicate() if is_duplicate else Position(LedgerId(found.ledgerId), EntryId(found.entryId))
 
 
 # --- copies of stored messages -------------------------------------------------------------------------------------

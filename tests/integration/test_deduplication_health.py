@@ -1,0 +1,130 @@
+"""Deduplication as real brokers do it, and what the sidecar finds of it; duplicates are made by the test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.sidecars import SidecarProcess, Sidecars
+from tests.cluster.topics import Workload, unique
+
+BROKER_CONF = {
+    # Snapshots by time alone would come too late for any test, and by entries not before 100 of them.
+    "brokerDeduplicationSnapshotFrequencyInSeconds": "0",
+    "brokerDeduplicationEntriesInterval": "100",
+    "managedLedgerMaxEntriesPerLedger": "20",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "brokerDeleteInactiveTopicsEnabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A cluster and a sidecar on it."""
+
+    workload: Workload
+    sidecar: SidecarProcess
+
+    @contextmanager
+    def namespace(self, deduplication: bool | None = None) -> Iterator[str]:
+        """A namespace of its own, which says this of deduplication."""
+        name = f"public/dedup-{unique()}"
+        self.workload.admin("PUT", f"namespaces/{name}")
+        if deduplication is not None:
+            self.workload.admin("POST", f"namespaces/{name}/deduplication", deduplication)
+        yield name
+
+    def topic(self, namespace: str) -> TopicName:
+        """A loaded topic without partitions."""
+        topic = parse_topic_name(f"persistent://{namespace}/t-{unique()}")
+        self.workload.admin("PUT", self.workload.of_topic(topic))
+        self.status(topic)
+        return topic
+
+    def status(self, topic: TopicName) -> Any:
+        """What the broker says; loads the topic."""
+        return self.workload.admin("GET", self.workload.of_topic(topic, "stats"))["deduplicationStatus"]
+
+    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
+        """A call of the sidecar that must succeed."""
+        return self.sidecar.call(method, f"/admin/v2/{path}", body, **params)
+
+    def topics_in(self, namespace: str) -> list[str]:
+        found: list[str] = self.workload.admin("GET", f"persistent/{namespace}")
+        return [name for name in found if "__change_events" not in name]
+
+
+@pytest.fixture(scope="module")
+def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with special_cluster(broker_conf=BROKER_CONF) as cluster:
+        workload = Workload(cluster)
+        sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
+        try:
+            yield Stage(workload, sidecars.start())
+        finally:
+            sidecars.close()
+            workload.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome", "status", "level", "code"),
+    [
+        (True, "refused as duplicate", "Enabled", "namespace", 0),
+        (False, "stored twice", "Disabled", "namespace", 2),
+        (None, "stored twice", "Disabled", "broker", 2),
+    ],
+)
+def test_a_check_says_what_the_broker_did_and_leaves_nothing(
+    stage: Stage, policy: bool | None, outcome: str, status: str, level: str, code: int
+) -> None:
+    with stage.namespace(policy) as namespace:
+        mine = stage.topic(namespace)
+        found = stage.call("POST", f"namespaces/{namespace}/deduplication/check")
+        assert (found["outcome"], found["status"], found["asConfigured"]) == (outcome, status, True), found
+        assert (found["policy"]["decidedBy"], found["leftBehind"]) == (level, None)
+        assert stage.topics_in(namespace) == [str(mine)]
+        ran = stage.sidecar.command("deduplication", "check", namespace)
+        assert (ran.exit_code, ran.stdout.splitlines()[0]) == (code, f"{namespace}: {outcome}")
+
+
+def test_policies_are_changed_with_their_effect(stage: Stage) -> None:
+    with stage.namespace() as namespace:
+        topic = stage.topic(namespace)
+        own, of_namespace = (
+            stage.workload.of_topic(topic, "deduplicationEnabled"),
+            f"namespaces/{namespace}/deduplication",
+        )
+        found = stage.call("POST", own, True)
+        assert (found["stored"], found["values"]["decidedBy"]) == (True, "topic"), found
+        assert found["statuses"] == [{"topic": str(topic), "status": "Enabled"}]
+        assert stage.call("GET", own, applied="true") is True
+        found = stage.call("POST", of_namespace, False)
+        assert found["stored"] is False
+        assert any("a policy of their own" in remark for remark in found["remarks"]), found
+        found = stage.call("DELETE", own)
+        assert (found["stored"], found["values"]["decidedBy"]) == (None, "namespace"), found
+        assert found["statuses"] == [{"topic": str(topic), "status": "Disabled"}]
+        assert stage.call("DELETE", of_namespace)["values"]["decidedBy"] == "broker"
+
+        interval = "deduplicationSnapshotInterval"
+        for path in (stage.workload.of_topic(topic, interval), f"namespaces/{namespace}/{interval}"):
+            assert stage.call("POST", path, 30)["stored"] == 30
+            assert stage.call("GET", path) == 30
+            removed = stage.call("DELETE", path)
+            assert removed["stored"] is None
+            assert stage.workload.admin("GET", path) is None
+        assert any("timer is off" in remark for remark in removed["remarks"])
+
+
+def test_a_system_topic_takes_a_policy_and_ignores_it(stage: Stage) -> None:
+    with stage.namespace() as namespace:
+        topic = stage.topic(namespace)
+        stage.call("POST", stage.workload.of_topic(topic, "deduplicationEnabled"), False)
+        events = parse_topic_name(f"persistent://{namespace}/__change_events")
+        found = stage.call("POST", stage.workload.of_topic(events, "deduplicationEnabled"), True)
+        assert any("a system topic is never deduplicated" in remark for remark in found["remarks"]), found
+        assert stage.status(events) == "Disabled"

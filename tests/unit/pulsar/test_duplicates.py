@@ -1,0 +1,70 @@
+"""What the answers to messages under sequence ids of one's own become."""
+
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
+from pulsar_sidecar.deduplication.inspection.canary import Duplicate, SendFailure
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, usual
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_messages import TOPIC
+
+NOWHERE = 2**64 - 1
+
+
+@pytest.fixture
+def broker() -> Iterator[BinaryBroker]:
+    with binary_broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def duplicates(broker: BinaryBroker) -> Iterator[BrokerDuplicates]:
+    connections = BinaryConnections(ClientCredentials(), TlsOptions(), FakeClock(), 2, 0.5)
+    yield BrokerDuplicates(TopicOwners(broker.url, connections), connections, FakeClock())
+    connections.close()
+
+
+def receipt(came: api.BaseCommand, ledger_id: int, entry_id: int) -> api.BaseCommand:
+    found = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
+    sent = api.CommandSendReceipt(
+        producer_id=came.send.producer_id, sequence_id=came.send.sequence_id, message_id=found
+    )
+    return api.BaseCommand(type=api.BaseCommand.SEND_RECEIPT, send_receipt=sent)
+
+
+def test_each_answer_is_what_it_says(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
+    sent: list[int] = []
+
+    def answer(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type != api.BaseCommand.SEND:
+            return usual(of, came)
+        sent.append(came.send.sequence_id)
+        if len(sent) == 3:
+            error = api.CommandSendError(
+                producer_id=came.send.producer_id,
+                sequence_id=came.send.sequence_id,
+                error=api.UnknownError,
+                message="Cannot determine",
+            )
+            return [api.BaseCommand(type=api.BaseCommand.SEND_ERROR, send_error=error)]
+        return [receipt(came, 7, 0) if len(sent) == 1 else receipt(came, NOWHERE, NOWHERE)]
+
+    broker.answer = answer
+    first, second, third = duplicates.send_all(TOPIC, "p", [4, 4, 5])
+    assert (first, second, sent) == (Position(LedgerId(7), EntryId(0)), Duplicate(), [4, 4, 5])
+    assert isinstance(third, SendFailure)
+    assert "Cannot determine" in third.reason
+    assert broker.kinds()[-1] == "CLOSE_PRODUCER"
+
+
+def test_a_connection_that_breaks_is_no_answer(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
+    broker.answer = lambda of, came: None if came.type == api.BaseCommand.SEND else usual(of, came)
+    with pytest.raises(TemporaryError, match="broke off"):
+        duplicates.send_all(TOPIC, "p", [0, 0])
