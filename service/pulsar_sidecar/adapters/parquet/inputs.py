@@ -138,8 +138,8 @@ class ParquetInputs:
     def _groups(self, part: Part) -> list[RowGroup]:
         dump, listing = self._directories
         if part is Table.LEDGERS:
-            return row_groups(listing, self.listing, f"{part.value}/")
-        return row_groups(dump, self.dump, f"{Table.NODES.value}/subtree={part.value}/")
+            return row_groups(listing, self.listing.files, f"{part.value}/")
+        return row_groups(dump, self.dump.files, f"{Table.NODES.value}/subtree={part.value}/")
 
 
 def open_earlier(directory: Path) -> EarlierAudit:

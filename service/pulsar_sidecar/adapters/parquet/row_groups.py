@@ -3,7 +3,7 @@
 Such a process imports this module before there is work, so it imports little.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsar_sidecar.analysis.documents import FileDigest
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.ports import Work, Worked
-from pulsar_sidecar.audit.sources.manifests import Manifest
 
 ROWS_AT_ONCE = 16_384
 
@@ -36,10 +36,10 @@ class MarkedGroup:
     ids: Ids | None
 
 
-def row_groups(directory: Path, manifest: Manifest, beginning: str) -> list[RowGroup]:
+def row_groups(directory: Path, files: Iterable[FileDigest], beginning: str) -> list[RowGroup]:
     """The row groups of the files whose names have this beginning, in order."""
     groups = []
-    for name in sorted(file.path for file in manifest.files if file.path.startswith(beginning)):
+    for name in sorted(file.path for file in files if file.path.startswith(beginning)):
         metadata = pq.read_metadata(directory / name)
         groups += [
             RowGroup(directory / name, number, metadata.row_group(number).num_rows)

@@ -1,0 +1,129 @@
+"""Extracts of messages on a disk, and what is put aside on it while one is looked through."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ipc
+
+from pulsar_sidecar.adapters.parquet.directories import demand_files, demand_sha256, read_document
+from pulsar_sidecar.adapters.parquet.inputs import Workers
+from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, row_groups
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.deduplication.verifying.extract_schema import TABLES
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
+from pulsar_sidecar.model.errors import TemporaryError
+
+Worked = TypeVar("Worked")
+
+
+class MessageExtract:
+    """An extract, opened: every file is what its manifest says."""
+
+    def __init__(self, directory: Path, threads: Workers) -> None:
+        """Compare every file with the manifest.
+
+        Raises:
+            InvalidInputError: no extract, not whole, or a file is missing, damaged or too many.
+        """
+        self.manifest = _read_manifest(directory)
+        self._directory = directory
+        self._threads = threads
+        files = [(directory / file.path, file.sha256) for file in self.manifest.files]
+        for _ in threads(lambda file: demand_sha256(*file), files):
+            pass
+        self._groups = row_groups(directory, self.manifest.files, "messages/")
+
+    @property
+    def row_groups(self) -> int:
+        """See `ExtractTables.row_groups`."""
+        return len(self._groups)
+
+    def each(
+        self, numbers: Sequence[int], columns: Sequence[str], work: Callable[[int, pa.Table], Worked]
+    ) -> Iterator[Worked]:
+        """See `ExtractTables.each`."""
+        chosen = [(number, self._groups[number]) for number in numbers]
+        return self._threads(partial(_work_on, list(columns), work), chosen)
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """See `ExtractTables.table`."""
+        groups = row_groups(self._directory, self.manifest.files, f"{name}/")
+        tables = [_read(list(columns), group) for group in groups]
+        return pa.concat_tables(tables) if tables else TABLES[name].empty_table().select(columns)
+
+
+def _read_manifest(directory: Path) -> ExtractManifest:
+    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, ": it is no extract, or an unfinished one"))
+    demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
+    return manifest
+
+
+def _work_on(columns: list[str], work: Callable[[int, pa.Table], Worked], chosen: tuple[int, RowGroup]) -> Worked:
+    number, group = chosen
+    return work(number, _read(columns, group))
+
+
+def _read(columns: list[str], group: RowGroup) -> pa.Table:
+    with pq.ParquetFile(group.path) as file:
+        return file.read_row_group(group.number, columns=columns, use_threads=False)
+
+
+@contextmanager
+def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
+    """A hidden directory beside the one that is being made; it goes however the work ends short of a kill.
+
+    Raises:
+        TemporaryError: it cannot be written.
+    """
+    try:
+        directory = Path(tempfile.mkdtemp(prefix=f".{beside.name}.aside-", dir=beside.absolute().parent))
+    except OSError as error:
+        raise TemporaryError(f"nothing can be written in {beside.parent} ({error.strerror})") from error
+    scratch = DiskScratch(directory)
+    try:
+        yield scratch
+    except OSError as error:
+        raise TemporaryError(f"writing to {beside.parent} failed ({error}); make room, then begin again") from error
+    finally:
+        scratch.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class DiskScratch:
+    """`Scratch` on a disk, one file for each name."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._open: dict[str, ipc.RecordBatchStreamWriter] = {}
+
+    def add(self, name: str, rows: pa.RecordBatch) -> None:
+        """See `Scratch.add`."""
+        writer = self._open.get(name)
+        if writer is None:
+            writer = self._open[name] = ipc.new_stream(os.fspath(self._directory / name), rows.schema)
+        writer.write_batch(rows)
+
+    def take(self, name: str) -> pa.Table | None:
+        """See `Scratch.take`."""
+        writer = self._open.pop(name, None)
+        if writer is None:
+            return None
+        writer.close()
+        path = self._directory / name
+        with path.open("rb") as file, ipc.open_stream(file) as stream:
+            table = pa.Table.from_batches(stream)
+        path.unlink()
+        return table
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        while self._open:
+            self._open.popitem()[1].close()

@@ -1,0 +1,450 @@
+"""The embedded engine: an extract's row groups on the processors of one machine.
+
+Memory grows with the producers of each row group, and with suspects by 8 bytes for each: they lie in parts on a disk,
+each of which is judged by itself.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_sidecar.analysis.documents import Engine
+from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.ports import TablesOutput
+from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
+    KINDS,
+    NOWHERE,
+    begins_epoch,
+    earlier_rows,
+    judged,
+    kind_names,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
+    SUMMARY_COLUMNS,
+    SUSPECT_COLUMNS,
+    Carried,
+    Mask,
+    Numbers,
+    Told,
+    TopicProducer,
+    fingerprints,
+    highest_before,
+    rows_with_ids,
+    starts_of,
+    summarise,
+    suspects_of,
+    topic_parts,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.running import (
+    ORDER_OF_FINDINGS,
+    ORDER_OF_PRODUCERS,
+    SHOWN_ROWS,
+    Counts,
+    Shown,
+    Written,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
+    FINDINGS,
+    PRODUCERS,
+    SCHEMAS,
+    SUMMARIES,
+    TOPIC_SUMS,
+    Table,
+    TopicVerdict,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.topics import (
+    SUMMED,
+    demand_counted,
+    demand_order,
+    judge_topics,
+    out_of_order,
+)
+from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
+from pulsar_sidecar.model.ledgers import UnseenCause
+
+Worked = TypeVar("Worked")
+Columns = Mapping[str, npt.NDArray[np.generic]]
+
+_SUSPECTS_OF_A_PART: Final = 1_000_000
+_MOST_IDS_HELD: Final = 16_000_000
+_COUNTED_AS: Final = {
+    FindingKind.DUPLICATE: "duplicates",
+    FindingKind.REUSED: "reused",
+    FindingKind.REPEATED: "repeated",
+    FindingKind.GOING_BACK: "going_back",
+    FindingKind.EPOCH: "epochs",
+}
+_MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
+
+
+class ExtractTables(Protocol):
+    """An extract that was opened: every file is what its manifest says."""
+
+    @property
+    def row_groups(self) -> int:
+        """How many there are of the table of messages, numbered in the order of its rows."""
+
+    def each(
+        self, numbers: Sequence[int], columns: Sequence[str], work: Callable[[int, pa.Table], Worked]
+    ) -> Iterator[Worked]:
+        """What comes of work on these row groups, maybe several at once; answers in the order of the numbers."""
+
+    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
+        """One of the small tables, whole."""
+
+
+class Scratch(Protocol):
+    """Rows that are put aside."""
+
+    def add(self, name: str, rows: pa.RecordBatch) -> None:
+        """More rows under a name."""
+
+    def take(self, name: str) -> pa.Table | None:
+        """All rows under a name; None if there are none."""
+
+
+@dataclass(slots=True)
+class _Summaries:
+    """`tables.SUMMARIES` of all row groups, ordered by producer and row group.
+
+    Attributes:
+        of: the place of each row's producer among ``producers``.
+        is_first: which rows are the first of their producer.
+    """
+
+    producers: list[TopicProducer]
+    of: Numbers
+    is_first: Mask
+    columns: dict[str, Numbers]
+
+    @classmethod
+    def together(cls, told: Sequence[Told]) -> "_Summaries":
+        numbers: dict[TopicProducer, int] = {}
+        nothing = np.zeros(0, np.int64)
+        of = np.concatenate([nothing, *(_numbered(each, numbers) for each in told)])
+        names = [name for name in SUMMARIES.names if name not in TopicProducer._fields]
+        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in told)]) for name in names}
+        order = np.lexsort((columns["row_group"], of))
+        of = of[order]
+        return cls(list(numbers), of, starts_of(of), {name: values[order] for name, values in columns.items()})
+
+    @property
+    def starts(self) -> Numbers:
+        return np.flatnonzero(self.is_first)
+
+    def carry(self) -> dict[int, dict[TopicProducer, Carried]]:
+        """By row group, the producers of which something there does not rise; for all others the gaps are complete."""
+        columns, is_first = self.columns, self.is_first
+        highest = highest_before(columns["highest"], is_first)
+        first, is_last = columns["first_sequence_id"], np.roll(is_first, -1)
+        is_suspect = (columns["falls"] > 0) | (~is_first & (columns["lowest"] <= highest))
+        columns["gaps"] += ~is_suspect & ~is_first & (first > highest) & (first - 1 > highest)
+        columns["gaps"][is_suspect] = 0
+        before, after = np.roll(columns["last_sequence_id"], 1), np.roll(first, -1)
+        found: defaultdict[int, dict[TopicProducer, Carried]] = defaultdict(dict)
+        for place in np.flatnonzero(is_suspect).tolist():
+            is_new = is_first[place]
+            found[int(columns["row_group"][place])][self.producers[self.of[place]]] = Carried(
+                None if is_new else int(highest[place]),
+                None if is_new else int(before[place]),
+                None if is_last[place] else int(after[place]),
+            )
+        return dict(sorted(found.items()))
+
+    def summed(self, name: str) -> Numbers:
+        """A column's sum for each producer."""
+        sums: Numbers = np.add.reduceat(self.columns[name], self.starts) if len(self.of) else self.of
+        return sums
+
+
+@dataclass(slots=True)
+class _Suspects:
+    """What the second look found.
+
+    Attributes:
+        parts: how many there are on the disk; all rows of an id are in the same.
+        lowest: the least id of each producer's suspects, ``highest`` the greatest.
+        ids: fingerprints, ascending; None if there are too many to be held.
+    """
+
+    parts: int
+    lowest: Numbers
+    highest: Numbers
+    ids: Numbers | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Findings as they are written."""
+
+    counts: npt.NDArray[np.int64]
+    first: pa.Table = field(default_factory=FINDINGS.empty_table)
+
+
+class EmbeddedEngine:
+    """Finds and writes on one machine."""
+
+    kind = Engine.EMBEDDED
+
+    def __init__(
+        self,
+        extract: ExtractTables,
+        open_output: Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]],
+        open_scratch: Callable[[], AbstractContextManager[Scratch]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._extract = extract
+        self._open_output = open_output
+        self._open_scratch = open_scratch
+        self._say = say
+
+    @contextmanager
+    def write(self) -> Iterator[Written]:
+        """See `DuplicatesEngine.write`."""
+        every = range(self._extract.row_groups)
+        told = list(self._extract.each(every, SUMMARY_COLUMNS, _look))
+        parts = pa.Table.from_batches([part for _, part in told]) if told else None
+        if parts is not None:
+            demand_order(out_of_order(parts))
+        summaries = _Summaries.together([summary for summary, _ in told])
+        with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
+            found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
+            carried = summaries.carry()
+            if carried:
+                suspects = self._suspects(summaries, carried, scratch)
+                self._look_for_ids(summaries, suspects, scratch)
+                for part in range(suspects.parts):
+                    _judge(part, summaries.producers, scratch, found, output)
+            producers = _producers_table(summaries, found.counts)
+            topics = self._topics(parts, producers)
+            for table, rows in ((Table.PRODUCERS, producers), (Table.TOPICS, topics)):
+                for batch in rows.to_batches():
+                    output.write(table, batch)
+            files = {file.path: file.sha256 for file in output.close_tables()}
+            shown = Shown(found.first.to_pylist(), _most_findings(producers), _not_clean(topics))
+            yield Written(output, files, _counts(producers, topics, found.counts), shown)
+
+    def _suspects(
+        self, summaries: _Summaries, carried: Mapping[int, Mapping[TopicProducer, Carried]], scratch: Scratch
+    ) -> _Suspects:
+        """Look again at the row groups where something does not rise, and put the suspects aside."""
+        numbers = {producer: number for number, producer in enumerate(summaries.producers)}
+        places = {
+            (group, of): place
+            for place, (group, of) in enumerate(
+                zip(summaries.columns["row_group"].tolist(), summaries.of.tolist(), strict=True)
+            )
+        }
+        rows = sum(
+            int(summaries.columns["messages"][places[group, numbers[producer]]])
+            for group, about in carried.items()
+            for producer in about
+        )
+        parts = rows // _SUSPECTS_OF_A_PART + 1
+        lowest = np.full(len(numbers), np.iinfo(np.int64).max)
+        highest = np.full(len(numbers), np.iinfo(np.int64).min)
+        ids: list[Numbers] = []
+        count = 0
+        groups = list(carried)
+        look = partial(_look_again, carried)
+        for group, (told, gaps) in zip(groups, self._extract.each(groups, SUSPECT_COLUMNS, look), strict=True):
+            for producer, gap in gaps.items():
+                summaries.columns["gaps"][places[group, numbers[producer]]] = gap
+            of, sequence_id = _numbered(told, numbers), told.columns["sequence_id"].astype(np.int64)
+            np.minimum.at(lowest, of, sequence_id)
+            np.maximum.at(highest, of, sequence_id)
+            found = fingerprints(told.producers, told.of, sequence_id)
+            kept = {name: told.columns[name] for name in ("row", "highest", "may_begin_epoch")}
+            _put_aside(scratch, "suspects", parts, found, kept)
+            count += len(of)
+            if count <= _MOST_IDS_HELD:
+                ids.append(found)
+        self._say(f"{count:,} messages do not rise; looking for their ids")
+        held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
+        return _Suspects(parts, lowest, highest, held)
+
+    def _look_for_ids(self, summaries: _Summaries, suspects: _Suspects, scratch: Scratch) -> None:
+        """Put every row aside that has the id of a suspect, the suspects among them."""
+        columns, of = summaries.columns, summaries.of
+        may_have = (columns["lowest"] <= suspects.highest[of]) & (columns["highest"] >= suspects.lowest[of])
+        bounds: defaultdict[int, dict[TopicProducer, tuple[int, int]]] = defaultdict(dict)
+        for place in np.flatnonzero(may_have).tolist():
+            producer = of[place]
+            about = (int(suspects.lowest[producer]), int(suspects.highest[producer]))
+            bounds[int(columns["row_group"][place])][summaries.producers[producer]] = about
+        numbers = {producer: number for number, producer in enumerate(summaries.producers)}
+        look = partial(_look_for, bounds, suspects.ids)
+        for told in self._extract.each(sorted(bounds), SUSPECT_COLUMNS, look):
+            found = fingerprints(told.producers, told.of, told.columns["sequence_id"].astype(np.int64))
+            kept = {"producer": _numbered(told, numbers), **told.columns}
+            _put_aside(scratch, "stored", suspects.parts, found, kept)
+
+    def _topics(self, parts: pa.Table | None, producers: pa.Table) -> pa.Table:
+        ledgers = self._extract.table("ledgers", ["topic", "messages"])
+        unseen = self._extract.table("unseen", ["topic", "cause"])
+        is_trimmed = pc.equal(unseen.column("cause"), UnseenCause.TRIMMED.value)
+        sums = [
+            _topic_sums(ledgers.column("topic"), counted=ledgers.column("messages")),
+            _topic_sums(
+                unseen.column("topic"),
+                unseen_ranges=pc.cast(pc.invert(is_trimmed), pa.int64()),
+                trimmed_ranges=pc.cast(is_trimmed, pa.int64()),
+            ),
+            _topic_sums(
+                producers.column("topic"),
+                messages=producers.column("messages"),
+                producers=pa.array(np.ones(producers.num_rows, np.int64)),
+                findings=pa.array(_findings_of(producers)),
+            ),
+        ]
+        if parts is not None:
+            sums.append(_topic_sums(parts.column("topic"), rows=parts.column("rows"), markers=parts.column("markers")))
+        grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in SUMMED])
+        summed = grouped.select(["topic", *(f"{name}_sum" for name in SUMMED)]).rename_columns(["topic", *SUMMED])
+        miscounted = summed.filter(pc.not_equal(summed.column("rows"), summed.column("counted")))
+        demand_counted([tuple(row.values()) for row in miscounted.select(["topic", "rows", "counted"]).to_pylist()])
+        ordered = summed.sort_by("topic").cast(TOPIC_SUMS)
+        return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], SCHEMAS[Table.TOPICS])
+
+
+# --- work on row groups --------------------------------------------------------------------------------------------
+
+
+def _look(number: int, table: pa.Table) -> tuple[Told, pa.RecordBatch]:
+    return summarise(number, table), topic_parts(number, table)
+
+
+def _look_again(
+    carried: Mapping[int, Mapping[TopicProducer, Carried]], number: int, table: pa.Table
+) -> tuple[Told, dict[TopicProducer, int]]:
+    return suspects_of(number, table, carried[number])
+
+
+def _look_for(
+    bounds: Mapping[int, Mapping[TopicProducer, tuple[int, int]]], ids: Numbers | None, number: int, table: pa.Table
+) -> Told:
+    return rows_with_ids(number, table, bounds[number], ids)
+
+
+# --- between row groups --------------------------------------------------------------------------------------------
+
+
+def _numbered(told: Told, numbers: dict[TopicProducer, int]) -> Numbers:
+    """Each row's producer by a number that is the same in all row groups; new ones get the next."""
+    of = np.array([numbers.setdefault(each, len(numbers)) for each in told.producers], np.int64)
+    return of[told.of]
+
+
+def _put_aside(scratch: Scratch, name: str, parts: int, ids: Numbers, columns: Columns) -> None:
+    part_of = ids.view(np.uint64) % np.uint64(parts)
+    for part in np.unique(part_of).tolist():
+        chosen = part_of == part
+        arrays = [pa.array(values[chosen]) for values in columns.values()]
+        scratch.add(f"{name}-{part}", pa.RecordBatch.from_arrays(arrays, list(columns)))
+
+
+def _judge(
+    part: int, producers: Sequence[TopicProducer], scratch: Scratch, found: _Found, output: TablesOutput
+) -> None:
+    """Write the findings of one part."""
+    suspects, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
+    if suspects is None or stored is None:
+        return
+    rows = {name: stored.column(name).to_numpy() for name in stored.schema.names}
+    order = np.argsort(rows["row"])
+    rows = {name: values[order] for name, values in rows.items()}
+    earlier = earlier_rows(*(rows[name] for name in ("producer", "sequence_id", "row", "payload_hash", "is_read")))
+    about = {name: suspects.column(name).to_numpy() for name in suspects.schema.names}
+    place = np.searchsorted(rows["row"], about["row"])
+    kind, compared = judged(about["row"], rows["is_read"][place], earlier.of(place))
+    epochs = np.flatnonzero(begins_epoch(kind, about["may_begin_epoch"]))
+    every, every_kind = np.append(place, place[epochs]), np.append(kind, np.full(len(epochs), len(KINDS) - 1))
+    compared = np.append(compared, np.full(len(epochs), NOWHERE))
+    highest = np.append(about["highest"], about["highest"][epochs])
+    np.add.at(found.counts, (rows["producer"][every], every_kind), 1)
+    is_alone = compared == NOWHERE
+    before = np.searchsorted(rows["row"], np.where(is_alone, rows["row"][0], compared))
+    columns: dict[str, pa.Array] = {
+        "finding": kind_names(every_kind),
+        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(rows["message_kind"][every])),
+        "highest": pa.array(highest),
+        **{
+            name: pa.array(rows[name][every])
+            for name in ("sequence_id", "ledger_id", "entry_id", "batch_index", "publish_time_ms")
+        },
+        **{
+            f"earlier_{name}": pa.array(rows[name][before], mask=is_alone)
+            for name in ("ledger_id", "entry_id", "batch_index")
+        },
+    }
+    batch = Told(producers, rows["producer"][every], columns).batch(FINDINGS)
+    output.write(Table.FINDINGS, batch)
+    order_of_rows = [(name, "ascending") for name in ORDER_OF_FINDINGS]
+    found.first = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(order_of_rows)
+    found.first = found.first.slice(0, SHOWN_ROWS).combine_chunks()
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa.Table:
+    if not len(summaries.of):
+        return PRODUCERS.empty_table()
+    columns, starts = summaries.columns, summaries.starts
+    ends = np.append(starts[1:], len(summaries.of)) - 1
+    told = {
+        **{name: summaries.summed(name) for name in ("messages", "transactional", "unopened", "gaps")},
+        **{name: columns[name][starts] for name in ("first_sequence_id", "first_publish_ms")},
+        **{name: columns[name][ends] for name in ("last_sequence_id", "last_publish_ms")},
+        "highest": np.maximum.reduceat(columns["highest"], starts),
+        **{_COUNTED_AS[kind]: counts[:, place] for place, kind in enumerate(KINDS)},
+    }
+    batch = Told(summaries.producers, np.arange(len(starts)), told).batch(PRODUCERS)
+    return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
+
+
+def _topic_sums(topics: pa.Array | pa.ChunkedArray, **sums: pa.Array | pa.ChunkedArray) -> pa.Table:
+    zeros = pa.array(np.zeros(len(topics), np.int64))
+    return pa.table({"topic": topics, **{name: sums.get(name, zeros) for name in SUMMED}})
+
+
+def _findings_of(producers: pa.Table) -> Numbers:
+    counted = [producers.column(name).to_numpy() for name in _COUNTED_AS.values()]
+    findings: Numbers = np.sum(counted, axis=0, dtype=np.int64)
+    return findings
+
+
+def _most_findings(producers: pa.Table) -> Sequence[Row]:
+    counted = producers.append_column("findings", pa.array(_findings_of(producers)))
+    order = [("findings", "descending"), *((name, "ascending") for name in ORDER_OF_PRODUCERS)]
+    wrong = counted.filter(pc.greater(counted.column("findings"), 0)).sort_by(order)
+    return wrong.slice(0, SHOWN_ROWS).to_pylist()
+
+
+def _not_clean(topics: pa.Table) -> Sequence[Row]:
+    wrong = topics.filter(pc.not_equal(topics.column("verdict"), TopicVerdict.CLEAN.value))
+    return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, SHOWN_ROWS).to_pylist()
+
+
+def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> Counts:
+    of_kinds = counts.sum(axis=0).tolist()
+    return Counts(
+        topics_with_findings=_positive(topics.column("findings")),
+        topics_not_proven=_positive(topics.column("unseen_ranges")),
+        producers=producers.num_rows,
+        gaps=int(producers.column("gaps").to_numpy().sum()),
+        findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},
+        **{name: int(topics.column(name).to_numpy().sum()) for name in ("rows", "markers", "messages")},
+    )
+
+
+def _positive(numbers: pa.ChunkedArray) -> int:
+    return int(np.count_nonzero(numbers.to_numpy()))

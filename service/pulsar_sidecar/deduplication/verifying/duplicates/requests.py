@@ -1,0 +1,21 @@
+"""What a user asks for, in the words of the command line, and what comes of it; no Arrow, so ``--help`` is quick."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicatesRequest:
+    """``deduplication duplicates``: look through an extract, and make a directory of what was found."""
+
+    extract: Path
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """What an extract comes to, for whoever had it looked through."""
+
+    exit_code: int
+    verdict: str
+    next_step: str

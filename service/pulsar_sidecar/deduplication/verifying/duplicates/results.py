@@ -1,0 +1,139 @@
+"""The summary of what was found, ``summary.json`` beside its tables, and what follows from it.
+
+Invariant: a summary is written last, and only of an extract that was looked through whole; nothing is clean of which
+something was not seen.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS, Document, Engine, Unseen
+from pulsar_sidecar.analysis.formatting import format_count
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded
+from pulsar_sidecar.deduplication.verifying.manifests import UnseenCount
+from pulsar_sidecar.model.ledgers import UnseenCause
+
+KIND: Final = "message-duplicates"
+FORMAT_VERSION: Final = 1
+
+_CONSEQUENCE: Final = "whether these messages repeat others, or others these, is not known"
+_TRIMMED: Final = "the topics hold them no more; what repeats one of them is reported as rising or as going back"
+
+
+class Verdict(StrEnum):
+    """What an extract comes to."""
+
+    CLEAN = "clean"
+    """Every message was seen, and none is wrong."""
+    FINDINGS = "findings"
+    NOT_PROVEN = "not-proven"
+    """Nothing is wrong with what was seen, but not everything was."""
+
+
+_EXIT_CODES: Final = {
+    Verdict.CLEAN: EXIT_CLEAN,
+    Verdict.FINDINGS: EXIT_FINDINGS,
+    Verdict.NOT_PROVEN: EXIT_ERROR,
+}
+
+
+class DuplicatesSummary(Document, frozen=True, kw_only=True):
+    """Everything about the findings that is not a row of a table.
+
+    Attributes:
+        extract_sha256: digest of the extract's manifest.
+        scope: what the extract was made of.
+        source: where it was read.
+        extract_times: when the extract was begun and ended, milliseconds since the epoch.
+        topics: of the extract, also those without messages; ``topics_with_findings`` and ``topics_not_proven`` of
+            them, and some are both.
+        messages: rows that were judged; ``markers`` and earlier chunks are not.
+        findings: by `FindingKind`.
+        files: relative path to SHA-256.
+    """
+
+    engine: Engine
+    tool_version: str
+    extract_sha256: str
+    scope: str
+    source: str
+    instance_id: str
+    extract_times: tuple[int, int]
+    topics: int
+    topics_with_findings: int
+    topics_not_proven: int
+    rows: int
+    markers: int
+    messages: int
+    producers: int
+    gaps: int
+    findings: Mapping[str, int]
+    unseen: tuple[Unseen, ...]
+    files: Mapping[str, str]
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it comes to."""
+        if any(self.findings.values()):
+            return Verdict.FINDINGS
+        return Verdict.NOT_PROVEN if self.topics_not_proven else Verdict.CLEAN
+
+    @property
+    def exit_code(self) -> int:
+        """How a program ends that found this."""
+        return _EXIT_CODES[self.verdict]
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        told = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
+        beginning = {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, "verdict": self.verdict.value}
+        return {**beginning, **told}
+
+
+def unseen_parts(counts: Mapping[str, UnseenCount]) -> tuple[Unseen, ...]:
+    """What was not seen, by the cause."""
+    return tuple(
+        Unseen(_what(cause, count), count.entries, _TRIMMED if cause == UnseenCause.TRIMMED.value else _CONSEQUENCE)
+        for cause, count in sorted(counts.items())
+        if count.ranges
+    )
+
+
+def _what(cause: str, count: UnseenCount) -> str:
+    unbounded = f", {count.unbounded:,} of them without a known end" if count.unbounded else ""
+    return f"entries in {format_count(count.ranges, 'range')} ({cause}){unbounded}"
+
+
+def conclude(summary: DuplicatesSummary, place: str) -> Concluded:
+    """What it comes to, and what to do about it; ``place`` is the directory as its user wrote it."""
+    return Concluded(summary.exit_code, f"{summary.verdict.value}: {_sentence(summary)}", _next_step(summary, place))
+
+
+def _sentence(summary: DuplicatesSummary) -> str:
+    messages = f"{format_count(summary.messages, 'message')} of {format_count(summary.producers, 'producer')}"
+    found = ", ".join(f"{count:,} {kind}" for kind, count in summary.findings.items() if count)
+    unseen = f"{format_count(summary.topics_not_proven, 'topic')} of {summary.topics:,} could not be seen whole"
+    match summary.verdict:
+        case Verdict.CLEAN:
+            return f"{messages} in {format_count(summary.topics, 'topic')}: none is stored twice, and no id goes back"
+        case Verdict.NOT_PROVEN:
+            return f"{messages}: none of those that were seen is wrong, but {unseen}"
+        case Verdict.FINDINGS:
+            also = f"; {unseen}" if summary.topics_not_proven else ""
+            return f"{messages}, {found}, in {format_count(summary.topics_with_findings, 'topic')}{also}"
+
+
+def _next_step(summary: DuplicatesSummary, place: str) -> str:
+    match summary.verdict:
+        case Verdict.CLEAN:
+            return "nothing to do"
+        case Verdict.NOT_PROVEN:
+            return f"see in {place}/report.html what was not seen and why, then make another extract where that helps"
+        case Verdict.FINDINGS:
+            return (
+                f"see {place}/report.html, then ask whether brokers deduplicate these topics: "
+                "pulsar-sidecar deduplication show TOPIC"
+            )

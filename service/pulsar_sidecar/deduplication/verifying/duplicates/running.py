@@ -1,0 +1,129 @@
+"""From an opened extract to the summary of what is wrong in it, the same way on both engines.
+
+Invariant: the tables appear all at once or not at all, and only of an extract that is whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
+from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.pages import REPORT_NAME
+from pulsar_sidecar.analysis.ports import UnfinishedDirectory
+from pulsar_sidecar.deduplication.verifying.duplicates.report import report_html
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, unseen_parts
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
+from pulsar_sidecar.model.errors import InvalidInputError
+
+SHOWN_ROWS: Final = 50
+ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
+ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
+"""With those that have most findings first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An extract of which every file was compared with its manifest.
+
+    Attributes:
+        sha256: of the manifest.
+    """
+
+    manifest: ExtractManifest
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How to go about it; ``place`` is the directory as its user wrote it."""
+
+    tool_version: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The rows that a report shows, at most `SHOWN_ROWS` of each table.
+
+    Attributes:
+        findings: in `ORDER_OF_FINDINGS`.
+        producers: those with findings, most of them first, then in `ORDER_OF_PRODUCERS`.
+        topics: those that are not clean, most findings first, then by name.
+    """
+
+    findings: Sequence[Row] = ()
+    producers: Sequence[Row] = ()
+    topics: Sequence[Row] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was counted over all topics; ``findings`` by `FindingKind`."""
+
+    topics_with_findings: int
+    topics_not_proven: int
+    rows: int
+    markers: int
+    messages: int
+    producers: int
+    gaps: int
+    findings: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Tables that were written; ``files`` are their digests by their names."""
+
+    output: UnfinishedDirectory
+    files: Mapping[str, str]
+    counts: Counts
+    shown: Shown
+
+
+class DuplicatesEngine(Protocol):
+    """What each engine does in its own way."""
+
+    kind: Engine
+
+    def write(self) -> AbstractContextManager[Written]:
+        """Look for duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract is not what it says.
+
+        Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
+        """
+
+
+def find_duplicates(engine: DuplicatesEngine, opened: Opened, order: Order) -> DuplicatesSummary:
+    """Look through an extract; after `InvalidInputError` (it is not whole) nothing is left behind."""
+    manifest = opened.manifest
+    with engine.write() as written:
+        counts = written.counts
+        if counts.rows != manifest.messages:
+            raise InvalidInputError(
+                f"the extract has {counts.rows:,} messages, and its manifest counts {manifest.messages:,}; "
+                "make the extract again"
+            )
+        summary = DuplicatesSummary(
+            engine=engine.kind,
+            tool_version=order.tool_version,
+            extract_sha256=opened.sha256,
+            scope=manifest.scope,
+            source=manifest.source,
+            instance_id=manifest.instance_id,
+            extract_times=manifest.machine_times,
+            topics=manifest.topics,
+            topics_with_findings=counts.topics_with_findings,
+            topics_not_proven=counts.topics_not_proven,
+            rows=counts.rows,
+            markers=counts.markers,
+            messages=counts.messages,
+            producers=counts.producers,
+            gaps=counts.gaps,
+            findings=counts.findings,
+            unseen=unseen_parts(manifest.unseen),
+            files=written.files,
+        )
+        written.output.write_text(REPORT_NAME, report_html(summary, written.shown, order.place))
+        written.output.finish(SUMMARY_NAME, summary.document())
+    return summary

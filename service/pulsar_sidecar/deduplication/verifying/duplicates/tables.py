@@ -1,0 +1,92 @@
+"""The tables of findings, and those that travel on the way to them.
+
+A ``row`` counts through an extract: its row group's number times `ROWS_OF_A_GROUP`, and its place in that.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from pulsar_sidecar.analysis.schemas import schema_of
+
+ROWS_OF_A_GROUP: Final = 1 << 32
+_PRODUCER: Final = "topic string not null, producer string, replicated_from string"
+_PLACE: Final = "ledger_id bigint, entry_id bigint, batch_index bigint"
+
+FINDINGS: Final = schema_of(f"""
+    {_PRODUCER}, finding string not null, sequence_id bigint not null, {_PLACE}, message_kind string not null,
+    publish_time_ms bigint not null, highest bigint not null, earlier_ledger_id bigint, earlier_entry_id bigint,
+    earlier_batch_index bigint
+""")
+"""One row for each finding (`findings.Finding`); ``finding`` is a `FindingKind`, ``message_kind`` a `MessageKind`.
+
+``highest`` is the highest id of the producer before it; ``earlier_*`` is the message before it with the same id."""
+
+PRODUCERS: Final = schema_of(f"""
+    {_PRODUCER}, messages bigint not null, transactional bigint not null, unopened bigint not null,
+    gaps bigint not null, first_sequence_id bigint not null, last_sequence_id bigint not null, highest bigint not null,
+    first_publish_ms bigint not null, last_publish_ms bigint not null, duplicates bigint not null,
+    reused bigint not null, repeated bigint not null, going_back bigint not null, epochs bigint not null
+""")
+"""One row for each producer of a topic (`findings.ProducerCounts`), with the number of its findings of each kind."""
+
+TOPICS: Final = schema_of("""
+    topic string not null, rows bigint not null, markers bigint not null, messages bigint not null,
+    producers bigint not null, findings bigint not null, unseen_ranges bigint not null, trimmed_ranges bigint not null,
+    verdict string not null
+""")
+"""One row for each topic; ``verdict`` is a `TopicVerdict`. ``rows`` are those of the extract, ``messages`` those that
+were judged; what was trimmed is no longer in the topic and says nothing against it."""
+
+TOPIC_SUMS: Final = schema_of("""
+    topic string not null, rows bigint, markers bigint, counted bigint, messages bigint, producers bigint,
+    findings bigint, unseen_ranges bigint, trimmed_ranges bigint
+""")
+"""Parts of `TOPICS` from several tables, to be summed by topic; ``counted`` are the rows that the extract's own table
+of ledgers counts."""
+
+SUMMARIES: Final = schema_of(f"""
+    {_PRODUCER}, row_group bigint not null, messages bigint not null, transactional bigint not null,
+    unopened bigint not null, gaps bigint not null, first_sequence_id bigint, last_sequence_id bigint, lowest bigint,
+    highest bigint, first_publish_ms bigint, last_publish_ms bigint, falls boolean not null
+""")
+"""One row for each producer in a row group; ``falls`` if not every id rises over all before it there."""
+
+TOPIC_PARTS: Final = schema_of("""
+    topic string not null, row_group bigint not null, rows bigint not null, markers bigint not null,
+    first_ledger_id bigint not null, first_entry_id bigint not null, first_batch_index bigint not null,
+    last_ledger_id bigint not null, last_entry_id bigint not null, last_batch_index bigint not null,
+    in_order boolean not null
+""")
+"""One row for each topic in a row group; ``in_order`` if its rows are in the order of its log there."""
+
+CARRIED: Final = schema_of(f"""
+    {_PRODUCER}, row_group bigint not null, highest_before bigint, last_before bigint, first_after bigint
+""")
+"""What a producer's rows in a row group need to know of its rows in others; null where there are none."""
+
+SUSPECTS: Final = schema_of(f"""
+    {_PRODUCER}, row bigint, sequence_id bigint, {_PLACE}, payload_hash bigint, is_read boolean, message_kind bigint,
+    publish_time_ms bigint, highest bigint, may_begin_epoch boolean, gaps bigint
+""")
+"""Rows that do not rise (`findings.Suspect`), and rows that have the id of one, without what is a suspect's alone.
+
+One more row for each producer and row group that were looked at again has the gaps there, and nothing else."""
+
+
+class Table(StrEnum):
+    """A table of findings; its name is its directory."""
+
+    FINDINGS = "findings"
+    PRODUCERS = "producers"
+    TOPICS = "topics"
+
+
+SCHEMAS: Final = {Table.FINDINGS.value: FINDINGS, Table.PRODUCERS.value: PRODUCERS, Table.TOPICS.value: TOPICS}
+
+
+class TopicVerdict(StrEnum):
+    """What a topic comes to; nothing is clean of which something was not seen."""
+
+    CLEAN = "clean"
+    FINDINGS = "findings"
+    NOT_PROVEN = "not-proven"

@@ -1,0 +1,216 @@
+"""The embedded engine finds what the rules say, wherever the row groups are cut."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR
+from pulsar_sidecar.deduplication.verifying.duplicates import embedded
+from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, Verdict
+from pulsar_sidecar.deduplication.verifying.duplicates.running import Opened, Order, find_duplicates
+from pulsar_sidecar.deduplication.verifying.findings import Occurrences, Place, SequenceWatch, counts_by_kind
+from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+
+from tests.fakes.message_extracts import MemoryExtract, MemoryOutput, MemoryOutputs, MemoryScratch
+from tests.unit.deduplication.verifying.rows import Log
+
+TOPICS = tuple(f"persistent://public/default/{name}" for name in ("a", "b-partition-0"))
+Tables = Mapping[str, list[dict[str, Any]]]
+_COLUMNS = {
+    FindingKind.DUPLICATE: "duplicates",
+    FindingKind.REUSED: "reused",
+    FindingKind.REPEATED: "repeated",
+    FindingKind.GOING_BACK: "going_back",
+    FindingKind.EPOCH: "epochs",
+}
+
+
+def looked_through(extract: MemoryExtract) -> tuple[DuplicatesSummary, MemoryOutput]:
+    outputs = MemoryOutputs()
+    engine = EmbeddedEngine(extract, outputs, _scratch, lambda _: None)
+    summary = find_duplicates(engine, Opened(extract.manifest, "digest"), Order("test", "found"))
+    assert outputs.last is not None
+    return summary, outputs.last
+
+
+class _scratch(MemoryScratch):  # noqa: N801  # a function to whoever calls it
+    def __enter__(self) -> MemoryScratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.take("suspects-0") is None
+
+
+def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of findings and of producers."""
+    findings, producers = [], []
+    for topic, rows in topics.items():
+        watch = SequenceWatch()
+        for row in rows:
+            watch.take(row)
+        occurrences = Occurrences(watch.suspects)
+        for row in rows:
+            occurrences.take(row)
+        found = list(occurrences.findings())
+        for each in found:
+            about = {"topic": topic, "producer": each.producer.name, "replicated_from": each.producer.replicated_from}
+            findings.append(
+                {
+                    **about,
+                    "finding": each.kind.value,
+                    "sequence_id": each.sequence_id,
+                    **_told(each.place, ""),
+                    "message_kind": each.message_kind.name.lower(),
+                    "publish_time_ms": each.publish_time_ms,
+                    "highest": each.highest,
+                    **_told(each.earlier, "earlier_"),
+                }
+            )
+        counts = counts_by_kind(found)
+        for producer, each_counts in watch.producers.items():
+            about = {"topic": topic, "producer": producer.name, "replicated_from": producer.replicated_from}
+            names = ("messages", "transactional", "unopened", "gaps", "first_sequence_id", "last_sequence_id")
+            more = ("highest", "first_publish_ms", "last_publish_ms")
+            counted = {name: getattr(each_counts, name) for name in (*names, *more)}
+            kinds = {column: counts[producer][kind] for kind, column in _COLUMNS.items()}
+            producers.append({**about, **counted, **kinds})
+    return findings, producers
+
+
+def _told(place: Place | None, prefix: str) -> dict[str, int | None]:
+    parts = (None, None, None) if place is None else place
+    names = ("ledger_id", "entry_id", "batch_index")
+    return {f"{prefix}{name}": part for name, part in zip(names, parts, strict=True)}
+
+
+def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: [str(value) for value in row.values()])
+
+
+_IDS = st.one_of(st.integers(0, 6), st.sampled_from([-(2**63), -1, 2**63 - 1]))
+_ROWS = st.tuples(
+    _IDS,
+    st.integers(0, 1),
+    st.sampled_from(["p", "q"]),
+    st.sampled_from([None, None, "r1"]),
+    st.sampled_from([MessageKind.MESSAGE, MessageKind.MESSAGE, MessageKind.TRANSACTIONAL, MessageKind.MARKER]),
+    st.sampled_from([PayloadState.READ, PayloadState.READ, PayloadState.ENCRYPTED]),
+    st.sampled_from([(-1, 1), (-1, 1), (0, 2), (1, 2)]),
+)
+
+
+def log_of(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
+    log = Log()
+    for sequence_id, payload, producer, replicated_from, kind, state, (chunk_id, chunks) in rows:
+        log.add(
+            sequence_id,
+            payload,
+            producer=producer,
+            replicated_from=replicated_from,
+            kind=kind,
+            state=state,
+            chunk_id=chunk_id,
+            chunks=chunks,
+        )
+    return log.rows
+
+
+@given(
+    st.lists(_ROWS, max_size=40),
+    st.lists(_ROWS, max_size=12),
+    st.integers(1, 9),
+    st.sampled_from([(1_000_000, 1_000_000), (1, 1_000_000), (1, 0), (3, 4)]),
+)
+def test_it_finds_what_the_rules_say(
+    first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], rows_of_a_group: int, limits: tuple[int, int]
+) -> None:
+    topics = {topic: log_of(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "_SUSPECTS_OF_A_PART", limits[0])
+        patch.setattr(embedded, "_MOST_IDS_HELD", limits[1])
+        summary, output = looked_through(MemoryExtract(topics, rows_of_a_group=rows_of_a_group))
+    findings, producers = by_the_rules(topics)
+    assert ordered(output.rows.get("findings", [])) == ordered(findings)
+    assert ordered(output.rows.get("producers", [])) == ordered(producers)
+    assert summary.findings == {
+        kind.value: sum(row["finding"] == kind.value for row in findings) for kind in FindingKind
+    }
+    assert (summary.rows, summary.producers) == (len(first) + len(second), len(producers))
+    assert summary.messages == sum(row["messages"] for row in producers)
+    assert summary.verdict is (Verdict.FINDINGS if findings else Verdict.CLEAN)
+
+
+def rising(count: int) -> list[MessageRow]:
+    log = Log()
+    for number in range(count):
+        log.add(number)
+    return log.rows
+
+
+def unseen(cause: UnseenCause) -> UnseenEntries:
+    return UnseenEntries(LedgerId(9), EntryId(0), EntryId(4), cause, "why")
+
+
+@pytest.mark.parametrize(
+    ("cause", "verdict", "exit_code"),
+    [
+        (UnseenCause.OFFLOADED, Verdict.NOT_PROVEN, EXIT_ERROR),
+        (UnseenCause.UNREADABLE, Verdict.NOT_PROVEN, EXIT_ERROR),
+        (UnseenCause.TRIMMED, Verdict.CLEAN, EXIT_CLEAN),
+    ],
+)
+def test_what_was_not_seen_is_never_clean(cause: UnseenCause, verdict: Verdict, exit_code: int) -> None:
+    summary, output = looked_through(MemoryExtract({TOPICS[0]: rising(9)}, {TOPICS[1]: [unseen(cause)]}))
+    assert (summary.verdict, summary.exit_code) == (verdict, exit_code)
+    topics = {row["topic"]: row for row in output.rows["topics"]}
+    assert topics[TOPICS[0]]["verdict"] == "clean"
+    assert topics[TOPICS[1]]["verdict"] == verdict.value
+    assert f"({cause.value})" in output.texts["report.html"]
+    assert summary.unseen[0].count == 5
+
+
+def test_an_extract_whose_own_counts_contradict_it_is_refused() -> None:
+    extract = MemoryExtract({TOPICS[0]: rising(9)})
+    extract.topics = {TOPICS[0]: rising(8)}
+    with pytest.raises(InvalidInputError, match=f"9 messages of {TOPICS[0]} and counts 8"):
+        looked_through(extract)
+    extract = MemoryExtract({TOPICS[0]: rising(9)})
+    extract.manifest = MemoryExtract({TOPICS[0]: rising(7)}).manifest
+    with pytest.raises(InvalidInputError, match="has 9 messages, and its manifest counts 7"):
+        looked_through(extract)
+
+
+@pytest.mark.parametrize("rows_of_a_group", [1, 2, 3, 20])
+def test_an_extract_that_is_not_in_the_order_of_the_log_is_refused(rows_of_a_group: int) -> None:
+    rows = rising(6)
+    for swapped in ([*rows[:2], rows[3], rows[2], *rows[4:]], [*rows[:3], rows[2], *rows[3:]]):
+        with pytest.raises(InvalidInputError, match=f"the messages of {TOPICS[0]} are not in the order"):
+            looked_through(MemoryExtract({TOPICS[0]: swapped}, rows_of_a_group=rows_of_a_group))
+
+
+def test_the_report_names_what_is_wrong_and_is_safe_with_any_name() -> None:
+    log = Log()
+    hostile = '<script>alert("1")</script>'
+    for sequence_id in (0, 1, 1, 0):
+        log.add(sequence_id, producer=hostile)
+    rows = [*log.rows, log.rows[-1]._replace(entry_id=EntryId(99), publish_time_ms=2**62)]
+    summary, output = looked_through(MemoryExtract({TOPICS[0]: rows}))
+    page = output.texts["report.html"]
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert f"{2**62} ms" in page
+    assert "3 duplicate" in page
+    assert output.documents["summary.json"] == summary.document()
+    assert output.documents["summary.json"]["verdict"] == "findings"
+
+
+def test_nothing_at_all_is_clean() -> None:
+    summary, output = looked_through(MemoryExtract({}))
+    assert summary.exit_code == EXIT_CLEAN
+    assert output.rows == {}
