@@ -908,10 +908,12 @@ class CommandSend(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     NUM_MESSAGES_FIELD_NUMBER: _builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     IS_CHUNK_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     sequence_id: _builtins.int
     num_messages: _builtins.int
+    highest_sequence_id: _builtins.int
     is_chunk: _builtins.bool
     def __init__(
         self,
@@ -919,11 +921,12 @@ class CommandSend(_message.Message):
         producer_id: _builtins.int | None = ...,
         sequence_id: _builtins.int | None = ...,
         num_messages: _builtins.int | None = ...,
+        highest_sequence_id: _builtins.int | None = ...,
         is_chunk: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "is_chunk", b"is_chunk", "num_messages", b"num_messages", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -936,8 +939,10 @@ class CommandSendReceipt(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    HIGHEST_SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     sequence_id: _builtins.int
+    highest_sequence_id: _builtins.int
     @_builtins.property
     def message_id(self) -> Global___MessageIdData: ...
     def __init__(
@@ -946,10 +951,11 @@ class CommandSendReceipt(_message.Message):
         producer_id: _builtins.int | None = ...,
         sequence_id: _builtins.int | None = ...,
         message_id: Global___MessageIdData | None = ...,
+        highest_sequence_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["highest_sequence_id", b"highest_sequence_id", "message_id", b"message_id", "producer_id", b"producer_id", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

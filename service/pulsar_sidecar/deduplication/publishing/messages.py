@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pulsar_sidecar.model.errors import ConflictError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import Position
 
 NOTHING_PUBLISHED = -1
@@ -16,7 +16,6 @@ MAX_SEQUENCE_ID = 2**63 - 1
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _OVERHEAD_BYTES = 64
 """More than a message's own numbers take in a batch."""
-_MOST_BYTES_OF_A_CHARACTER = 4
 
 
 class OutgoingMessage(NamedTuple):
@@ -39,13 +38,17 @@ class OutgoingMessage(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """At least what it takes in a batch."""
+        """At least what it takes in a batch; an `InvalidInputError` where it cannot be written."""
         size = len(self.payload) + _OVERHEAD_BYTES
-        if self.key is not None:
-            size += _MOST_BYTES_OF_A_CHARACTER * len(self.key)
-        for name, value in self.properties.items():
-            size += _OVERHEAD_BYTES + _MOST_BYTES_OF_A_CHARACTER * (len(name) + len(value))
-        return size
+        if self.event_time_ms is not None and not 0 <= self.event_time_ms <= MAX_SEQUENCE_ID:
+            raise InvalidInputError(f"the event time {self.event_time_ms} is not 0 to 2^63 - 1 milliseconds")
+        if self.key is None and not self.properties:
+            return size
+        try:
+            names = [self.key or "", *self.properties, *self.properties.values()]
+            return size + _OVERHEAD_BYTES * len(names) + sum(len(name.encode()) for name in names)
+        except UnicodeEncodeError as error:
+            raise InvalidInputError("keys and properties are Unicode text, without lone surrogates") from error
 
 
 @dataclass(frozen=True, slots=True)

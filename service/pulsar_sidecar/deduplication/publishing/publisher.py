@@ -8,7 +8,7 @@ stored, so messages up to the resume point are sent alone, and none beyond it be
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn, Self, TypedDict
 
 from pulsar_sidecar.deduplication.publishing.messages import (
     MAX_SEQUENCE_ID,
@@ -27,6 +27,18 @@ from pulsar_sidecar.model.names import TopicDomain, TopicName
 
 _STATUSES_OF_A_LOAD: Final = ("Initialized", "Recovering")
 _REPLICATOR_PREFIX: Final = "pulsar.repl"
+
+
+class PublisherOptions(TypedDict, total=False):
+    """The arguments of `ExactlyOncePublisher` that have a default."""
+
+    producer_name: str | None
+    initial_sequence_id: int | None
+    limits: BatchLimits | None
+    hashing: HashingScheme
+    partitions: int | None
+    on_confirmed: Callable[[Confirmation], None] | None
+    patience: Patience | None
 
 
 class ExactlyOncePublisher:

@@ -9,7 +9,9 @@ with an unanswered request is never used again.
 """
 
 import itertools
+import select
 import socket
+import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -21,7 +23,13 @@ from urllib.parse import urlsplit
 from google.protobuf.message import Message
 
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
-from pulsar_sidecar.adapters.pulsar.wire.encoding import FrameReader, command_of, encode, encode_message
+from pulsar_sidecar.adapters.pulsar.wire.encoding import (
+    MAX_MESSAGE_BYTES,
+    FrameReader,
+    command_of,
+    encode,
+    encode_message,
+)
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -30,6 +38,7 @@ from pulsar_sidecar.model.errors import (
     NotAuthorizedError,
     NotFoundError,
     PermanentError,
+    ProducerBusyError,
     SidecarError,
     TemporaryError,
     UnreachableError,
@@ -51,6 +60,7 @@ SERVER_ERRORS: Final[dict[int, type[SidecarError]]] = {
     api.AuthorizationError: NotAuthorizedError,
     api.ConsumerBusy: ConflictError,
     api.ConsumerAssignError: ConflictError,
+    api.ProducerBusy: ProducerBusyError,
     api.TopicNotFound: NotFoundError,
     api.SubscriptionNotFound: NotFoundError,
     api.InvalidTopicName: InvalidInputError,
@@ -103,6 +113,8 @@ class BinaryConnection:
         self._unanswered: set[int] = set()
         self._is_closed = False
         self.frames_received = 0
+        self.max_message_bytes = MAX_MESSAGE_BYTES
+        """The broker's ``maxMessageSize``."""
         self._handshake(proxied_to)
 
     @property
@@ -168,16 +180,27 @@ class BinaryConnection:
     def receive(self) -> tuple[api.BaseCommand, bytes]:
         """The next answer or event, and the message that came with it; pings and challenges are answered on the way."""
         while True:
-            command, message = self._reader.next()
-            self.frames_received += 1
-            self._unanswered.discard(answered_request(command))
-            match command.type if command.HasField("type") else None:
-                case api.BaseCommand.PING:
-                    self.send(api.CommandPong())
-                case api.BaseCommand.AUTH_CHALLENGE:
-                    self._answer_challenge()
-                case _:
-                    return command, message
+            found = self.receive_frame()
+            if found is not None:
+                return found
+
+    def receive_frame(self) -> tuple[api.BaseCommand, bytes] | None:
+        """As `receive`, and None when what came was a ping or a challenge, which is answered."""
+        command, message = self._reader.next()
+        self.frames_received += 1
+        self._unanswered.discard(answered_request(command))
+        match command.type if command.HasField("type") else None:
+            case api.BaseCommand.PING:
+                self.send(api.CommandPong())
+            case api.BaseCommand.AUTH_CHALLENGE:
+                self._answer_challenge()
+            case _:
+                return command, message
+        return None
+
+    def has_news(self, wait_seconds: float) -> bool:
+        """Whether something can be received now, or within so long."""
+        return self._reader.has_frame or _is_readable(self._connection, wait_seconds)
 
     def close(self) -> None:
         self._is_closed = True
@@ -199,6 +222,7 @@ class BinaryConnection:
             raise server_error("connecting", answer.error)
         if answer.type != api.BaseCommand.CONNECTED:
             raise TemporaryError("a broker did not complete the handshake; is this Pulsar's binary port?")
+        self.max_message_bytes = answer.connected.max_message_size or MAX_MESSAGE_BYTES
 
     def _answer_challenge(self) -> None:
         response = api.AuthData(
@@ -213,6 +237,15 @@ def answered_request(command: api.BaseCommand) -> int:
     """The id of the request that this is the answer to; that of no request for an event."""
     find = _REQUEST_IDS.get(command.type)
     return _NO_REQUEST if find is None else find(command)
+
+
+def _is_readable(connection: socket.socket, wait_seconds: float) -> bool:
+    if isinstance(connection, ssl.SSLSocket) and connection.pending():
+        return True
+    # Not `select`, which takes no file number beyond 1023.
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    return bool(waiting.poll(wait_seconds * 1000))
 
 
 def server_error(doing: str, refusal: _Refusal) -> SidecarError:

@@ -29,8 +29,10 @@ from pulsar_sidecar.wire import PulsarApi_pb2 as api
 Record = tuple[str, bytes | None]
 """A key and its value, None for an empty one."""
 
-MAX_FRAME_BYTES: Final = 5 * 1024 * 1024 + 10 * 1024
-"""What a broker takes and sends by default (``maxMessageSize`` and ``Commands.MESSAGE_SIZE_FRAME_PADDING``)."""
+MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
+"""What a broker takes by default: an entry with its metadata (``maxMessageSize``)."""
+MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 10 * 1024
+"""What a broker takes and sends by default (``Commands.MESSAGE_SIZE_FRAME_PADDING`` more)."""
 
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
@@ -93,6 +95,13 @@ class FrameReader:
             return api.BaseCommand.FromString(body), message
         except DecodeError as error:
             raise TemporaryError("a broker's command cannot be read; is this Pulsar's binary port?") from error
+
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole frame has been received and not been read."""
+        if len(self._received) < _SIZE.size:
+            return False
+        return len(self._received) >= _SIZE.size + self._number(0)
 
     def _number(self, offset: int) -> int:
         self._fill(offset + _SIZE.size)

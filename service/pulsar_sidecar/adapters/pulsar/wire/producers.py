@@ -45,39 +45,76 @@ _NOT_REPLICATED: Final = "__local__"
 """``TypedMessageBuilderImpl.disableReplication``."""
 
 
-class _Producer:
-    """One producer on a connection; used by one thread at a time."""
+class OpenProducer:
+    """One producer on a connection; used by one thread at a time.
 
-    def __init__(self, connection: BinaryConnection, topic: TopicName, name: str, *, encrypted: bool = False) -> None:
-        self.name = name
+    Attributes:
+        name: the one asked for, or assigned by the broker.
+        last_sequence_id: the highest one that the broker has pushed for this name, -1 for none.
+    """
+
+    def __init__(
+        self, connection: BinaryConnection, topic: TopicName, name: str | None, *, encrypted: bool = False
+    ) -> None:
         self._connection = connection
         self._topic = topic
         self._id = connection.next_id()
         command = api.CommandProducer(topic=str(topic), producer_id=self._id, producer_name=name, encrypted=encrypted)
-        connection.request(command, api.BaseCommand.PRODUCER_SUCCESS, f"opening a producer on {topic}")
+        answer = connection.request(command, api.BaseCommand.PRODUCER_SUCCESS, f"opening a producer on {topic}")
+        self.name = name or answer.producer_success.producer_name
+        self.last_sequence_id = answer.producer_success.last_sequence_id
 
-    def send(self, metadata: api.MessageMetadata, payload: bytes, *, messages: int = 1, is_chunk: bool = False) -> None:
+    def send(
+        self,
+        metadata: api.MessageMetadata,
+        payload: bytes,
+        *,
+        messages: int = 1,
+        is_chunk: bool = False,
+        judged_by: int | None = None,
+    ) -> None:
+        """Send one entry; ``judged_by`` is the sequence id that the broker looks at, where it is not the metadata's."""
         command = api.CommandSend(
-            producer_id=self._id, sequence_id=metadata.sequence_id, num_messages=messages, is_chunk=is_chunk
+            producer_id=self._id,
+            sequence_id=metadata.sequence_id if judged_by is None else judged_by,
+            num_messages=messages,
+            is_chunk=is_chunk,
         )
+        if metadata.HasField("highest_sequence_id"):
+            command.highest_sequence_id = metadata.highest_sequence_id
         self._connection.send_message(command, metadata, payload)
 
     def receipt(self) -> api.CommandSendReceipt:
         """The next receipt; what the connection brings to others is passed over."""
-        doing = f"publishing to {self._topic}"
         while True:
             answer, _ = self._connection.receive()
-            if answer.type == api.BaseCommand.SEND_RECEIPT and answer.send_receipt.producer_id == self._id:
-                return answer.send_receipt
-            if answer.type == api.BaseCommand.SEND_ERROR and answer.send_error.producer_id == self._id:
-                raise server_error(doing, answer.send_error)
-            if answer.type == api.BaseCommand.CLOSE_PRODUCER and answer.close_producer.producer_id == self._id:
-                raise TemporaryError(f"{doing}: the broker closed the producer; the topic is moving")
-            if answer.type == api.BaseCommand.ERROR:
-                raise TemporaryError(str(server_error(doing, answer.error)))
+            receipt = self.receipt_in(answer)
+            if receipt is not None:
+                return receipt
+
+    def receipt_in(self, answer: api.BaseCommand) -> api.CommandSendReceipt | None:
+        """The receipt if it is one for this producer; raises where this producer is refused or closed."""
+        doing = f"publishing to {self._topic}"
+        if answer.type == api.BaseCommand.SEND_RECEIPT and answer.send_receipt.producer_id == self._id:
+            return answer.send_receipt
+        if answer.type == api.BaseCommand.SEND_ERROR and answer.send_error.producer_id == self._id:
+            raise server_error(doing, answer.send_error)
+        if answer.type == api.BaseCommand.CLOSE_PRODUCER and answer.close_producer.producer_id == self._id:
+            raise TemporaryError(f"{doing}: the broker closed the producer; the topic is moving")
+        if answer.type == api.BaseCommand.ERROR:
+            raise TemporaryError(str(server_error(doing, answer.error)))
+        return None
 
     def leave(self) -> None:
         self._connection.leave(api.CommandCloseProducer(producer_id=self._id), f"closing a producer on {self._topic}")
+
+
+def position_in(receipt: api.CommandSendReceipt) -> Position | None:
+    """Where a message was stored; None for a duplicate, whose receipt has ``-1:-1``."""
+    found = receipt.message_id
+    if found.ledgerId == _NO_POSITION:
+        return None
+    return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
 
 
 # --- a log's records -----------------------------------------------------------------------------------------------
@@ -130,7 +167,7 @@ class LogProducers:
             raise
 
 
-class _LogProducer(_Producer):
+class _LogProducer(OpenProducer):
     """A producer on a connection of its own; closing that makes the broker forget the producer."""
 
     def __init__(self, connection: BinaryConnection, topic: TopicName, clock: Clock) -> None:
@@ -175,7 +212,7 @@ class BrokerDuplicates:
     def send_all(self, topic: TopicName, producer_name: str, sequence_ids: Sequence[int]) -> Sequence[SendAnswer]:
         try:
             with self._connections.using(self._owners.of(topic)) as connection:
-                producer = _Producer(connection, topic, producer_name)
+                producer = OpenProducer(connection, topic, producer_name)
                 answers = [self._answer(producer, sequence_id) for sequence_id in sequence_ids]
                 producer.leave()
                 return answers
@@ -183,17 +220,15 @@ class BrokerDuplicates:
             self._owners.forget(topic)
             raise TemporaryError(f"publishing to {topic} broke off ({error}); try again") from error
 
-    def _answer(self, producer: _Producer, sequence_id: int) -> SendAnswer:
+    def _answer(self, producer: OpenProducer, sequence_id: int) -> SendAnswer:
         metadata = api.MessageMetadata(
             producer_name=producer.name, sequence_id=sequence_id, publish_time=self._clock.now_ms()
         )
         producer.send(metadata, PAYLOAD)
         try:
-            found = producer.receipt().message_id
+            return position_in(producer.receipt()) or Duplicate()
         except SidecarError as error:
             return SendFailure(str(error))
-        is_duplicate = (found.ledgerId, found.entryId) == (_NO_POSITION, _NO_POSITION)
-        return Duplicate() if is_duplicate else Position(LedgerId(found.ledgerId), EntryId(found.entryId))
 
 
 # --- copies of stored messages -------------------------------------------------------------------------------------
@@ -232,7 +267,7 @@ class BrokerRepublisher:
         encrypted = any(metadata.encryption_keys for metadata, _ in parts)
         try:
             with self._connections.using(self._owners.of(topic)) as connection:
-                producer = _Producer(connection, topic, name, encrypted=encrypted)
+                producer = OpenProducer(connection, topic, name, encrypted=encrypted)
                 found = _published(producer, topic, parts)
         except (OSError, TemporaryError) as error:
             # The topic may have moved: an owner that cannot be reached must not be remembered.
@@ -276,7 +311,7 @@ class BrokerRepublisher:
 
 
 def _published(
-    producer: _Producer, topic: TopicName, parts: Sequence[tuple[api.MessageMetadata, bytes]]
+    producer: OpenProducer, topic: TopicName, parts: Sequence[tuple[api.MessageMetadata, bytes]]
 ) -> api.MessageIdData:
     """Send every part, wait for every receipt, and leave; the last one's id."""
     try:

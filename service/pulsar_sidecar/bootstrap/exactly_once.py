@@ -1,0 +1,63 @@
+"""Opens `ExactlyOncePublisher` for Python programs, and the brokers behind it for the commands."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Unpack
+
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher, PublisherOptions
+from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.names import parse_topic_name
+
+_READ_SECONDS = 30.0
+"""A topic that replays its entries for deduplication keeps a producer waiting."""
+
+
+@contextmanager
+def sequenced_producers(
+    broker_service_url: str,
+    web_service_urls: Sequence[str],
+    credentials: ClientCredentials,
+    tls: TlsOptions,
+    clock: Clock,
+) -> Iterator[BrokerSequencedProducers]:
+    """What an `ExactlyOncePublisher` publishes through; several addresses help while a broker is down."""
+    with ExitStack() as stack:
+        connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock, 5.0, _READ_SECONDS)))
+        owners = TopicOwners(broker_service_url, connections)
+        rest = AdminRest(web_service_urls, credentials, tls)
+        yield stack.enter_context(closing(BrokerSequencedProducers(owners, connections, rest, clock)))
+
+
+@contextmanager
+def open_publisher(
+    broker_service_url: str,
+    web_service_urls: Sequence[str],
+    topic: str,
+    *,
+    auth_plugin: str | None = None,
+    auth_params: str | None = None,
+    tls: TlsOptions | None = None,
+    **options: Unpack[PublisherOptions],
+) -> Iterator[ExactlyOncePublisher]:
+    """An `ExactlyOncePublisher` on a cluster; leaving the ``with`` flushes and closes it.
+
+    Args:
+        broker_service_url: ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``.
+        web_service_urls: brokers' admin addresses; they are asked whether deduplication is in effect.
+        topic: its name, in any of Pulsar's spellings.
+        auth_plugin: as in ``client.conf``, for example ``token``; None for none.
+        auth_params: the plugin's parameters.
+        tls: how to connect to brokers with TLS.
+        options: the arguments of `ExactlyOncePublisher`.
+    """
+    clock = SystemClock()
+    credentials = parse_credentials(auth_plugin, auth_params)
+    with (
+        sequenced_producers(broker_service_url, web_service_urls, credentials, tls or TlsOptions(), clock) as producers,
+        ExactlyOncePublisher(producers, clock, parse_topic_name(topic), **options) as publisher,
+    ):
+        yield publisher
