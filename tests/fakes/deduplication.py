@@ -1,16 +1,22 @@
 """Topics with deduplication cursors in memory, as brokers leave them when they unload a topic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from pulsar_sidecar.deduplication.inspection.service import DeduplicationService, Ports
+from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.deduplication.snapshots import Snapshot, snapshot_in_node
 from pulsar_sidecar.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import UnseenEntries
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.fakes.clock import FakeClock
+from tests.fakes.deduplication_policies import FakeDeduplication
 from tests.fakes.delayed_index import FakeCursorPositions, FakeLedgerLengths
 from tests.fakes.metadata import FakeMetadataStore
 
@@ -35,15 +41,52 @@ class FakeSnapshots:
             return Unreadable(str(error))
 
 
-class DeduplicatedTopics:
-    """Topics put in by the test, and the reader of what is stored of them."""
+class FakeStoredMessages:
+    """`StoredMessages` over entries put in by the test, in order."""
 
     def __init__(self) -> None:
+        self._entries: dict[TopicName, list[ReplayedEntry | UndecodableEntry | UnseenEntries]] = {}
+
+    def put(
+        self, position: tuple[int, int], producer: str, sequence_id: int, *, topic: TopicName = TOPIC, at_ms: int = 0
+    ) -> None:
+        """A message."""
+        place = Position(LedgerId(position[0]), EntryId(position[1]))
+        self.put_other(ReplayedEntry(place, producer, sequence_id, at_ms, is_marker=producer == "marker"), topic)
+
+    def put_other(self, entry: ReplayedEntry | UndecodableEntry | UnseenEntries, topic: TopicName = TOPIC) -> None:
+        self._entries.setdefault(topic, []).append(entry)
+
+    def delete(self, topic: TopicName = TOPIC) -> None:
+        """The topic is gone."""
+        self._entries.pop(topic, None)
+
+    def read(
+        self, topic: TopicName, first: Position, last: Position | None = None
+    ) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+        if topic not in self._entries:
+            raise NotFoundError(f"there is no topic {topic}")
+        for entry in self._entries[topic]:
+            if isinstance(entry, UnseenEntries) or (
+                first <= entry.position and (last or entry.position) >= entry.position
+            ):
+                yield entry
+
+
+class DeduplicatedTopics:
+    """Topics put in by the test, the reader of what is stored of them, and the service over both."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.brokers = FakeDeduplication()
+        self.messages = FakeStoredMessages()
         self.store = FakeMetadataStore()
         self.snapshots = FakeSnapshots()
         self.lengths = FakeLedgerLengths()
         self.cursors = FakeCursorPositions()
         self.stored = StoredDeduplications(self.store, self.snapshots, self.lengths, self.cursors)
+        ports = Ports(self.stored, self.messages, self.brokers, self.brokers, self.clock)
+        self.service = DeduplicationService(ports)
 
     def put(
         self,

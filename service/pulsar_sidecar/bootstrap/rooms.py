@@ -22,6 +22,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
@@ -45,8 +46,10 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates, BrokerRepublisher
+from pulsar_sidecar.adapters.pulsar.wire.replayed_entries import BookieReplayedEntries
 from pulsar_sidecar.api.rooms import (
     ack_state,
+    deduplication,
     deduplication_checks,
     deduplication_policies,
     delayed_index,
@@ -60,6 +63,8 @@ from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
 from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
+from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
+from pulsar_sidecar.deduplication.inspection.service import Ports as DeduplicationPorts
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
@@ -92,6 +97,7 @@ from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Runti
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Ports as DeletionPorts
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
+from pulsar_sidecar.model.clocks import Pace
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.runtime import TopicWatch
@@ -434,6 +440,21 @@ def open_deduplication_checks(cluster: ClusterAccess) -> Room:
     )
 
 
+def open_deduplication(cluster: ClusterAccess) -> Room:
+    """The state of deduplication (PIP-6), which is stored and needs no broker to load a topic."""
+    owners = BrokerLiveOwners(cluster.rest, cluster.store)
+    root = cluster.settings.ledgers_root_path
+    entries = BookieTopicEntries(cluster.store, cluster.entries, root, Pace(cluster.clock, None))
+    ports = DeduplicationPorts(
+        cluster.stored_deduplications,
+        BookieReplayedEntries(entries),
+        BrokerDeduplicationPolicies(cluster.rest, cluster.store, owners),
+        owners,
+        cluster.clock,
+    )
+    return Room(DeduplicationService(ports))
+
+
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
     # A walk takes Arrow, which the rest of the service does without.
     from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
@@ -458,6 +479,7 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (delayed_index_planning.router, open_index_planning),
     (delayed_index_checks.router, open_index_checks),
     (delayed_index_build.router, open_index_building),
+    (deduplication.router, open_deduplication),
     (deduplication_policies.router, open_deduplication_policies),
     (deduplication_checks.router, open_deduplication_checks),
 )

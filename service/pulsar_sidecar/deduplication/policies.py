@@ -98,6 +98,7 @@ class BrokerDeduplication:
         snapshot_frequency_seconds: ``brokerDeduplicationSnapshotFrequencyInSeconds``: the timer; 0 for none.
         inactivity_minutes: ``brokerDeduplicationProducerInactivityTimeoutMinutes``: a producer is forgotten after it.
         load_timeout_seconds: ``topicLoadTimeoutSeconds``: a load that takes longer fails.
+        max_entry_bytes: ``maxMessageSize``: bookies take no larger entry, of a cursor's ledger either.
     """
 
     enabled: bool = False
@@ -107,6 +108,7 @@ class BrokerDeduplication:
     snapshot_frequency_seconds: int = 120
     inactivity_minutes: int = 360
     load_timeout_seconds: int = 60
+    max_entry_bytes: int = 5 * 1024 * 1024
 
     def of(self, policy: DeduplicationPolicy) -> PolicyValue:
         """What the broker says of a policy."""

@@ -1,7 +1,5 @@
 """What is stored of deduplication: snapshots, what has come since, and the ledgers that cursors hold back."""
 
-from dataclasses import replace
-
 import pytest
 from pulsar_sidecar.deduplication.snapshots import (
     ReplicatedPosition,
@@ -36,8 +34,8 @@ def _read(topics: DeduplicatedTopics) -> StoredDeduplication:
     return found
 
 
-def _snapshot(position: tuple[int, int], **changes: str) -> Snapshot:
-    return replace(Snapshot(Position(LedgerId(position[0]), EntryId(position[1])), {}, 10), **changes)
+def _snapshot(position: tuple[int, int], lost: str | None = None) -> Snapshot:
+    return Snapshot(Position(LedgerId(position[0]), EntryId(position[1])), {}, 10, lost=lost)
 
 
 @pytest.mark.parametrize(

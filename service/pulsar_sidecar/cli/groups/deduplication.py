@@ -1,5 +1,145 @@
 """``pulsar-sidecar deduplication``: what brokers remember of producers (PIP-6), and whether they do."""
 
-from pulsar_sidecar.cli.command_groups import new_group
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
+from pulsar_sidecar.cli.connecting import Context, Output, Topic, topic_path
+from pulsar_sidecar.cli.groups.waiting_messages import span
+
+_NAME_WIDTH = 15
 
 app = new_group("deduplication", "Show whether brokers deduplicate, and what that costs (PIP-6).")
+
+
+@app.command("show", epilog=EXIT_CODES)
+def show(
+    ctx: Context,
+    topic: Topic,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Rebuild the map: the snapshot, then every later entry from the bookies.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=100_000_000, help="How many entries --replay reads at most, of each partition.")
+    ] = 500_000,
+    producers: Annotated[int, typer.Option(min=0, help="How many producers to list at most.")] = 20,
+    ask_broker: Annotated[
+        bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded for its status.")
+    ] = False,
+    form: Output = None,
+) -> None:
+    """Show whether a topic is deduplicated and who decides it, its snapshot, what a load would replay, what is pinned.
+
+    The metadata store and a few entries are read; nothing is loaded. --replay shows the snapshot's map and the one that
+    a broker would have after its recovery side by side. Exit code 4: not everything could be read, or the replayed map
+    is not the whole one.
+
+    Example: pulsar-sidecar deduplication show persistent://public/default/orders --replay
+    """
+    parameters: dict[str, str | int | None] = {"askBroker": "true" if ask_broker else None}
+    if replay:
+        parameters |= {"replay": "true", "limit": limit}
+    answer = ctx.obj.client().call("GET", f"{topic_path(topic)}/deduplication", parameters=parameters)
+    places = cast("list[dict[str, Any]]", answer)
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+    else:
+        output.result("\n\n".join("\n".join(_lines(place, producers)) for place in places))
+    if any(place["problem"] or not (place["replay"] or {"isWhole": True})["isWhole"] for place in places):
+        output.info("not everything could be read; see the problems")
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
+    yield output.printable(place["topic"])
+    status = f"; the broker says: {place['status']}" if place["status"] else ""
+    yield _line("deduplication", f"{place['decision']['reason']}{status}")
+    snapshot, replayed, limits = place["snapshot"], place["replay"], place["limits"]
+    if snapshot:
+        yield _line("snapshot", _snapshot(snapshot))
+        yield _line("limits", _limits(snapshot, limits))
+        yield _line("since", _since(place))
+        yield _line("holds back", _held(place))
+    for remark in place["remarks"]:
+        yield _line("remark", remark)
+    if replayed:
+        yield _line("replay", _replay(replayed))
+        yield from (_line("problem", problem) for problem in replayed["problems"])
+    if place["problem"]:
+        yield _line("problem", place["problem"])
+    if snapshot:
+        yield from _table(snapshot, replayed, most)
+
+
+def _line(name: str, text: str) -> str:
+    return output.printable(f"  {name:{_NAME_WIDTH}}{text}")
+
+
+def _snapshot(snapshot: Mapping[str, Any]) -> str:
+    producers, replicators = len(snapshot["producers"]), len(snapshot["replicators"])
+    place = "the cursor's node"
+    if snapshot["ledgerId"] is not None:
+        place = f"entry {snapshot['entryId']} of ledger {snapshot['ledgerId']}"
+    age = snapshot["ageMs"]
+    published = "" if age is None else f"; its last message was published {span(age // 1000)} ago"
+    besides = f" and {replicators:,} replicators" if replicators else ""
+    return f"at {snapshot['position']}, {producers:,} producers{besides}, in {place}{published}"
+
+
+def _limits(snapshot: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
+    names, size = snapshot["names"], snapshot["sizeBytes"]
+    return (
+        f"{names:,} of {_count(limits['maxProducers'])} names; {size:,} bytes, of {_count(limits['maxEntryBytes'])} "
+        f"in an entry and {limits['maxNodeBytes']:,} in a node of the metadata store"
+    )
+
+
+def _since(place: Mapping[str, Any]) -> str:
+    since = place["since"]
+    if since is None:
+        return "unknown"
+    seconds = place["replaySeconds"]
+    return f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes: a load replays them in about {seconds:,.1f} s"
+
+
+def _held(place: Mapping[str, Any]) -> str:
+    held, alone = place["held"], place["heldAlone"]
+    if held is None or not held["ledgers"]:
+        return "unknown" if held is None else "nothing"
+    besides = "what other cursors hold is unknown"
+    if alone is not None:
+        besides = f"no other cursor holds {len(alone['ledgers']):,} of them, {alone['sizeBytes']:,} bytes"
+    return f"{len(held['ledgers']):,} ledgers, {held['sizeBytes']:,} bytes; {besides}"
+
+
+def _replay(replayed: Mapping[str, Any]) -> str:
+    end = f" up to {replayed['last']}" if replayed["last"] else ""
+    verdict = "a broker that loads the topic now gets this map" if replayed["isWhole"] else "the map is not certain"
+    return f"{replayed['entries']:,} entries{end}, {replayed['markers']:,} of them markers; {verdict}"
+
+
+def _table(snapshot: Mapping[str, Any], replayed: Mapping[str, Any] | None, most: int) -> Iterator[str]:
+    if replayed:
+        rows = [
+            {"producer": row["name"], "snapshot": _id(row["stored"]), "replayed": _id(row["replayed"])}
+            for row in replayed["rows"]
+        ]
+    else:
+        rows = [{"producer": row["name"], "snapshot": _id(row["lastSequenceId"])} for row in snapshot["producers"]]
+        positions = [{"producer": row["producer"], "snapshot": row["position"]} for row in snapshot["replicators"]]
+        rows += positions
+    if rows[:most]:
+        yield from (f"  {line}" for line in output.columns(rows[:most]).splitlines())
+    if len(rows) > most:
+        yield f"  and {len(rows) - most:,} more; show them with --producers or --output json"
+
+
+def _id(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else f"{number:,}"

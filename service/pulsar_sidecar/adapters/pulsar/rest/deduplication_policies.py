@@ -76,6 +76,7 @@ class BrokerDeduplicationPolicies:
                 "brokerDeduplicationProducerInactivityTimeoutMinutes", usual.inactivity_minutes
             ),
             load_timeout_seconds=configuration.number("topicLoadTimeoutSeconds", usual.load_timeout_seconds),
+            max_entry_bytes=configuration.number("maxMessageSize", usual.max_entry_bytes),
         )
 
     def _of_topic(self, policy: DeduplicationPolicy, topic: TopicName, *, is_global: bool) -> PolicyValue | None:

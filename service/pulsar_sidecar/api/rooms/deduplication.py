@@ -1,0 +1,190 @@
+"""The state of deduplication (PIP-6) on Pulsar's own paths: what brokers remember of producers, what a load costs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BeforeValidator, Field
+
+from pulsar_sidecar.api.paths import TOPIC_PATHS
+from pulsar_sidecar.api.schemas import Answer, Reason, Text
+from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.deduplication.inspection.replay import MOST_ENTRIES
+from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
+from pulsar_sidecar.deduplication.policies import PolicyLevel
+from pulsar_sidecar.deduplication.replay_cost import ASSUMPTION
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+
+_Position = Annotated[str, BeforeValidator(lambda it: str(it) if isinstance(it, Position) else it)]
+_OptionalPosition = Annotated[str | None, BeforeValidator(lambda it: str(it) if isinstance(it, Position) else it)]
+
+
+class DeduplicationParameters(Parameters):
+    """Parameters of ``deduplication``."""
+
+    ask_broker: bool = False
+    """Have the broker that has the topic loaded say its status; loads nothing."""
+    replay: bool = False
+    """Read the entries after the snapshot, and rebuild the map as a broker that loads the topic does."""
+    limit: int = Field(default=MOST_ENTRIES, ge=1, le=100_000_000)
+    """Entries that a replay reads at most, of each partition."""
+
+
+class DecisionAnswer(Answer):
+    """Whether a topic is to be deduplicated, and who says so."""
+
+    enabled: bool | None
+    """Null if the brokers could not be asked."""
+    level: PolicyLevel | None
+    """The level that decides; null for a system topic, or if it is not known."""
+    reason: str
+    """The same in words."""
+
+
+class ProducerSequenceAnswer(Answer):
+    """A producer in a snapshot."""
+
+    name: str
+    """The producer's name."""
+    last_sequence_id: int
+    """The highest sequence id that is stored, as a signed number."""
+
+
+class ReplicatedPositionAnswer(Answer):
+    """A replicator in a snapshot, which keeps the last position of its source in place of a sequence id."""
+
+    producer: str
+    """The replicator's name as a producer."""
+    position: _Position
+    """The source's ledger and entry (``_LID`` and ``_EID``)."""
+
+
+class SnapshotAnswer(Answer):
+    """A snapshot as a broker stored it."""
+
+    position: _Position
+    """Every entry up to here is in it."""
+    covered_until_ms: int | None
+    """When the message there was published, by its producer's clock; null if that is not known."""
+    age_ms: int | None
+    """How long ago that was."""
+    names: int
+    """Names that are stored: a replicator counts twice."""
+    size_bytes: int
+    """Bytes of the cursor's entry, or of its node."""
+    ledger_id: int | None
+    """The cursor's ledger; null if the cursor's node holds the snapshot."""
+    entry_id: int | None
+    """The entry of that ledger."""
+    lost: str | None
+    """Why a broker would begin with an empty map; null if it would not."""
+    producers: list[ProducerSequenceAnswer]
+    """In order of their names."""
+    replicators: list[ReplicatedPositionAnswer]
+    """Those that keep positions."""
+
+
+class LimitsAnswer(Answer):
+    """How far a snapshot may grow; null where the brokers could not be asked."""
+
+    max_producers: int | None
+    """Names that a broker stores at most (``brokerDeduplicationMaxNumberOfProducers``)."""
+    max_entry_bytes: int | None
+    """Of an entry of the cursor's ledger (``maxMessageSize``)."""
+    max_node_bytes: int
+    """Of the cursor's node, as ZooKeeper is by default (``jute.maxbuffer``)."""
+
+
+class AmountAnswer(Answer):
+    """Entries and their bytes."""
+
+    entries: int
+    size_bytes: int
+
+
+class HeldLedgersAnswer(Answer):
+    """Ledgers that a cursor keeps brokers from deleting."""
+
+    ledgers: list[int]
+    size_bytes: int
+
+
+class SequenceRowAnswer(Answer):
+    """One name in both maps."""
+
+    name: str
+    stored: int | None
+    """In the snapshot; null if it is not there."""
+    replayed: int
+    """After the replay."""
+
+
+class ReplayAnswer(Answer):
+    """Last-sequence-persisted, rebuilt."""
+
+    is_whole: bool
+    """Whether a broker that loads the topic now gets this map."""
+    entries: int
+    """Entries that were replayed."""
+    markers: int
+    """Of them, those that brokers wrote themselves."""
+    last: _OptionalPosition
+    """The last one; null if there was none."""
+    problems: list[str]
+    """Why the map may be another one than a broker's."""
+    rows: list[SequenceRowAnswer]
+    """Every name, in order."""
+
+
+class DeduplicationAnswer(Answer):
+    """Deduplication of one topic, or of one partition (PIP-6)."""
+
+    topic: Text
+    """The topic, or the partition."""
+    decision: DecisionAnswer
+    """Whether it is to be deduplicated."""
+    status: str | None
+    """``deduplicationStatus`` in its broker's word; null if it was not asked, or no broker has loaded the topic."""
+    snapshot: SnapshotAnswer | None
+    """Null if there is no deduplication cursor, or it could not be read."""
+    limits: LimitsAnswer
+    """Of a snapshot."""
+    since: AmountAnswer | None
+    """What has come after the snapshot; null if that is not known."""
+    replay_seconds: float | None
+    """How long a load would replay that."""
+    replay_seconds_by: str = ASSUMPTION
+    """Where that number comes from."""
+    held: HeldLedgersAnswer | None
+    """What brokers may not delete because of the cursor; null if that is not known."""
+    held_alone: HeldLedgersAnswer | None
+    """Of that, what no other cursor holds; null likewise."""
+    replay: ReplayAnswer | None
+    """Null unless ``replay`` was asked for."""
+    remarks: list[str]
+    """What one would not expect."""
+    problem: str | None
+    """Why something could not be read; null if everything could."""
+
+
+def router(service: DeduplicationService) -> APIRouter:
+    """The routes of the room."""
+    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+
+    for path, topic_of, version in TOPIC_PATHS:
+
+        @routes.get(f"{path}/deduplication", name=f"{version}deduplication")
+        def deduplication(
+            topic: Annotated[TopicName, Depends(topic_of)],
+            parameters: Annotated[DeduplicationParameters, Query()],
+        ) -> list[DeduplicationAnswer]:
+            """What is stored of a topic's deduplication, what a load would replay, and what its cursor holds.
+
+            One answer for each partition, read from the metadata store and the bookies; brokers are asked for policies
+            and settings only. The topic is not loaded. 404: no such topic.
+            """
+            at_most = parameters.limit if parameters.replay else 0
+            views = service.show(topic, ask_broker=parameters.ask_broker, replay_at_most=at_most)
+            return [DeduplicationAnswer.model_validate(view) for view in views]
+
+    return routes

@@ -1,0 +1,103 @@
+"""The state of deduplication as the doors ask for it."""
+
+from dataclasses import dataclass
+
+from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
+from pulsar_sidecar.deduplication.inspection.replay import Replay, published_at, replay
+from pulsar_sidecar.deduplication.inspection.show import SYSTEM_TOPIC, Decision, DeduplicationView, Limits, view_of
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, is_system_topic
+from pulsar_sidecar.deduplication.ports import StoredMessages
+from pulsar_sidecar.deduplication.snapshots import Snapshot
+from pulsar_sidecar.deduplication.stored import StoredDeduplication, StoredDeduplications
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the service works with."""
+
+    stored: StoredDeduplications
+    messages: StoredMessages
+    policies: Policies
+    running: RunningDeduplication
+    clock: Clock
+
+
+class DeduplicationService:
+    """Answers questions about deduplication; safe for use by several threads."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+
+    def show(self, topic: TopicName, *, ask_broker: bool = False, replay_at_most: int = 0) -> list[DeduplicationView]:
+        """What is stored of a topic's deduplication, one answer for each partition; loads nothing.
+
+        Args:
+            topic: a partitioned topic, a partition, or a topic without partitions.
+            ask_broker: have the broker that has the topic loaded say its status.
+            replay_at_most: replay so many entries after the snapshot; 0 for no replay.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: the metadata store could not be asked.
+        """
+        places = self._ports.stored.topics.places_of(topic)
+        decision, broker = self._decision(topic)
+        statuses = self._ports.running.statuses(places, len(places)) if ask_broker else {}
+        found = [
+            self._view(place, stored, decision, broker, statuses.get(place), replay_at_most)
+            for place, stored in self._ports.stored.read(places)
+        ]
+        if not found:
+            raise NotFoundError(f"{topic} has no partition that anybody has used, or it was deleted just now")
+        return found
+
+    def _decision(self, topic: TopicName) -> tuple[Decision, BrokerDeduplication | None]:
+        policies = self._ports.policies
+        try:
+            broker = policies.configured(topic)
+            if is_system_topic(topic):
+                return SYSTEM_TOPIC, broker
+            return Decision.of(policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
+        except SidecarError as error:
+            if is_system_topic(topic):
+                return SYSTEM_TOPIC, None
+            return Decision(None, f"brokers could not be asked for the policies: {error}"), None
+
+    def _view(
+        self,
+        place: TopicName,
+        stored: StoredDeduplication | Unreadable,
+        decision: Decision,
+        broker: BrokerDeduplication | None,
+        status: str | None,
+        replay_at_most: int,
+    ) -> DeduplicationView:
+        if isinstance(stored, Unreadable):
+            return DeduplicationView(place, decision, status, None, Limits(None, None), problem=stored.reason)
+        snapshot = stored.snapshot
+        covered_until_ms, replayed = None, None
+        if isinstance(snapshot, Snapshot):
+            covered_until_ms = published_at(self._ports.messages, place, snapshot.position)
+            replayed = self._replayed(place, snapshot, replay_at_most)
+        return view_of(
+            stored,
+            decision,
+            broker,
+            status=status,
+            covered_until_ms=covered_until_ms,
+            now_ms=self._ports.clock.now_ms(),
+            held_alone=self._ports.stored.held_alone(stored),
+            replayed=replayed,
+        )
+
+    def _replayed(self, place: TopicName, snapshot: Snapshot, at_most: int) -> Replay | Unreadable | None:
+        if not at_most:
+            return None
+        try:
+            return replay(self._ports.messages, place, snapshot, at_most)
+        except NotFoundError:
+            return Unreadable(f"{place} was deleted while it was read")

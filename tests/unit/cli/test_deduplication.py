@@ -1,0 +1,100 @@
+"""``deduplication show`` as a person runs it, over the service's routes."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.api.rooms import deduplication
+from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
+
+from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
+
+REPLICATOR = "pulsar.repl.east-->west"
+
+
+@pytest.fixture(scope="module")
+def topics() -> DeduplicatedTopics:
+    made = DeduplicatedTopics()
+    made.brokers.namespaces[DeduplicationPolicy.ENABLED, "public/default"] = True
+    sequences = {f"p{number}": number for number in range(4)} | {f"{REPLICATOR}_LID": 9, f"{REPLICATOR}_EID": 3}
+    made.put(mark_delete=(1, 4), sequences=sequences)
+    made.cursor("slow", (2, 0))
+    made.messages.put((1, 4), "p0", 0, at_ms=made.clock.now_ms() - 90_000)
+    made.messages.put((1, 5), "p0", 9)
+    made.messages.put((1, 6), "new", 2**63 - 1)
+    made.brokers.loaded = [TOPIC]
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(topics: DeduplicatedTopics) -> Iterator[Served]:
+    with served(FakeDeletionService(), routers=[deduplication.router(topics.service)]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def shell(terminal: Terminal, server: Served) -> Terminal:
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal
+
+
+def test_show(shell: Terminal) -> None:
+    ran = shell.run("deduplication", "show", str(TOPIC))
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines() == [
+        str(TOPIC),
+        "  deduplication  enabled by the namespace's policy",
+        "  snapshot       at 1:4, 4 producers and 1 replicators, in the cursor's node; "
+        "its last message was published 1 min ago",
+        "  limits         6 of 10,000 names; 120 bytes, of 5,242,880 in an entry and 1,048,575 in a node of the "
+        "metadata store",
+        "  since          25 entries, 2,500 bytes: a load replays them in about 0.0 s",
+        "  holds back     2 ledgers, 2,000 bytes; no other cursor holds 1 of them, 1,000 bytes",
+        "  producer                 snapshot",
+        "  p0                       0",
+        "  p1                       1",
+        "  p2                       2",
+        "  p3                       3",
+        f"  {REPLICATOR}  9:3",
+    ]
+
+
+def test_show_lists_so_many_producers(shell: Terminal) -> None:
+    ran = shell.run("deduplication", "show", str(TOPIC), "--producers", "1")
+    assert ran.out.splitlines()[-2:] == ["  p0        0", "  and 4 more; show them with --producers or --output json"]
+
+
+def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
+    topics.brokers.looks_until_applied = 0
+    ran = shell.run("deduplication", "show", str(TOPIC), "--replay", "--ask-broker")
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[1].endswith("; the broker says: Enabled")
+    replayed = "2 entries up to 1:6, 0 of them markers; a broker that loads the topic now gets this map"
+    assert f"  replay         {replayed}" in lines
+    assert "  new                          -         9223372036854775807" in lines
+    assert "  p0                           0         9" in lines
+
+
+def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:
+    ran = shell.run("deduplication", "show", str(TOPIC), "--replay", "--limit", "1", "--output", "json")
+    assert ran.code == 4
+    (place,) = json.loads(ran.out)
+    assert not place["replay"]["isWhole"]
+    assert place["replay"]["problems"] == ["1 entries were replayed, and there are more; raise the limit"]
+    assert place["decision"] == {
+        "enabled": True,
+        "level": "namespace",
+        "reason": "enabled by the namespace's policy",
+    }
+    assert place["snapshot"]["replicators"] == [{"producer": REPLICATOR, "position": "9:3"}]
+    assert place["heldAlone"] == {"ledgers": [1], "sizeBytes": 1000}
+
+
+def test_a_topic_that_does_not_exist(shell: Terminal) -> None:
+    ran = shell.run("deduplication", "show", "persistent://public/default/none")
+    assert (ran.code, ran.out) == (1, "")
+    assert "there is no topic persistent://public/default/none" in ran.err
