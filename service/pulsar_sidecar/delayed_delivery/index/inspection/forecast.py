@@ -12,6 +12,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, next_load
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata
@@ -24,9 +25,7 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 ENTRIES_PER_SECOND: Final = 200_000 / 10.6
-"""A broker of 4.0.8 after an unload, on two cores: 200,000 delayed messages took 10.6 s."""
-BYTES_PER_INDEX: Final = 34
-"""Of a broker's memory, for each index in a queue."""
+"""A broker of 4.0.8 after an unload, on two cores: 200,000 delayed messages took 10.6 s (docs/benchmarks.md)."""
 FIRST_READ: Final = 100
 """``dispatcherMaxReadBatchSize``: the first delayed message makes the tracker, so the first read skips nothing."""
 READS_PER_BUCKET: Final = 2
@@ -34,8 +33,9 @@ READS_PER_BUCKET: Final = 2
 MOST_SHOWN: Final = 10
 
 LOAD_ASSUMPTIONS: Final = (
-    f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries a second (200,000 in 10.6 s, measured on 2 cores)",
-    f"an index takes {BYTES_PER_INDEX} B in a broker's memory; bitmaps of buckets take what they take when stored",
+    f"a broker reads {ENTRIES_PER_SECOND:,.0f} entries a second (200,000 in 10.6 s on 2 cores, twice that when busy); "
+    "what else a load takes, some tenths of a second, is not counted",
+    "an index takes 24 to 36 B in a broker's memory, as its queues grow; bitmaps of buckets take what they take stored",
     f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
     "acknowledgements as stored; what a loaded topic acknowledged since is not known here",
 )
@@ -145,7 +145,7 @@ def forecast_of(
         return index.acknowledged
     waiting = waiting_entries(lengths, [index.acknowledged])
     count = sum(map(len, waiting.values()))
-    without = LoadCost(count, count * BYTES_PER_INDEX)
+    without = LoadCost(count, queue_bytes(count))
     snapshots = _usable(index)
     if isinstance(snapshots, Unreadable):
         return SubscriptionForecast(
@@ -174,7 +174,7 @@ def cost_with_buckets(
     unread = sum(map(len, waiting.values())) - skipped
     return skipped, LoadCost(
         unread + min(FIRST_READ, skipped) + READS_PER_BUCKET * len(snapshots),
-        (unread + loaded) * BYTES_PER_INDEX + bitmap_bytes,
+        queue_bytes(unread) + queue_bytes(loaded) + bitmap_bytes,
     )
 
 

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Final
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import (
+    EMPTY_QUEUE_BYTES,
+    INDEX_BYTES,
+    Queues,
+    queues_of,
+)
 from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
@@ -22,11 +27,6 @@ from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
-
-_INDEX_BYTES: Final = 24
-"""An index in a tracker's queue: three longs (``TripleLongPriorityQueue``)."""
-_EMPTY_QUEUE_BYTES: Final = 384
-"""The smallest queue; the in-memory tracker has one, the bucket tracker two."""
 
 
 class Tracker(Enum):
@@ -254,7 +254,7 @@ def next_load(configured: TrackerState, buckets: Sequence[StoredBucket]) -> Trac
 def running_tracker(configured: TrackerState, statistics: TrackerStatistics | None) -> TrackerState:
     """What a loaded topic's subscription runs on, by the size of its queues; brokers name it nowhere.
 
-    A tracker in memory has one queue of 24 bytes an index, so a smaller one keeps most of its indexes in buckets.
+    The in-memory tracker has one queue, which holds every index; the bucket tracker has two.
     """
     if statistics is None:
         return TrackerState(Tracker.NONE, "the broker does not show the subscription")
@@ -264,12 +264,18 @@ def running_tracker(configured: TrackerState, statistics: TrackerStatistics | No
     if configured.tracker is Tracker.IN_MEMORY:
         return configured
     sizes = f"its queues take {size:,} bytes for {delayed:,} delayed messages"
-    if size < 2 * _EMPTY_QUEUE_BYTES:
+    if size < 2 * EMPTY_QUEUE_BYTES:
         return TrackerState(Tracker.IN_MEMORY, f"{sizes}, too few for the two queues of the bucket tracker")
-    if size < delayed * _INDEX_BYTES:
+    if size < delayed * INDEX_BYTES:
         return TrackerState(Tracker.BUCKETS, f"{sizes}, too few to hold them all")
-    return TrackerState(
-        Tracker.UNKNOWN,
-        f"{sizes}, which either tracker may take; look for 'fallback to InMemoryDelayedDeliveryTracker' in the log of "
-        "the broker",
-    )
+    match queues_of(size):
+        case Queues.ONE:
+            return TrackerState(Tracker.IN_MEMORY, f"{sizes}, as one queue does and two do not")
+        case Queues.TWO:
+            return TrackerState(Tracker.BUCKETS, f"{sizes}, as two queues do and one does not")
+        case Queues.UNKNOWN:
+            return TrackerState(
+                Tracker.UNKNOWN,
+                f"{sizes}, which either tracker may take; look for 'fallback to InMemoryDelayedDeliveryTracker' in "
+                "the log of the broker",
+            )

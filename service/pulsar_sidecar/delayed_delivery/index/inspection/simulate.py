@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
-    BYTES_PER_INDEX,
     LOAD_ASSUMPTIONS,
     LoadCost,
     cost_with_buckets,
@@ -137,15 +137,15 @@ def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) ->
         failure = f"{error}: after {error.row:,} of {len(indexes):,} messages"
     snapshots = [decode_metadata(stored.payloads[0]) for stored in storage.snapshots.values()]
     lengths = [stored.length for stored in storage.snapshots.values()]
-    in_memory = len(tracker.mutable.queue) + len(tracker.shared)
+    queues = [len(tracker.mutable.queue), len(tracker.shared)]
     return SimulatedTracker(
         settings,
         buckets=len(snapshots),
         sealed=tracker.access.operations[BucketOperation.CREATE, True],
         merges=tracker.access.operations[BucketOperation.MERGE, True],
         segments=sum(map(len, snapshots)),
-        indexes_in_memory=in_memory,
-        memory_bytes=in_memory * BYTES_PER_INDEX + _bitmap_bytes(snapshots),
+        indexes_in_memory=sum(queues),
+        memory_bytes=sum(map(queue_bytes, queues)) + _bitmap_bytes(snapshots),
         snapshot_bytes=sum(lengths),
         largest_snapshot_bytes=max(lengths, default=0),
         load=cost_with_buckets(snapshots, bitmaps_of(indexes.ledgers, indexes.entries), now_ms)[1],
@@ -156,7 +156,7 @@ def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) ->
 def in_memory_tracker(indexes: DelayedIndexes) -> SimulatedTracker:
     """The same messages in a broker's in-memory tracker."""
     count = len(indexes)
-    memory = count * BYTES_PER_INDEX
+    memory = queue_bytes(count)
     return SimulatedTracker(None, 0, 0, 0, 0, count, memory, 0, 0, LoadCost(count, memory))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
+from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
-    BYTES_PER_INDEX,
     ENTRIES_PER_SECOND,
     FIRST_READ,
     READS_PER_BUCKET,
@@ -64,7 +64,7 @@ def test_without_buckets_everything_unacknowledged_is_read_again(stored: Stored)
     (topic,) = stored.of_topic().worst
     (found,) = topic.subscriptions
     assert (found.waiting, found.indexed, found.buckets) == (26, 0, 0)
-    assert (found.without_buckets.entries, found.without_buckets.memory_bytes) == (26, 26 * BYTES_PER_INDEX)
+    assert (found.without_buckets.entries, found.without_buckets.memory_bytes) == (26, queue_bytes(26))
     assert found.with_buckets == found.as_configured == found.without_buckets
     assert found.as_configured.seconds == 26 / ENTRIES_PER_SECOND
 
@@ -79,7 +79,7 @@ def test_what_a_bucket_holds_is_not_read_and_its_first_segment_is_in_memory(stor
     (found,) = topic.subscriptions
     assert (found.waiting, found.indexed, found.buckets, found.unusable) == (26, 5, 1, None)
     assert found.with_buckets.entries == 21 + min(5, FIRST_READ) + READS_PER_BUCKET
-    bitmaps = found.with_buckets.memory_bytes - (21 + 2) * BYTES_PER_INDEX
+    bitmaps = found.with_buckets.memory_bytes - queue_bytes(21) - queue_bytes(2)
     assert 0 < bitmaps < 200
     assert found.as_configured == found.with_buckets
     (topic,) = stored.of_topic(IN_MEMORY).worst

@@ -133,6 +133,8 @@ def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, e
         (768, 10, Tracker.UNKNOWN),
         (768, 100, Tracker.BUCKETS),
         (10_000, 100, Tracker.UNKNOWN),
+        (15_552, 450, Tracker.IN_MEMORY),
+        (15_552 + 384, 450, Tracker.BUCKETS),
     ],
 )
 def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed: int, expected: Tracker) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.inspection.forecast import BYTES_PER_INDEX, FIRST_READ, READS_PER_BUCKET
+from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import FIRST_READ, READS_PER_BUCKET
 from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator, in_memory_tracker, simulate
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
@@ -38,7 +39,7 @@ def test_buckets_hold_all_but_the_last_ledger() -> None:
     assert (found.buckets, found.sealed, found.merges, found.segments, found.failure) == (5, 5, 0, 15, None)
     # The first segment of each is in memory, and so is the ledger that nothing has sealed yet.
     assert found.indexes_in_memory == 5 * 4 + 10
-    bitmaps = found.memory_bytes - found.indexes_in_memory * BYTES_PER_INDEX
+    bitmaps = found.memory_bytes - queue_bytes(10) - queue_bytes(5 * 4)
     assert 0 < bitmaps < found.snapshot_bytes
     assert found.snapshot_bytes >= found.largest_snapshot_bytes * 5 > 0
     assert found.load.entries == 10 + min(FIRST_READ, 50) + 5 * READS_PER_BUCKET
