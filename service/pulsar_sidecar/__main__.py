@@ -36,6 +36,7 @@ def programs() -> Programs:
         apply_audit=partial(_call, "audit_review", "apply_audit"),
         report_audit=partial(_call, "audit_review", "report_audit"),
         prune_archive=partial(_call, "audit_review", "prune_archive"),
+        verify_stored=partial(_call, "stored_messages", "verify_stored"),
     )
 
 

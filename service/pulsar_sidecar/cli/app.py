@@ -18,6 +18,7 @@ from pulsar_sidecar.cli.groups import (
     deduplication,
     deduplication_checks,  # noqa: F401  it adds its command to those of deduplication
     deduplication_policies,  # noqa: F401  it adds its commands to those of topics and namespaces
+    deduplication_verifying,  # noqa: F401  it adds its commands to those of deduplication
     delayed_index,
     delayed_index_build,  # noqa: F401  it adds its command to those of delayed-index
     delayed_index_checks,  # noqa: F401  it adds its commands to those of delayed-index

@@ -18,6 +18,8 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
+from pulsar_sidecar.deduplication.verifying.requests import VerifyRequest
+from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -63,6 +65,7 @@ class Programs:
     apply_audit: Callable[[audit.ApplyRequest, Callable[[int, int], None]], audit.Applied]
     report_audit: Callable[[Path, Path | None], Path]
     prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
+    verify_stored: Callable[[VerifyRequest, Say], Sequence[VerifiedTopic]]
 
 
 @dataclass(frozen=True, slots=True)

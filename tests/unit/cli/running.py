@@ -1,6 +1,6 @@
 """The command line as a person runs it, in this process: arguments in, exit code and both streams out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
+from pulsar_sidecar.deduplication.verifying.requests import VerifyRequest
+from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.demo.run import Report
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
@@ -38,6 +40,7 @@ class Terminal:
         self.applied: audit.Applied | SidecarError | None = None
         self.report: Path | SidecarError | None = None
         self.prune: audit.Pruned | SidecarError | None = None
+        self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -50,6 +53,7 @@ class Terminal:
             programs = Programs(
                 self._serve, self._play, self._strike, self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
+                verify_stored=self._verify,
             )  # fmt: skip
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
@@ -82,6 +86,10 @@ class Terminal:
         say("working")
         audited: audit.Audited = self._noted(self.audited)(request)
         return audited
+
+    def _verify(self, request: VerifyRequest, say: Callable[[str], None]) -> Sequence[VerifiedTopic]:
+        verified: Sequence[VerifiedTopic] = self._noted(self.verified)(request)
+        return verified
 
     def _noted(self, answer: Any) -> Callable[..., Any]:
         def asked(*request: Any) -> Any:

@@ -9,11 +9,12 @@ import hashlib
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import batched, metadata_of
 from pulsar_sidecar.deduplication.verifying.rows import (
     NOT_CHUNKED,
@@ -24,7 +25,9 @@ from pulsar_sidecar.deduplication.verifying.rows import (
 )
 from pulsar_sidecar.ledger_ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, exact_text, expand
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ledgers import LedgerEntry
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 _HASH_BYTES: Final = 8
@@ -170,3 +173,22 @@ def _number(digest: bytes) -> int:
 def _signed(number: int) -> int:
     """As Java has it: 64 bits with a sign."""
     return number - 2 * _SIGN if number >= _SIGN else number
+
+
+class BookieTopicMessages:
+    """`deduplication.verifying.ports.TopicMessages` over the bookies."""
+
+    def __init__(self, entries: BookieTopicEntries) -> None:
+        self._entries = entries
+
+    def read(self, topic: TopicName, last: Position | None = None) -> Iterator[Sequence[MessageRow] | UnseenEntries]:
+        rows = MessageRows()
+        for entry in self._entries.read(topic) if last is None else self._entries.read(topic, last=last):
+            if isinstance(entry, UnseenEntries):
+                yield entry
+                continue
+            try:
+                yield rows.of(entry)
+            except UndecodableError as error:
+                entry_id = entry.entry_id
+                yield UnseenEntries(entry.ledger_id, entry_id, entry_id, UnseenCause.UNREADABLE, str(error))

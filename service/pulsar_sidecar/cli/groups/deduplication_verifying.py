@@ -1,0 +1,164 @@
+"""``pulsar-sidecar deduplication verify``: whether a topic holds a message twice, by its entries."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import ExitCode
+from pulsar_sidecar.cli.connecting import Context, Output, Topic
+from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.deduplication.verifying.describing import describe, verdict_of
+from pulsar_sidecar.deduplication.verifying.requests import (
+    DEFAULT_ENTRIES_PER_SECOND,
+    StoredMessagesRequest,
+    VerifyRequest,
+)
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import TopicDomain, parse_topic_name
+from pulsar_sidecar.settings.sources import environment_settings
+
+_FOUND = 2
+_ENDS = {Verdict.CLEAN: ExitCode.DONE, Verdict.FINDINGS: _FOUND, Verdict.NOT_PROVEN: ExitCode.FAILED}
+_SHOWN = 20
+_VERIFY_EXIT_CODES = (
+    "Exit codes: 0 clean; 2 there are findings; 1 nothing was found in what could be seen, but not everything could, "
+    "or wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not answer."
+)
+_COUNTED = {
+    "duplicates": "duplicates",
+    "reused": "reused",
+    "repeated": "repeated",
+    "goingBack": "going back",
+    "epochs": "epochs",
+    "gaps": "gaps",
+}
+
+MetadataStoreUrl = Annotated[
+    str | None,
+    typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf. Also PULSAR_SIDECAR_METADATA_STORE_URL."),
+]
+MetadataStoreAuth = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store-auth",
+        metavar="SCHEME:CREDENTIAL",
+        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
+        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
+    ),
+]
+LedgersRoot = Annotated[
+    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
+]
+Rate = Annotated[
+    float, typer.Option("--rate", metavar="NUMBER", min=0, help="Maximum number of entries a second, 0 for no limit.")
+]
+
+
+@app.command(epilog=_VERIFY_EXIT_CODES)
+def verify(
+    ctx: Context,
+    topic: Topic,
+    metadata_store_url: MetadataStoreUrl = None,
+    ledgers_root: LedgersRoot = "/ledgers",
+    rate: Rate = DEFAULT_ENTRIES_PER_SECOND,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=0, help=f"Maximum number of findings of a partition. Default: {_SHOWN} in a table, else all."),
+    ] = None,
+    auth: MetadataStoreAuth = None,
+    form: Output = None,
+) -> None:
+    """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
+
+    Every entry is read from the bookies, without a consumer and without fencing; no broker is asked, and the topic is
+    not loaded. Batches are opened, since their sequence ids lie inside. What is in tiered storage alone, or cannot be
+    read, is listed as not seen, and such a topic is never called clean. Gaps are no findings: ids may have holes.
+
+    A topic with findings is read twice, the second time to compare payloads.
+
+    Example: pulsar-sidecar deduplication verify persistent://public/default/orders
+             --metadata-store-url zk:zookeeper:2181
+    """
+    if parse_topic_name(topic).domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} has no entries; write persistent://tenant/namespace/topic")
+    stored = stored_messages_request(metadata_store_url, auth, ledgers_root, rate)
+    verified = ctx.obj.programs.verify_stored(VerifyRequest(topic, stored), output.info)
+    chosen = ctx.obj.format(form)
+    is_table = chosen is output.Format.TABLE
+    document = describe(topic, verified, _SHOWN if limit is None and is_table else limit)
+    if is_table:
+        output.result("\n".join(line for each in document["partitions"] for line in _lines(each)))
+    else:
+        output.document(document, chosen)
+    raise typer.Exit(_ENDS[verdict_of(verified)])
+
+
+def stored_messages_request(
+    metadata_store_url: str | None, auth: str | None, ledgers_root: str, rate: float
+) -> StoredMessagesRequest:
+    """Where messages are, by a command's options and the environment."""
+    environment = environment_settings(os.environ)
+    return StoredMessagesRequest(
+        metadata_store_url or environment.get("metadata_store_url"),
+        auth or environment.get("metadata_store_auth"),
+        ledgers_root,
+        rate or None,
+    )
+
+
+def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
+    said = {
+        "clean": "clean",
+        "findings": "there are findings",
+        "not-proven": "nothing was found, but nothing is proven",
+    }
+    yield f"{output.printable(partition['topic'])}: {said[partition['verdict']]}"
+    rows = ", ".join(f"{count:,} {kind}" for kind, count in partition["rows"].items() if count)
+    if partition["entries"]:
+        between = f"from {partition['firstPosition']} to {partition['lastPosition']}"
+        yield f"  {partition['entries']:,} entries {between}; rows by kind: {rows}"
+    else:
+        yield "  no entry was seen"
+    for unseen in partition["notSeen"]:
+        last = "the end" if unseen["lastEntryId"] is None else unseen["lastEntryId"]
+        where = f"ledger {unseen['ledgerId']}, entries {unseen['firstEntryId']} to {last}"
+        yield f"  NOT SEEN {where}: {unseen['cause']}, {output.printable(unseen['reason'])}"
+    if partition["producers"]:
+        yield output.columns([_producer_row(each) for each in partition["producers"]])
+    if partition["findings"]:
+        yield output.columns([_finding_row(each) for each in partition["findings"]])
+    if partition["findingsNotShown"]:
+        yield f"and {partition['findingsNotShown']:,} more findings; --limit shows more, --output json all of them"
+    if any(each["unopenedBatches"] for each in partition["producers"]):
+        yield "batches that could not be opened were compared by their lowest ids alone"
+
+
+def _producer_row(producer: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "producer": _name(producer),
+        "messages": f"{producer['messages']:,}",
+        "first id": str(producer["firstSequenceId"]),
+        "last id": str(producer["lastSequenceId"]),
+        **{title: f"{producer[name]:,}" for name, title in _COUNTED.items()},
+        "unopened": f"{producer['unopened']:,}",
+    }
+
+
+def _finding_row(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "finding": finding["finding"],
+        "producer": _name(finding),
+        "id": str(finding["sequenceId"]),
+        "at": finding["position"],
+        "earlier at": finding["earlierPosition"] or "-",
+        "highest before": str(finding["highestBefore"]),
+    }
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    cluster = row["replicatedFrom"]
+    return output.printable(row["producer"] if cluster is None else f"{row['producer']} (from {cluster})")

@@ -1,0 +1,96 @@
+"""What was verified, as a JSON document."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pulsar_sidecar.deduplication.verifying.findings import Finding, Producer, ProducerCounts, counts_by_kind
+from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
+from pulsar_sidecar.deduplication.verifying.verify import Verdict, VerifiedTopic
+from pulsar_sidecar.model.ledgers import UnseenEntries
+
+
+def verdict_of(topics: Iterable[VerifiedTopic]) -> Verdict:
+    """Of all partitions together."""
+    verdicts = {topic.verdict for topic in topics}
+    return next((each for each in (Verdict.FINDINGS, Verdict.NOT_PROVEN) if each in verdicts), Verdict.CLEAN)
+
+
+def describe(topic: str, verified: Sequence[VerifiedTopic], limit: int | None) -> dict[str, Any]:
+    """All of it, with at most ``limit`` findings of each partition; None for all of them."""
+    return {
+        "topic": topic,
+        "verdict": verdict_of(verified).value,
+        "partitions": [_partition(each, limit) for each in verified],
+    }
+
+
+def _partition(verified: VerifiedTopic, limit: int | None) -> dict[str, Any]:
+    found = counts_by_kind(verified.findings)
+    shown = verified.findings[:limit]
+    return {
+        "topic": str(verified.topic),
+        "verdict": verified.verdict.value,
+        "entries": verified.entries,
+        "firstPosition": None if verified.first is None else str(verified.first),
+        "lastPosition": None if verified.last is None else str(verified.last),
+        "rows": {kind.name.lower(): verified.rows[kind] for kind in MessageKind},
+        "notSeen": [_unseen(each) for each in verified.unseen],
+        "producers": [
+            _producer(producer, counts, found.get(producer, Counter()))
+            for producer, counts in sorted(verified.producers.items(), key=_by_name)
+        ],
+        "findings": [_finding(each) for each in shown],
+        "findingsNotShown": len(verified.findings) - len(shown),
+    }
+
+
+def _by_name(item: tuple[Producer, ProducerCounts]) -> tuple[str, str]:
+    producer, _ = item
+    return producer.name, producer.replicated_from or ""
+
+
+def _unseen(unseen: UnseenEntries) -> dict[str, Any]:
+    return {
+        "ledgerId": unseen.ledger_id,
+        "firstEntryId": unseen.first_entry_id,
+        "lastEntryId": unseen.last_entry_id,
+        "cause": unseen.cause.value,
+        "reason": unseen.reason,
+    }
+
+
+def _producer(producer: Producer, counts: ProducerCounts, found: Mapping[FindingKind, int]) -> dict[str, Any]:
+    return {
+        "producer": producer.name,
+        "replicatedFrom": producer.replicated_from,
+        "messages": counts.messages,
+        "transactional": counts.transactional,
+        "firstSequenceId": counts.first_sequence_id,
+        "lastSequenceId": counts.last_sequence_id,
+        "highestSequenceId": counts.highest,
+        "firstPublishTimeMs": counts.first_publish_ms,
+        "lastPublishTimeMs": counts.last_publish_ms,
+        "duplicates": found.get(FindingKind.DUPLICATE, 0),
+        "reused": found.get(FindingKind.REUSED, 0),
+        "repeated": found.get(FindingKind.REPEATED, 0),
+        "goingBack": found.get(FindingKind.GOING_BACK, 0),
+        "epochs": 1 + found.get(FindingKind.EPOCH, 0),
+        "gaps": counts.gaps,
+        "unopened": counts.unopened,
+        "unopenedBatches": counts.unopened_batches,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "finding": finding.kind.value,
+        "producer": finding.producer.name,
+        "replicatedFrom": finding.producer.replicated_from,
+        "sequenceId": finding.sequence_id,
+        "position": str(finding.place),
+        "earlierPosition": None if finding.earlier is None else str(finding.earlier),
+        "highestBefore": finding.highest,
+        "publishTimeMs": finding.publish_time_ms,
+        "transactional": finding.message_kind is MessageKind.TRANSACTIONAL,
+    }

@@ -1,0 +1,161 @@
+"""One topic, verified on one machine as its entries come: memory grows with its producers and with what is found."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from pulsar_sidecar.deduplication.verifying.findings import (
+    Finding,
+    Occurrences,
+    Producer,
+    ProducerCounts,
+    SequenceWatch,
+)
+from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
+from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+from pulsar_sidecar.model.names import TopicName
+
+_SAY_EVERY_SECONDS: Final = 5.0
+_LOOK_EVERY_ENTRIES: Final = 512
+
+
+class Verdict(Enum):
+    """What is proven of a topic."""
+
+    CLEAN = "clean"
+    """Everything that the topic holds was seen, and there is no finding."""
+    FINDINGS = "findings"
+    NOT_PROVEN = "not-proven"
+    """There is no finding in what was seen, and not everything was."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedTopic:
+    """What a topic holds, and what is wrong with it.
+
+    Attributes:
+        first: the first entry that was seen; None where there was none.
+        rows: messages, chunks, and batches that could not be opened, by kind.
+        findings: in the order of the log.
+        unseen: entries that were not read, and entries that hold no message.
+    """
+
+    topic: TopicName
+    entries: int
+    first: Position | None
+    last: Position | None
+    rows: Counter[MessageKind]
+    producers: dict[Producer, ProducerCounts]
+    findings: tuple[Finding, ...]
+    unseen: tuple[UnseenEntries, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.findings:
+            return Verdict.FINDINGS
+        # What was trimmed meanwhile is not in the topic any more.
+        unseen = any(each.cause is not UnseenCause.TRIMMED for each in self.unseen)
+        unopened = any(counts.unopened_batches for counts in self.producers.values())
+        return Verdict.NOT_PROVEN if unseen or unopened else Verdict.CLEAN
+
+
+class Progress:
+    """Says now and then how far the reading of a topic has come."""
+
+    def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
+        self._say = say
+        self._clock = clock
+        self._said_at = clock.monotonic_seconds()
+        self._entries = self._messages = 0
+
+    def of(
+        self, topic: TopicName, doing: str, stream: Iterator[Sequence[MessageRow] | UnseenEntries]
+    ) -> Iterator[Sequence[MessageRow] | UnseenEntries]:
+        """The same stream; entries and messages are counted on over all streams."""
+        for each in stream:
+            if not isinstance(each, UnseenEntries):
+                self._entries += 1
+                self._messages += len(each)
+                if self._entries % _LOOK_EVERY_ENTRIES == 0:
+                    self._look(topic, doing, each[0])
+            yield each
+
+    def _look(self, topic: TopicName, doing: str, row: MessageRow) -> None:
+        now = self._clock.monotonic_seconds()
+        if now >= self._said_at + _SAY_EVERY_SECONDS:
+            self._said_at = now
+            place = Position(row.ledger_id, row.entry_id)
+            self._say(f"{doing}: {self._entries:,} entries, {self._messages:,} messages; {topic} at {place}")
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What the first reading has seen so far."""
+
+    watch: SequenceWatch = field(default_factory=SequenceWatch)
+    unseen: list[UnseenEntries] = field(default_factory=list)
+    entries: int = 0
+    entries_to_last_suspect: int = 0
+    first: Position | None = None
+    last: Position | None = None
+
+    def take(self, rows: Sequence[MessageRow]) -> None:
+        self.last = Position(rows[0].ledger_id, rows[0].entry_id)
+        self.first = self.first or self.last
+        self.entries += 1
+        suspects = len(self.watch.suspects)
+        for row in rows:
+            self.watch.take(row)
+        if len(self.watch.suspects) > suspects:
+            self.entries_to_last_suspect = self.entries
+
+
+def verify_topic(topic: TopicName, messages: TopicMessages, progress: Progress) -> VerifiedTopic:
+    """Read a partition, or a topic without partitions; a second time up to the last suspect, if there is any.
+
+    Raises:
+        NotFoundError: there is no such topic.
+        TemporaryError: the metadata store could not be asked, or the second reading did not see what the first had.
+    """
+    reading = _Reading()
+    for each in progress.of(topic, "reading", messages.read(topic)):
+        if isinstance(each, UnseenEntries):
+            reading.unseen.append(each)
+        else:
+            reading.take(each)
+    return VerifiedTopic(
+        topic,
+        reading.entries,
+        reading.first,
+        reading.last,
+        reading.watch.kinds,
+        reading.watch.producers,
+        _findings(topic, messages, reading, progress),
+        tuple(reading.unseen),
+    )
+
+
+def _findings(topic: TopicName, messages: TopicMessages, reading: _Reading, progress: Progress) -> tuple[Finding, ...]:
+    occurrences = Occurrences(reading.watch.suspects)
+    if occurrences.last is None:
+        return ()
+    entries = 0
+    last = Position(occurrences.last.ledger_id, occurrences.last.entry_id)
+    for each in progress.of(topic, "comparing", messages.read(topic, last)):
+        if not isinstance(each, UnseenEntries):
+            entries += 1
+            for row in each:
+                occurrences.take(row)
+    if entries != reading.entries_to_last_suspect:
+        raise TemporaryError(
+            f"{topic} let go of entries while it was read, or a bookie did not answer again: of "
+            f"{reading.entries_to_last_suspect:,} entries {entries:,} were there the second time; "
+            "repeat it, or make an extract, which reads once"
+        )
+    return tuple(occurrences.findings())

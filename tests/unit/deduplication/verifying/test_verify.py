@@ -1,0 +1,130 @@
+"""One topic from end to end: what is said of it, also when not all of it was seen or it changes meanwhile."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
+from pulsar_sidecar.deduplication.verifying.describing import describe
+from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageRow, PayloadState
+from pulsar_sidecar.deduplication.verifying.verify import Progress, Verdict, VerifiedTopic, verify_topic
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.stored_batches import stored_batch, stored_message
+from tests.fakes.stored_topics import StoredTopic
+from tests.unit.deduplication.verifying.rows import Log
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+Streamed = Sequence[MessageRow] | UnseenEntries
+
+
+class Readings:
+    """`TopicMessages` that may answer otherwise at each reading."""
+
+    def __init__(self, *readings: Sequence[Streamed]) -> None:
+        self._readings = iter(readings)
+        self.lasts: list[Position | None] = []
+
+    def read(self, topic: TopicName, last: Position | None = None) -> Iterator[Streamed]:
+        self.lasts.append(last)
+        yield from next(self._readings)
+
+
+def quiet() -> Progress:
+    return Progress(lambda text: None, FakeClock())
+
+
+def unseen(cause: UnseenCause = UnseenCause.OFFLOADED) -> UnseenEntries:
+    return UnseenEntries(LedgerId(9), EntryId(0), None, cause, "reason")
+
+
+def rows(*ids: int) -> list[Streamed]:
+    log = Log()
+    for sequence_id in ids:
+        log.add(sequence_id)
+    return [[row] for row in log.rows]
+
+
+def verified(*readings: Sequence[Streamed]) -> VerifiedTopic:
+    return verify_topic(TOPIC, Readings(*readings), quiet())
+
+
+def test_a_clean_topic_is_read_once() -> None:
+    readings = Readings(rows(1, 2, 9))
+    found = verify_topic(TOPIC, readings, quiet())
+    assert (found.verdict, found.entries, found.first, found.last) == (Verdict.CLEAN, 3, (0, 0), (0, 2))
+    assert readings.lasts == [None]
+
+
+def test_a_suspicious_one_is_read_again_up_to_the_last_suspect() -> None:
+    again = rows(1, 2, 2, 3)
+    readings = Readings(again, again[:3])
+    found = verify_topic(TOPIC, readings, quiet())
+    assert [(each.kind, each.earlier) for each in found.findings] == [(FindingKind.DUPLICATE, (0, 1, 0))]
+    assert readings.lasts == [None, (0, 2)]
+
+
+def test_a_second_reading_that_sees_less_decides_nothing() -> None:
+    whole = rows(1, 2, 2)
+    for second in (whole[1:], [whole[0], unseen(UnseenCause.UNREADABLE), whole[2]]):
+        with pytest.raises(TemporaryError, match="let go of entries"):
+            verified(whole, second)
+
+
+@pytest.mark.parametrize(
+    ("streamed", "verdict"),
+    [
+        ([], Verdict.CLEAN),
+        ([unseen()], Verdict.NOT_PROVEN),
+        ([*rows(1), unseen(UnseenCause.UNREADABLE)], Verdict.NOT_PROVEN),
+        ([unseen(UnseenCause.TRIMMED), *rows(1)], Verdict.CLEAN),
+        ([unseen(), *rows(1, 1)], Verdict.FINDINGS),
+    ],
+)
+def test_what_was_not_seen_is_never_clean(streamed: list[Streamed], verdict: Verdict) -> None:
+    assert verified(streamed, streamed).verdict is verdict
+
+
+def test_a_batch_that_cannot_be_opened_proves_nothing() -> None:
+    row = Log().add(1, state=PayloadState.ENCRYPTED)
+    assert verified([[row]]).verdict is Verdict.CLEAN, "one message has one id"
+    assert verified([[row._replace(batch_index=WHOLE_BATCH, batch_size=5)]]).verdict is Verdict.NOT_PROVEN
+
+
+def test_progress_is_said_now_and_then() -> None:
+    clock, said = FakeClock(), list[str]()
+    progress = Progress(said.append, clock)
+
+    class Slow(Readings):
+        def read(self, topic: TopicName, last: Position | None = None) -> Iterator[Streamed]:
+            for each in super().read(topic, last):
+                clock.advance_ms(10)
+                yield each
+
+    verify_topic(TOPIC, Slow(rows(*range(1024))), progress)
+    assert len(said) == 2
+    assert said[1].startswith("reading: 1,024 entries, 1,024 messages; persistent://public/default/orders at 341:0")
+
+
+def test_from_the_bookies_to_the_document() -> None:
+    with StoredTopic() as topic:
+        batch = stored_batch([(1, b"a"), (2, b"b")], "LZ4")
+        offloaded = topic.add(2, [b"is in tiered storage"])
+        topic.add(3, [batch, stored_message(b"c", sequence_id=3), b"no message"])
+        topic.add(5, [batch], closed=False)
+        topic.offload(offloaded)
+        found = verify_topic(topic.name, BookieTopicMessages(topic.reader()), quiet())
+    document = describe(str(topic.name), [found], limit=1)
+    (partition,) = document["partitions"]
+    assert (document["verdict"], partition["entries"], partition["rows"]["message"]) == ("findings", 3, 5)
+    assert [(each["ledgerId"], each["firstEntryId"], each["cause"]) for each in partition["notSeen"]] == [
+        (2, 0, "offloaded"),
+        (3, 2, "unreadable"),
+    ]
+    (producer,) = partition["producers"]
+    assert (producer["producer"], producer["messages"], producer["duplicates"], producer["epochs"]) == ("p", 5, 2, 1)
+    assert (partition["findings"][0]["position"], partition["findingsNotShown"]) == ("5:0:0", 1)
+    assert partition["findings"][0]["earlierPosition"] == "3:0:0"
