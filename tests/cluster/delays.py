@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import _pulsar
 import pulsar
@@ -23,11 +23,13 @@ from pulsar_sidecar.model.names import TopicName, java_url_encode
 
 from tests.cluster.background import running_until
 from tests.cluster.clients import PatientClient
-from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
+from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess
 
 SHARED: Final = pulsar.ConsumerType.Shared
 KEY_SHARED: Final = pulsar.ConsumerType.KeyShared
+Prepared = TypeVar("Prepared")
+
 _IN_FLIGHT: Final = 5_000
 
 
@@ -204,6 +206,19 @@ class DelayedTopic:
     def open_proofs(self, sidecar: SidecarProcess, sent: Sent) -> set[str]:
         """The levels that are not the end of a cancellation."""
         return set(self.proofs(sidecar, sent)) & {"ACCEPTED", "ACKED", "PERSISTED"}
+
+
+def before_due(prepare: Callable[[int], Prepared], delays_ms: Sequence[int] = (24_000, 72_000, 216_000)) -> Prepared:
+    """What ``prepare`` made of messages that are due at a given time; once more, due later, if it took nearly as long.
+
+    A quarter of the time is left, so that brokers load the topic before the first message is due.
+    """
+    for delay_ms in delays_ms:
+        due = now_ms() + delay_ms
+        prepared = prepare(due)
+        if now_ms() < due - delay_ms // 4:
+            return prepared
+    raise NotInTime(f"not within {delays_ms[-1]} ms: everything is prepared before the first message is due")
 
 
 def await_rest(

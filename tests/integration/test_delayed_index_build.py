@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,7 @@ from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.delays import SHARED, DelayedTopic, await_rest, now_ms
+from tests.cluster.delays import SHARED, DelayedTopic, Deliveries, await_rest, before_due, now_ms
 from tests.cluster.index_building import IndexBuilding
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -108,24 +108,28 @@ def positions(topic: DelayedTopic) -> dict[tuple[int, int], int]:
     return {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in topic.sent}
 
 
-def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(stage: Stage, topic: DelayedTopic) -> None:
-    topic.subscribe(SUBSCRIPTION, SHARED)
-    first = now_ms() + 40_000
-    topic.send(95, [first + 50 * (number * 7 % 95) for number in range(95)])
-    topic.unload()
-    plan = stage.build(topic.topic)
-    [build] = plan.subscriptions
-    assert len(build.buckets) >= 4
-    assert stage.indexed(topic.topic) == positions(topic)
-    assert now_ms() < first, "a broker would find some due already"
-    with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
-        until(lambda: bool(stage.recoveries(topic.topic)), "a broker recovers the buckets")
-        assert stage.recoveries(topic.topic) == [(len(build.buckets), 95)]
-        await_rest(deliveries, set(range(95)), max(sent.deliver_at for sent in topic.sent))
-        assert deliveries.repeated == {}
-        early = [sent.number for sent in topic.sent if deliveries.times[sent.number][0] < sent.deliver_at - 1_100]
-        assert early == []
-    until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "everything is acknowledged")
+def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(stage: Stage) -> None:
+    with ExitStack() as stack:
+
+        def built_before(first: int) -> tuple[DelayedTopic, int]:
+            topic = stage.topic(stack)
+            topic.subscribe(SUBSCRIPTION, SHARED)
+            topic.send(95, [first + 50 * (number * 7 % 95) for number in range(95)])
+            topic.unload()
+            [build] = stage.build(topic.topic).subscriptions
+            assert len(build.buckets) >= 4
+            assert stage.indexed(topic.topic) == positions(topic)
+            return topic, len(build.buckets)
+
+        topic, buckets = before_due(built_before)
+        with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
+            until(lambda: bool(stage.recoveries(topic.topic)), "a broker recovers the buckets")
+            assert stage.recoveries(topic.topic) == [(buckets, 95)]
+            await_rest(deliveries, set(range(95)), max(sent.deliver_at for sent in topic.sent))
+            assert deliveries.repeated == {}
+            early = [sent.number for sent in topic.sent if deliveries.times[sent.number][0] < sent.deliver_at - 1_100]
+            assert early == []
+        until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "everything is acknowledged")
 
 
 def test_we_read_what_a_broker_wrote_and_write_the_same_claims(stage: Stage, topic: DelayedTopic) -> None:
@@ -184,27 +188,32 @@ def test_a_loaded_topic_and_an_old_plan_are_refused(stage: Stage, topic: Delayed
 
 def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(stage: Stage) -> None:
     with ExitStack() as stack:
-        topics = [stage.topic(stack) for _ in range(RACES)]
-        first = now_ms() + 60_000
-        for topic in topics:
-            topic.subscribe(SUBSCRIPTION, SHARED)
-            topic.send(45, [first + 100 * number for number in range(45)])
-            topic.unload()
-        plans = [stage.builder.plan(topic.topic, SUBSCRIPTION) for topic in topics]
-        with ThreadPoolExecutor(RACES) as threads:
-            pairs = zip(topics, plans, strict=True)
-            building = [threads.submit(stage.outcome, topic.topic, plan) for topic, plan in pairs]
-            taken = []
-            for topic in topics:
-                taken.append(stack.enter_context(topic.consuming(SUBSCRIPTION, SHARED, consumers=1)))
-                time.sleep(0.3)
-            outcomes = [each.result() for each in building]
-        assert now_ms() < first, "a broker would find some due already"
-        for topic, deliveries in zip(topics, taken, strict=True):
-            await_rest(deliveries, set(range(45)), first + 4_400)
+        raced = before_due(lambda first: race(stage, stack, first))
+        for topic, deliveries, _ in raced:
+            await_rest(deliveries, set(range(45)), topic.sent[-1].deliver_at)
             early = [one.number for one in topic.sent if deliveries.times[one.number][0] < one.deliver_at - 1_100]
-            assert early == [], outcomes
-        assert any(outcome is not PointerOutcome.DONE for outcome in outcomes), "some of them lost the race"
+            assert early == [], raced
+        assert any(outcome is not PointerOutcome.DONE for _, _, outcome in raced), "some of them lost the race"
+
+
+def race(
+    stage: Stage, stack: ExitStack, first: int
+) -> Sequence[tuple[DelayedTopic, Deliveries, PointerOutcome | SidecarError]]:
+    """Topics whose indexes are built while a client loads them, what the clients are given, and what became of it."""
+    topics = [stage.topic(stack) for _ in range(RACES)]
+    for topic in topics:
+        topic.subscribe(SUBSCRIPTION, SHARED)
+        topic.send(45, [first + 100 * number for number in range(45)])
+        topic.unload()
+    plans = [stage.builder.plan(topic.topic, SUBSCRIPTION) for topic in topics]
+    with ThreadPoolExecutor(RACES) as threads:
+        pairs = zip(topics, plans, strict=True)
+        building = [threads.submit(stage.outcome, topic.topic, plan) for topic, plan in pairs]
+        taken = []
+        for topic in topics:
+            taken.append(stack.enter_context(topic.consuming(SUBSCRIPTION, SHARED, consumers=1)))
+            time.sleep(0.3)
+        return list(zip(topics, taken, [each.result() for each in building], strict=True))
 
 
 def test_the_service_builds_over_rest(stage: Stage, topic: DelayedTopic, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 from pyroaring import BitMap
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.delays import SHARED, DelayedTopic, await_rest, now_ms
+from tests.cluster.delays import SHARED, DelayedTopic, await_rest, before_due, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -46,7 +46,6 @@ BROKER_CONF = {
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     "brokerDeleteInactiveTopicsEnabled": "false",
 }
-NEAR_MS = 45_000
 HIDDEN_BOOKIE = "127.0.0.1:9"
 EVERYTHING = {"allMessages": "true", "orphans": "true", "settleSeconds": "0"}
 Rows = Sequence[tuple[int, int, int]]
@@ -242,43 +241,43 @@ LEFT = [garbled, away]
 
 def test_every_damage_is_found_and_repaired_and_the_bucket_tracker_delivers_as_due(stage: Stage) -> None:
     with ExitStack() as stack:
-        topic = stage.topic(stack)
-        for damage in REPAIRED + LEFT:
-            topic.subscribe(damage.__name__, SHARED)
-        topic.send(PER_LEDGER, now_ms() - 60_000)
-        with topic.consuming(dead.__name__, SHARED) as deliveries:
-            until(lambda: len(deliveries.numbers) == PER_LEDGER, "what is due is consumed")
-        until(lambda: topic.backlogs()[dead.__name__] == 0, "and acknowledged")
-        due = now_ms() + NEAR_MS
-        topic.send(35, [due + 20 * (number * 7 % 35) for number in range(35)])
-        topic.unload()
-        expected: set[tuple[str, str | None, int | None]] = set()
-        for damage in REPAIRED + LEFT:
-            one = Damaged(stage, topic, damage.__name__)
-            one.sound(1, 2)
-            expected |= {(kind, damage.__name__, ledger_id) for kind, ledger_id in damage(one, stage)}
-        assert stage.check(topic) == expected
-
-        plan = stage.plan(topic)
-        steps = {(each["subscription"], each["ledgerId"]): each["step"] for each in plan["actions"]}
-        assert plan["loaded"] == []
-        assert {each["kind"] for each in plan["left"]} == {"unreadable-node", "unread-snapshot"}
-        answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
-        assert [each["problem"] for each in answers] == [None] * len(plan["actions"])
-        left = {(kind, name, ledger) for kind, name, ledger in expected if (name, ledger) not in steps}
-        gone = [ledger for (_, ledger), step in steps.items() if step in ("retire", "hand-over")]
-        until(lambda: not any(map(stage.is_there, gone)), "the deletion service deletes what was handed over")
-        assert all(stage.is_there(ledger) for (name, ledger), step in steps.items() if name == foreign.__name__)
-        assert sorted({step for (name, _), step in steps.items() if name == orphaned.__name__}) == [
-            "attach",
-            "hand-over",
-        ]
-        assert stage.check(topic) == left
-        assert now_ms() < due, "a broker would find some due already"
-        _deliver_everything(stage, topic, due)
+        topic = before_due(lambda due: _damaged_and_repaired(stage, stage.topic(stack), due))
+        _deliver_everything(stage, topic)
 
 
-def _deliver_everything(stage: Stage, topic: DelayedTopic, due: int) -> None:
+def _damaged_and_repaired(stage: Stage, topic: DelayedTopic, due: int) -> DelayedTopic:
+    for damage in REPAIRED + LEFT:
+        topic.subscribe(damage.__name__, SHARED)
+    topic.send(PER_LEDGER, now_ms() - 60_000)
+    with topic.consuming(dead.__name__, SHARED) as deliveries:
+        until(lambda: len(deliveries.numbers) == PER_LEDGER, "what is due is consumed")
+    until(lambda: topic.backlogs()[dead.__name__] == 0, "and acknowledged")
+    topic.send(35, [due + 20 * (number * 7 % 35) for number in range(35)])
+    topic.unload()
+    expected: set[tuple[str, str | None, int | None]] = set()
+    for damage in REPAIRED + LEFT:
+        one = Damaged(stage, topic, damage.__name__)
+        one.sound(1, 2)
+        expected |= {(kind, damage.__name__, ledger_id) for kind, ledger_id in damage(one, stage)}
+    assert stage.check(topic) == expected
+
+    plan = stage.plan(topic)
+    steps = {(each["subscription"], each["ledgerId"]): each["step"] for each in plan["actions"]}
+    assert plan["loaded"] == []
+    assert {each["kind"] for each in plan["left"]} == {"unreadable-node", "unread-snapshot"}
+    answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
+    assert [each["problem"] for each in answers] == [None] * len(plan["actions"])
+    left = {(kind, name, ledger) for kind, name, ledger in expected if (name, ledger) not in steps}
+    gone = [ledger for (_, ledger), step in steps.items() if step in ("retire", "hand-over")]
+    until(lambda: not any(map(stage.is_there, gone)), "the deletion service deletes what was handed over")
+    assert all(stage.is_there(ledger) for (name, ledger), step in steps.items() if name == foreign.__name__)
+    assert sorted({step for (name, _), step in steps.items() if name == orphaned.__name__}) == ["attach", "hand-over"]
+    assert stage.check(topic) == left
+    return topic
+
+
+def _deliver_everything(stage: Stage, topic: DelayedTopic) -> None:
+    first = min(sent.deliver_at for sent in topic.sent[PER_LEDGER:])
     with ExitStack() as stack:
         deliveries = {
             damage.__name__: stack.enter_context(topic.consuming(damage.__name__, SHARED, consumers=1))
@@ -289,7 +288,7 @@ def _deliver_everything(stage: Stage, topic: DelayedTopic, due: int) -> None:
             expected = set(range(PER_LEDGER if name == dead.__name__ else 0, len(topic.sent)))
             await_rest(delivered, expected, last)
             assert (delivered.numbers, delivered.repeated) == (expected, {}), name
-            early = [sent.number for sent in topic.sent[PER_LEDGER:] if delivered.times[sent.number][0] < due - 1_100]
+            early = [sent.number for sent in topic.sent[PER_LEDGER:] if delivered.times[sent.number][0] < first - 1_100]
             assert early == [], name
     log = stage.cluster.log("broker-1", 20_000)
     recovered = set(re.findall(rf"{re.escape(topic.topic.local_name)} / (\w+).*Recover.*finish, buckets: [12],", log))
