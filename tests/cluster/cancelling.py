@@ -17,7 +17,6 @@ CANCELLING = {
     "delayed_message_cancelling_enabled": "true",
     "delayed_message_reassert_in_seconds": 2,
 }
-FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
 
 
 class Stage:

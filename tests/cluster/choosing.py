@@ -46,6 +46,11 @@ COMPOSE_ADDRESSES = ClusterAddresses(
         "broker-2": "http://127.0.0.1:8081",
     },
 )
+FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
+"""Until it has ended nobody serves a killed broker's topics; 30 s by default."""
+FAST_BOOKIE_SESSIONS = {"zkTimeout": "10000"}
+"""A killed bookie cannot be registered again before its session has ended."""
+
 _ENGINE_TIMEOUT_SECONDS = 10
 
 
@@ -63,7 +68,10 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
         with compose_cluster() as cluster:
             yield cluster
     else:
-        with local_cluster(ClusterSpec(directory, version=version_under_test())) as cluster:
+        spec = ClusterSpec(
+            directory, version=version_under_test(), broker_conf=FAST_SESSIONS, bookie_conf=FAST_BOOKIE_SESSIONS
+        )
+        with local_cluster(spec) as cluster:
             yield cluster
 
 

@@ -17,6 +17,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.buckets import BUCKETS
+from tests.cluster.choosing import FAST_BOOKIE_SESSIONS, FAST_SESSIONS
 from tests.cluster.oracles import Oracles, OutcomeLog
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -27,19 +28,13 @@ BROKER_CONF = {
     "forceDeleteNamespaceAllowed": "true",
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-    # A killed broker's topics are not served before its session has ended.
-    "metadataStoreSessionTimeoutMillis": "10000",
+    **FAST_SESSIONS,
     # An unused topic must not go by itself while a test looks at it.
     "brokerDeleteInactiveTopicsEnabled": "false",
     **BUCKETS,
     "delayedDeliveryMinIndexCountPerBucket": "4",
     "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "3",
     "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds": "60",
-}
-
-BOOKIE_CONF = {
-    # A killed bookie cannot be registered again before its session has ended.
-    "zkTimeout": "10000",
 }
 
 _failed = pytest.StashKey[bool]()
@@ -101,7 +96,7 @@ class Scene:
 @pytest.fixture(scope="session")
 def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
     """The cluster of all tests of deletion."""
-    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF, bookie_conf=BOOKIE_CONF) as cluster:
+    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF, bookie_conf=FAST_BOOKIE_SESSIONS) as cluster:
         yield cluster
 
 

@@ -26,6 +26,8 @@ _LAST_LINES = 3
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
     """The cluster shared by all tests that need nothing special: 2 bookies, 2 brokers, stock configuration.
 
+    Only sessions are shorter, where the tests start it as processes: 10 s after its kill a member is nobody's any more.
+
     A test that breaks a member restarts it before it ends.
     """
     with chosen_cluster(tmp_path_factory.mktemp("cluster") / "members") as shared:

@@ -24,8 +24,9 @@ from pulsar_sidecar.model.names import parse_topic_name
 from tests.cluster import dead_letters
 from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.broker_view import BrokerView
+from tests.cluster.choosing import FAST_BOOKIE_SESSIONS
 from tests.cluster.cursor_switches import CursorSwitches
-from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
+from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.java_programs import java_program
@@ -121,7 +122,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory, full_run: None) -> Iterator[Stage]:
-    with special_cluster(brokers=2, bookies=2, broker_conf=CONF, bookie_conf=BOOKIE_CONF) as cluster:
+    with special_cluster(brokers=2, bookies=2, broker_conf=CONF, bookie_conf=FAST_BOOKIE_SESSIONS) as cluster:
         sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
         with (
             contextlib.closing(Workload(cluster)) as workload,

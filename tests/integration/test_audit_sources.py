@@ -35,7 +35,8 @@ from pulsar_sidecar.model.ledgers import LedgerState
 from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.background import running_until
 from tests.cluster.broker_view import BrokerView
-from tests.cluster.deletion import BOOKIE_CONF, BROKER_CONF
+from tests.cluster.choosing import FAST_BOOKIE_SESSIONS
+from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.patience import until
@@ -99,7 +100,7 @@ def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
 def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     wishes: dict[str, Any] = {
         "zookeeper_conf": {"admin.enableServer": "true", "admin.rateLimiterIntervalInMS": "0"},
-        "bookie_conf": BOOKIE_CONF,
+        "bookie_conf": FAST_BOOKIE_SESSIONS,
         "broker_conf": {**BROKER_CONF, **EVERY_KIND_CONF},
     }
     directory = tmp_path_factory.mktemp("audit")

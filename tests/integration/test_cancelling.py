@@ -17,7 +17,8 @@ import pytest
 import requests
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.cancelling import CANCELLING, FAST_SESSIONS, Stage, check, staged
+from tests.cluster.cancelling import CANCELLING, Stage, check, staged
+from tests.cluster.choosing import FAST_SESSIONS
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory

@@ -10,7 +10,8 @@ import pulsar
 import pytest
 import requests
 
-from tests.cluster.cancelling import FAST_SESSIONS, Stage, check, staged
+from tests.cluster.cancelling import Stage, check, staged
+from tests.cluster.choosing import FAST_SESSIONS
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
