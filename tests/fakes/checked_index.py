@@ -41,6 +41,7 @@ class FakeMessages:
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
     ) -> Mapping[Position, EntryAnswer]:
+        assert isinstance(topic, TopicName)
         self.before()
         return {position: self._of(position) for position in positions}
 
@@ -88,6 +89,7 @@ class CheckedIndex:
 
     def stats(self, topic: TopicName) -> TopicStats:
         """A loaded topic's clients; raises what the test put there."""
+        assert isinstance(topic, TopicName)
         if isinstance(self.clients, Exception):
             raise self.clients
         return self.clients
@@ -121,6 +123,7 @@ class FakeLoaded:
     asked: int = 0
 
     def loaded_by(self, topic: TopicName) -> str | None:
+        assert isinstance(topic, TopicName)
         self.asked += 1
         return "broker-1:8080" if self.from_question is not None and self.asked >= self.from_question else None
 
@@ -139,6 +142,7 @@ class FakeDeletions:
             raise self.ready
 
     def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
+        assert buckets, "nothing is handed over"
         self.before()
         if isinstance(self.refusal, Exception):
             raise self.refusal

@@ -49,6 +49,7 @@ class FakeBucketEntries:
         self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
     ) -> Mapping[Position, EntryPayload]:
         assert {position.ledger_id for position in positions} <= ledgers.keys()
+        assert all(isinstance(each, LedgerMetadata) for each in ledgers.values())
         self.asked += positions
         return {position: self._of(position) for position in positions}
 

@@ -7,7 +7,13 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TemporaryError,
+    UndecodableError,
+)
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
@@ -31,6 +37,7 @@ class FakeLoadedTopics:
         self.answers = list(answers)
 
     def loaded_by(self, topic: object) -> str | None:
+        assert topic == TOPIC
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -180,12 +187,42 @@ def test_a_topic_loaded_at_the_same_moment_is_told() -> None:
     assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
 
 
-def test_a_broker_that_writes_its_own_copy_is_told() -> None:
-    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31})
-    change, old = stage.change({NEW: 46}), stage.data
-    overwrite: Callable[[], object] = lambda: stage.store.put(PATH, old)  # noqa: E731
-    stage.store.before("read", lambda: stage.store.before("read", overwrite, path=PATH), path=PATH)
+def when_looked_at_again(stage: Stage, happening: Callable[[], object]) -> None:
+    stage.store.before("read", lambda: stage.store.before("read", happening, path=PATH), path=PATH)
+
+
+@pytest.mark.parametrize(
+    ("attach", "detach"), [({NEW: 46}, {}), ({}, {DANGLING: 99}), ({NEW: 46}, {DANGLING: 99})], ids=str
+)
+def test_a_broker_that_writes_its_own_copy_is_told(attach: Mapping[BucketKey, int], detach: Mapping[str, int]) -> None:
+    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31, **detach} if attach else detach)
+    change, old = stage.change(attach, detach), stage.data
+    when_looked_at_again(stage, lambda: stage.store.put(PATH, old))
     assert stage.pointers.change(change) is PointerOutcome.OVERWRITTEN
+
+
+def test_a_subscription_that_goes_after_the_change_names_nothing() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    when_looked_at_again(stage, lambda: stage.store.remove(PATH))
+    assert stage.pointers.change(change) is PointerOutcome.OVERWRITTEN
+
+
+def test_a_bad_name_that_stays_is_in_the_way_of_attaching_only() -> None:
+    odd = f"{DANGLING}_as_this_one"
+    stage = Stage(buckets={DANGLING: 99, odd: 98})
+    assert stage.pointers.change(stage.change({}, {DANGLING: 99})) is PointerOutcome.DONE
+    assert stage.named() == {odd: 98}
+    refused(stage, stage.change({NEW: 46}), UndecodableError, "bucket_oddly")
+
+
+def test_ledgers_are_looked_for_where_bookkeeper_keeps_them() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    elsewhere = BucketPointers(stage.store, FakeLoadedTopics(None), FakeClock(), "/elsewhere")
+    with pytest.raises(NotFoundError, match="ledger 46"):
+        elsewhere.change(stage.change({NEW: 46}))
+    stage.store.put(ledger_path(LedgerId(46), "/elsewhere"), ledger_metadata_bytes())
+    assert elsewhere.change(stage.change({NEW: 46})) is PointerOutcome.DONE
 
 
 @pytest.mark.parametrize("applied", [False, True])

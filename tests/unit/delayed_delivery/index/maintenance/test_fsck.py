@@ -58,6 +58,15 @@ def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
     assert check(index, CheckOptions(sample=0)).checked.wrong_share_bound == 1.0
 
 
+@pytest.mark.parametrize(("ledgers", "named"), [(3, "20, 21, 22"), (5, "20, 21, 22 and 2 more")])
+def test_a_cause_names_three_things_and_counts_the_others(ledgers: int, named: str) -> None:
+    index = CheckedIndex()
+    index.rows[SECOND] = ([(HOUR_MS, 20 + number, 0) for number in range(ledgers)],)
+    index.seal(SECOND, 9, 9)
+    causes = [each.cause for each in check(index).findings]
+    assert f"entry 0 has indexes of ledgers outside #pulsar.internal.delayed.bucket_9_9: {named}" in causes
+
+
 def test_namespaces_and_tenants_are_checked_whole() -> None:
     index = CheckedIndex()
     index.store.remove(ledger_path(LedgerId(FIRST)))

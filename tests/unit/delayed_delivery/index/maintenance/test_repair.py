@@ -15,15 +15,18 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.repair import (
 )
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
+from pulsar_sidecar.delayed_delivery.index.snapshot import encode_metadata
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
-from pulsar_sidecar.model.errors import ConflictError, DisabledError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
+from tests.fakes.bookkeeper import bucket_custom_metadata, ledger_metadata_bytes
 from tests.fakes.checked_index import (
     FIRST,
     HOUR_MS,
@@ -152,6 +155,50 @@ def swap_segments(stage: Stage) -> None:
     payloads[FIRST, 1], payloads[FIRST, 2] = payloads[FIRST, 2], payloads[FIRST, 1]
 
 
+def move_the_first_message(stage: Stage) -> None:
+    stage.index.messages.due_ms[7, 1] = 1
+
+
+def lose_the_messages(stage: Stage) -> None:
+    def gone() -> None:
+        raise NotFoundError("the topic was deleted at this moment")
+
+    stage.index.messages.before = gone
+
+
+def cut_entry_0(stage: Stage) -> None:
+    stage.cut(FIRST)
+
+
+def rewrite_the_ledgers_node(
+    stage: Stage, *, key: str = KEYS[FIRST], state: LedgerState = LedgerState.CLOSED, last_entry_id: int = 2
+) -> None:
+    custom = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, key)
+    data = ledger_metadata_bytes(state, custom, last_entry_id=last_entry_id)
+    stage.index.store.put(ledger_path(LedgerId(FIRST)), data)
+
+
+def leave_it_open(stage: Stage) -> None:
+    rewrite_the_ledgers_node(stage, state=LedgerState.OPEN)
+
+
+def misname_it(stage: Stage) -> None:
+    rewrite_the_ledgers_node(stage, key="#pulsar.internal.delayed.bucket_7")
+
+
+def lengthen_it(stage: Stage) -> None:
+    rewrite_the_ledgers_node(stage, last_entry_id=3)
+
+
+def empty_it(stage: Stage) -> None:
+    rewrite_the_ledgers_node(stage, last_entry_id=0)
+    stage.index.entries.payloads[FIRST, 0] = encode_metadata([])
+
+
+def garble_the_topics_node(stage: Stage) -> None:
+    stage.index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
+
+
 def run_in_memory(stage: Stage) -> None:
     stage.index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
 
@@ -172,6 +219,14 @@ def name_another_over_it(stage: Stage) -> None:
         hide_a_segment,
         hide_entry_0,
         swap_segments,
+        move_the_first_message,
+        lose_the_messages,
+        cut_entry_0,
+        leave_it_open,
+        misname_it,
+        lengthen_it,
+        empty_it,
+        garble_the_topics_node,
         run_in_memory,
         name_another_over_it,
     ],
@@ -283,7 +338,7 @@ def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> 
     stage.index.store.remove(ledger_path(LedgerId(SECOND)))
     stage.deletions.refusal = refusal
     first, second = stage.execute()
-    assert (first.done, first.outcome, first.handed_over) == (False, None, False)
+    assert (first.action.ledger_id, first.done, first.outcome, first.handed_over) == (FIRST, False, None, False)
     assert str(refusal) in str(first.problem)
     assert second.done, "what does not need the deletion service is done"
     assert stage.named() == {KEYS[FIRST]: FIRST}
