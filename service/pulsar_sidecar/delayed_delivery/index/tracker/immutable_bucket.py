@@ -1,12 +1,14 @@
 """A sealed bucket: what is held in memory of its snapshot (``ImmutableBucket``)."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
+from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes
 from pulsar_sidecar.model.ids import LedgerId
 
 
@@ -35,6 +37,18 @@ class ImmutableBucket:
     first_times_ms: list[int] = field(default_factory=list)
     snapshot_bytes: int = 0
     ranges: int = 0
+
+    @classmethod
+    def sealed(cls, key: BucketKey, content: SealedIndexes) -> Self:
+        """One that was made just now: its first segment is in memory."""
+        return cls(
+            key,
+            bits=PositionBits.union(segment.bitmaps for segment in content.metadata),
+            count=sum(map(len, content.segments)),
+            current_segment=1,
+            last_segment=len(content.segments),
+            first_times_ms=[segment.min_schedule_timestamp for segment in content.metadata],
+        )
 
     @property
     def has_unloaded(self) -> bool:

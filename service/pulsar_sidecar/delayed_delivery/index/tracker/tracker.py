@@ -27,18 +27,18 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     joined,
 )
 from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange
-from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
+from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
 from pulsar_sidecar.delayed_delivery.index.tracker.mutable_bucket import MutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.packed import NO_PACKED, PackedIndexes, pack
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
+from pulsar_sidecar.delayed_delivery.index.tracker.recovery import name_buckets, recover_bucket
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
-from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 _MAX_ENTRY_ID = 2**32 - 1
@@ -252,7 +252,7 @@ class BucketDelayedDeliveryTracker:
         self._take_out_of_mutable(sealed, indexes, key)
         first = sealed.segments[0]
         self.shared.put_back(pack(first))
-        bucket = _bucket_of(key, sealed)
+        bucket = ImmutableBucket.sealed(key, sealed)
         is_saved = self.access.save(bucket, sealed)
         bucket.bits = merged or bucket.bits
         self.buckets.put(key, bucket)
@@ -309,7 +309,7 @@ class BucketDelayedDeliveryTracker:
             if not len(left):
                 return self._drop(old)
             sealed = seal(left, self.settings)
-            bucket = _bucket_of(key, sealed)
+            bucket = ImmutableBucket.sealed(key, sealed)
             if not self.access.save(bucket, sealed):
                 raise TemporaryError(f"the merged bucket {key} was not written")
             self.shared.remove(bucket.bits.ledgers)
@@ -473,8 +473,12 @@ class BucketDelayedDeliveryTracker:
             UndecodableError: a property's name or value; a broker throws, and the subscription has no tracker at all.
             RecoveryFailedError: a bucket was not read; a broker uses its in-memory tracker. Nothing was deleted.
         """
-        dropped = self._name_buckets()
-        loaded = [(held, bucket, self._recover_bucket(bucket)) for held, bucket in self.buckets.items()]
+        dropped = name_buckets(self.buckets, self.access, self.behaviour)
+        cutoff_ms = self._cutoff_ms()
+        loaded = [
+            (held, bucket, recover_bucket(bucket, self.access, cutoff_ms, self.behaviour))
+            for held, bucket in self.buckets.items()
+        ]
         for held, bucket, indexes in loaded:
             if len(indexes):
                 self._expect_next(bucket, indexes)
@@ -486,43 +490,6 @@ class BucketDelayedDeliveryTracker:
             self.access.delete(bucket)
         self._count = sum(bucket.count for bucket in self.buckets)
         return self._count
-
-    def _name_buckets(self) -> dict[CutRange, ImmutableBucket]:
-        """Put those in that the properties name; the others are dropped since they overlap."""
-        keys = [BucketKey.parse(name) for name in self.access.names() if name.startswith(DELAYED_BUCKET_KEY_PREFIX)]
-        dropped: dict[CutRange, ImmutableBucket] = {}
-        match self.behaviour:
-            case Behaviour.AS_BROKER:
-                for key in keys:
-                    dropped |= dict(self.buckets.overlapping(key))
-                    self.buckets.put(key, ImmutableBucket(key))
-            case Behaviour.AS_PIP:
-                # Of two that overlap, what a merge wrote is the wider one and begins with the other or before it.
-                for key in sorted(keys, key=lambda each: (each.start, -each.end)):
-                    if self.buckets.overlapping(key):
-                        dropped[CutRange.closed(key)] = ImmutableBucket(key)
-                    else:
-                        self.buckets.put(key, ImmutableBucket(key))
-        return dropped
-
-    def _recover_bucket(self, bucket: ImmutableBucket) -> DelayedIndexes:
-        self.access.id_of(bucket)
-        try:
-            first = bucket.recover(self.access.metadata(bucket), self._cutoff_ms())
-            if first > bucket.last_segment:
-                return NO_INDEXES
-            segments = self.access.segments(bucket, first, first)
-        except NotFoundError as error:
-            if self.behaviour is Behaviour.AS_PIP:
-                return NO_INDEXES
-            raise RecoveryFailedError(f"the bucket {bucket.key} does not exist any more") from error
-        except SidecarError as error:
-            raise RecoveryFailedError(f"the bucket {bucket.key} was not read: {error}") from error
-        if not segments:
-            return NO_INDEXES
-        bucket.current_segment = first
-        self.access.measure(bucket)
-        return segments[0]
 
     def clear(self) -> None:
         """Forget every message and delete every snapshot: when all is skipped, and before the cursor goes."""
@@ -540,17 +507,6 @@ class BucketDelayedDeliveryTracker:
         self.mutable.clear()
         self._last_of_segment.clear()
         self._count = 0
-
-
-def _bucket_of(key: BucketKey, sealed: SealedIndexes) -> ImmutableBucket:
-    return ImmutableBucket(
-        key,
-        bits=PositionBits.union(segment.bitmaps for segment in sealed.metadata),
-        count=sum(map(len, sealed.segments)),
-        current_segment=1,
-        last_segment=len(sealed.segments),
-        first_times_ms=[segment.min_schedule_timestamp for segment in sealed.metadata],
-    )
 
 
 def _position(rows: DelayedIndexes, row: int) -> Position:
