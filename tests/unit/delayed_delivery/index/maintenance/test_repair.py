@@ -26,7 +26,7 @@ from pulsar_sidecar.model.names import encode_cursor
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from tests.fakes.bookkeeper import bucket_custom_metadata, ledger_metadata_bytes
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
 from tests.fakes.checked_index import (
     FIRST,
     HOUR_MS,
@@ -119,6 +119,43 @@ def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None
     assert stage.deletions.taken == [
         UnusableBucket(TOPIC, SUBSCRIPTION, LedgerId(FIRST), ledger.created_ms, length, cursor.version)
     ]
+
+
+def test_each_cursor_is_changed_once_and_alone() -> None:
+    stage = Stage()
+    stage.index.topic.seal("t", 102, 7, 8, *stage.index.rows[FIRST])
+    stage.index.topic.cursor("t", (7, 0))
+    for bucket_ledger in (FIRST, SECOND, 102):
+        stage.cut(bucket_ledger)
+    node = stage.index.store.peek(CURSOR)
+    assert node is not None
+    repaired = stage.execute()
+    assert [(each.action.subscription, each.action.ledger_id, each.done) for each in repaired] == [
+        (SUBSCRIPTION, FIRST, True),
+        (SUBSCRIPTION, SECOND, True),
+        ("t", 102, True),
+    ]
+    after = stage.index.store.peek(CURSOR)
+    assert after is not None
+    assert (stage.named(), after.version) == ({}, node.version + 1)
+    assert stage.plan().actions == ()
+
+
+def test_what_is_repaired_is_chosen_by_its_kinds() -> None:
+    stage = Stage()
+    stage.cut(FIRST)
+    stage.index.store.remove(ledger_path(LedgerId(SECOND)))
+    (repaired,) = stage.execute(FindingKind.DANGLING_POINTER)
+    assert (repaired.action.ledger_id, stage.named()) == (SECOND, {KEYS[FIRST]: FIRST})
+
+
+def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> None:
+    stage = Stage()
+    hide_a_segment(stage)
+    data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST})
+    stage.index.store.put(CURSOR, data)
+    assert stage.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
+    assert [each.kind for each in stage.plan(FindingKind.BAD_KEY).left] == [FindingKind.UNREAD_SNAPSHOT]
 
 
 def test_a_whole_orphan_is_attached_again() -> None:
