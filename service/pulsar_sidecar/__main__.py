@@ -37,6 +37,7 @@ def programs() -> Programs:
         report_audit=partial(_call, "audit_review", "report_audit"),
         prune_archive=partial(_call, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
+        make_extract=partial(_call, "stored_messages", "make_extract"),
     )
 
 

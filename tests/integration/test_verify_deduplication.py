@@ -6,12 +6,15 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pulsar
+import pyarrow.parquet as pq
 import pytest
 import requests
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
+from pulsar_sidecar.deduplication.verifying.extract_schema import MESSAGES
 from pulsar_sidecar.deduplication.verifying.findings import Producer
 from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind
@@ -155,6 +158,29 @@ def test_the_command(cluster: ClusterUnderTest, client: PatientClient) -> None:
     assert [finding["sequenceId"] for finding in document["partitions"][1]["findings"]] == [3]
     gone = sidecar("deduplication", "verify", f"{topic}-gone", "--metadata-store-url", arguments[-1])
     assert (gone.returncode, "there is no topic" in gone.stderr) == (1, True)
+
+
+def test_an_extract_of_a_namespace_holds_what_was_published(
+    cluster: ClusterUnderTest, client: PatientClient, tmp_path: Path
+) -> None:
+    namespace = f"public/extracted-{unique()}"
+    url = f"{cluster.addresses.web_service_urls[0]}/admin/v2/namespaces/{namespace}"
+    requests.put(url, timeout=30).raise_for_status()
+    first, second = (f"persistent://{namespace}/{name}" for name in ("first", "second"))
+    publish(client, first, range(1, 101), batching_enabled=True)
+    publish(client, second, range(1, 11), batching_enabled=False, compression_type=pulsar.CompressionType.ZSTD)
+    arguments = ["--output", str(tmp_path / "extract"), "--metadata-store-url", cluster.addresses.metadata_store_url]
+    ran = sidecar("deduplication", "extract", namespace, *arguments, "--format", "json")
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads(ran.stdout)
+    assert (summary["topics"], summary["messages"], summary["unseen"]) == (2, 110, {})
+    rows = pq.read_table(tmp_path / "extract" / "messages", schema=MESSAGES).to_pylist()
+    assert [(row["topic"], row["sequence_id"]) for row in rows] == [
+        *((first, sequence_id) for sequence_id in range(1, 101)),
+        *((second, sequence_id) for sequence_id in range(1, 11)),
+    ]
+    assert {row["payload_state"] for row in rows} == {0}
+    assert sidecar("deduplication", "extract", "public/nobody", *arguments).returncode == 1
 
 
 def sidecar(*arguments: str) -> "subprocess.CompletedProcess[str]":

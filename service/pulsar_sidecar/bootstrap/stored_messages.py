@@ -1,8 +1,11 @@
 """The composition root of what reads stored messages: no broker is asked, and no service needs to run."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
@@ -10,17 +13,24 @@ from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
-from pulsar_sidecar.bootstrap.process import ended_in_order
-from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
+from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
+from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopic, verify_topic
+from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 Say = Callable[[str], None]
+
+_TOPIC_SLASHES: Final = 2
+_NAME: Final = re.compile(r"[-=:.\w]*[-=:\w][-=:.\w]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,14 @@ class _Stored:
     topics: StoredTopics
     messages: BookieTopicMessages
     clock: Clock
+
+    def topics_of(self, scope: str) -> Iterable[TopicName]:
+        """Partitions, and topics without."""
+        if "://" in scope or scope.count("/") >= _TOPIC_SLASHES:
+            return self.topics.places_of(parse_topic_name(scope))
+        if not all(_NAME.fullmatch(part) for part in scope.split("/")):
+            raise InvalidInputError(f"{scope!r:.200} is neither a tenant nor a namespace nor a topic")
+        return self.topics.places_below(scope)
 
 
 def verify_stored(request: VerifyRequest, say: Say) -> tuple[VerifiedTopic, ...]:
@@ -41,7 +59,30 @@ def verify_stored(request: VerifyRequest, say: Say) -> tuple[VerifiedTopic, ...]
     topic = parse_topic_name(request.topic)
     with _opened(request.stored) as stored:
         progress = Progress(say, stored.clock)
-        return tuple(verify_topic(place, stored.messages, progress) for place in stored.topics.places_of(topic))
+        places = stored.topics.places_of(topic)
+        # A partition exists from its first load on.
+        return tuple(verify_topic(each, stored.messages, progress, may_be_missing=each != topic) for each in places)
+
+
+def make_extract(request: ExtractRequest, say: Say) -> ExtractManifest:
+    """Make an extract of a tenant, a namespace or a topic.
+
+    Raises:
+        NotFoundError: there is no such thing.
+        TemporaryError: it could not be read or written; nothing is left behind.
+    """
+    with _opened(request.stored) as stored:
+        root = request.stored.ledgers_root
+        url = request.stored.metadata_store_url or ""
+        instance_id = instance_id_of(stored.store.read(instance_id_path(root)), root)
+        return extract(
+            Origin(request.scope, url, instance_id, tool_version()),
+            stored.topics_of(request.scope),
+            stored.messages,
+            partial(parquet_output, request.output),
+            Progress(say, stored.clock),
+            stored.clock,
+        )
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
-from pulsar_sidecar.deduplication.verifying.requests import VerifyRequest
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
+from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -66,6 +67,7 @@ class Programs:
     report_audit: Callable[[Path, Path | None], Path]
     prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
     verify_stored: Callable[[VerifyRequest, Say], Sequence[VerifiedTopic]]
+    make_extract: Callable[[ExtractRequest, Say], ExtractManifest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
-from pulsar_sidecar.deduplication.verifying.requests import VerifyRequest
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
+from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.demo.run import Report
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
@@ -40,6 +41,7 @@ class Terminal:
         self.applied: audit.Applied | SidecarError | None = None
         self.report: Path | SidecarError | None = None
         self.prune: audit.Pruned | SidecarError | None = None
+        self.extracted: ExtractManifest | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
@@ -54,6 +56,7 @@ class Terminal:
                 self._serve, self._play, self._strike, self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
                 verify_stored=self._verify,
+                make_extract=self._extract,
             )  # fmt: skip
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
@@ -90,6 +93,10 @@ class Terminal:
     def _verify(self, request: VerifyRequest, say: Callable[[str], None]) -> Sequence[VerifiedTopic]:
         verified: Sequence[VerifiedTopic] = self._noted(self.verified)(request)
         return verified
+
+    def _extract(self, request: ExtractRequest, say: Callable[[str], None]) -> ExtractManifest:
+        manifest: ExtractManifest = self._noted(self.extracted)(request)
+        return manifest
 
     def _noted(self, answer: Any) -> Callable[..., Any]:
         def asked(*request: Any) -> Any:

@@ -1,8 +1,9 @@
-"""``deduplication verify``: what a person types becomes a request, and what was found a table and an exit code."""
+"""``deduplication verify|extract``: what a person types becomes a request, what was found a table and an exit code."""
 
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from pulsar_sidecar.deduplication.verifying.findings import Finding, Place, Producer, ProducerCounts
@@ -13,6 +14,7 @@ from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.unit.cli.running import Terminal
+from tests.unit.deduplication.verifying.test_manifests import MANIFEST
 
 TOPIC = "persistent://public/default/orders"
 URL = ("--metadata-store-url", "zk:zookeeper:2181")
@@ -93,3 +95,13 @@ def test_what_was_not_seen(terminal: Terminal) -> None:
 def test_what_is_no_topic_with_entries(terminal: Terminal, topic: str) -> None:
     assert terminal.run("deduplication", "verify", topic, *URL).code == 1
     assert terminal.asked == []
+
+
+def test_an_extract(terminal: Terminal) -> None:
+    terminal.extracted = MANIFEST
+    ran = terminal.run("deduplication", "extract", "public/default", "--output", "out", *URL, "--format", "json")
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert (document["directory"], document["messages"], document["unseen"]["offloaded"]["ranges"]) == ("out", 20, 1)
+    (request,) = terminal.asked
+    assert (request.scope, request.output, request.stored.entries_per_second) == ("public/default", Path("out"), 2e4)

@@ -1,4 +1,4 @@
-"""``pulsar-sidecar deduplication verify``: whether a topic holds a message twice, by its entries."""
+"""``pulsar-sidecar deduplication verify|extract``: whether messages are stored twice, by topics' entries."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, Topic
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
 from pulsar_sidecar.cli.groups.deduplication import app
 from pulsar_sidecar.deduplication.verifying.describing import describe, verdict_of
 from pulsar_sidecar.deduplication.verifying.requests import (
     DEFAULT_ENTRIES_PER_SECOND,
+    ExtractRequest,
     StoredMessagesRequest,
     VerifyRequest,
 )
@@ -37,11 +38,11 @@ _COUNTED = {
     "gaps": "gaps",
 }
 
-MetadataStoreUrl = Annotated[
+_MetadataStoreUrl = Annotated[
     str | None,
     typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf. Also PULSAR_SIDECAR_METADATA_STORE_URL."),
 ]
-MetadataStoreAuth = Annotated[
+_MetadataStoreAuth = Annotated[
     str | None,
     typer.Option(
         "--metadata-store-auth",
@@ -50,10 +51,10 @@ MetadataStoreAuth = Annotated[
         "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
     ),
 ]
-LedgersRoot = Annotated[
-    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
+_LedgersRoot = Annotated[
+    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zk_LedgersRootPath.")
 ]
-Rate = Annotated[
+_Rate = Annotated[
     float, typer.Option("--rate", metavar="NUMBER", min=0, help="Maximum number of entries a second, 0 for no limit.")
 ]
 
@@ -62,14 +63,14 @@ Rate = Annotated[
 def verify(
     ctx: Context,
     topic: Topic,
-    metadata_store_url: MetadataStoreUrl = None,
-    ledgers_root: LedgersRoot = "/ledgers",
-    rate: Rate = DEFAULT_ENTRIES_PER_SECOND,
+    metadata_store_url: _MetadataStoreUrl = None,
+    ledgers_root: _LedgersRoot = "/ledgers",
+    rate: _Rate = DEFAULT_ENTRIES_PER_SECOND,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help=f"Maximum number of findings of a partition. Default: {_SHOWN} in a table, else all."),
     ] = None,
-    auth: MetadataStoreAuth = None,
+    auth: _MetadataStoreAuth = None,
     form: Output = None,
 ) -> None:
     """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
@@ -85,7 +86,7 @@ def verify(
     """
     if parse_topic_name(topic).domain is not TopicDomain.PERSISTENT:
         raise InvalidInputError(f"{topic} has no entries; write persistent://tenant/namespace/topic")
-    stored = stored_messages_request(metadata_store_url, auth, ledgers_root, rate)
+    stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
     verified = ctx.obj.programs.verify_stored(VerifyRequest(topic, stored), output.info)
     chosen = ctx.obj.format(form)
     is_table = chosen is output.Format.TABLE
@@ -97,10 +98,36 @@ def verify(
     raise typer.Exit(_ENDS[verdict_of(verified)])
 
 
-def stored_messages_request(
+@app.command(epilog=EXIT_CODES)
+def extract(
+    ctx: Context,
+    scope: Annotated[str, typer.Argument(metavar="TENANT|NAMESPACE|TOPIC")],
+    directory: NewDirectory,
+    metadata_store_url: _MetadataStoreUrl = None,
+    ledgers_root: _LedgersRoot = "/ledgers",
+    rate: _Rate = DEFAULT_ENTRIES_PER_SECOND,
+    auth: _MetadataStoreAuth = None,
+    form: Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")] = None,
+) -> None:
+    """Write what the entries of many topics say of their messages into Parquet tables, to find duplicates in them.
+
+    One row for each message: producer, sequence id, position, publish time and a hash of its payload; no payload. Read
+    like by verify, once, and at a limited rate. Beside it are the ranges of entries that were read, and those that were
+    not seen. The directory appears when the extract is complete; its manifest counts everything.
+
+    Example: pulsar-sidecar deduplication extract public/default --output extracts/monday
+             --metadata-store-url zk:zookeeper:2181
+    """
+    stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
+    manifest = ctx.obj.programs.make_extract(ExtractRequest(scope, directory, stored), output.info)
+    shown = ("scope", "topics", "gone", "ledgers", "entries", "messages", "unseen")
+    document = manifest.document()
+    output.document({"directory": str(directory), **{name: document[name] for name in shown}}, ctx.obj.format(form))
+
+
+def _stored_messages(
     metadata_store_url: str | None, auth: str | None, ledgers_root: str, rate: float
 ) -> StoredMessagesRequest:
-    """Where messages are, by a command's options and the environment."""
     environment = environment_settings(os.environ)
     return StoredMessagesRequest(
         metadata_store_url or environment.get("metadata_store_url"),

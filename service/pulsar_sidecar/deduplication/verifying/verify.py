@@ -16,7 +16,7 @@ from pulsar_sidecar.deduplication.verifying.findings import (
 from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import TopicName
@@ -116,19 +116,25 @@ class _Reading:
             self.entries_to_last_suspect = self.entries
 
 
-def verify_topic(topic: TopicName, messages: TopicMessages, progress: Progress) -> VerifiedTopic:
+def verify_topic(
+    topic: TopicName, messages: TopicMessages, progress: Progress, *, may_be_missing: bool = False
+) -> VerifiedTopic:
     """Read a partition, or a topic without partitions; a second time up to the last suspect, if there is any.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: there is no such topic, unless it may be missing: then it holds nothing.
         TemporaryError: the metadata store could not be asked, or the second reading did not see what the first had.
     """
     reading = _Reading()
-    for each in progress.of(topic, "reading", messages.read(topic)):
-        if isinstance(each, UnseenEntries):
-            reading.unseen.append(each)
-        else:
-            reading.take(each)
+    try:
+        for each in progress.of(topic, "reading", messages.read(topic)):
+            if isinstance(each, UnseenEntries):
+                reading.unseen.append(each)
+            else:
+                reading.take(each)
+    except NotFoundError:
+        if not may_be_missing:
+            raise
     return VerifiedTopic(
         topic,
         reading.entries,
