@@ -87,6 +87,7 @@ class LeakingBrokers:
             ROLLOVER: self._rollovers,
             LeakCause.COMPACTION: self._compactions,
             LeakCause.SUBSCRIPTION: self._unsubscribes,
+            LeakCause.SCHEMA: self._schema_deletions,
             LeakCause.TOPIC_DELETION: self._topic_deletions,
             LeakCause.NAMESPACE_DELETION: self._namespace_deletions,
         }
@@ -210,6 +211,12 @@ class LeakingBrokers:
 
     def _write_keys(self, topic: TopicName) -> None:
         self._workload.produce(topic, [b"value"] * 2, key="key")
+
+    def _schema_deletions(self) -> Volley:
+        """Brokers delete a schema's ledgers first and then its node, also where the ledgers could not be deleted."""
+        topics = numbered_topics(self._namespace(LeakCause.SCHEMA.value), _LISTS)
+        _all_at_once([partial(self._workload.store_schemas, topic, _LEDGERS) for topic in topics])
+        return Volley(topics, [partial(self._workload.delete_schemas, topic) for topic in topics])
 
     def _topic_deletions(self) -> Volley:
         topics = self._filled(self._namespace(LeakCause.TOPIC_DELETION.value))

@@ -185,6 +185,10 @@ class Workload:
             schema = pulsar.schema.Schema(None, _pulsar.SchemaType.AVRO, definition, "AVRO")
             self.client.create_producer(str(topic), schema=schema).close()
 
+    def delete_schemas(self, topic: TopicName) -> requests.Response:
+        """Delete all versions of a topic's schema, with their ledgers."""
+        return self.request("DELETE", f"schemas/{topic.namespace}/{topic.local_name}/schema", force="true")
+
     def compact(self, topic: TopicName) -> None:
         """Run compaction and wait for its end."""
         self.admin("PUT", self.of_topic(topic, "compaction"))

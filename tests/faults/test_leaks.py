@@ -33,6 +33,7 @@ from tests.cluster.links import Cut, Link, SidecarNetwork, sidecar_network
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.topics import Workload
 from tests.cluster.transaction_log import TransactionLog
 from tests.faults.leading import has_come, step_of
 from tests.faults.load import pause
@@ -324,7 +325,7 @@ def test_the_leader_frozen_for_longer_than_its_session(
     assert scene.workload.existing(linked) == linked, "these are referenced"
 
 
-@pytest.mark.usefixtures("full_run")
+@pytest.mark.usefixtures("full_run", "fault_round")
 def test_brokers_killed_while_they_delete(scene: Scene, truth: Truth, supervisor: Supervisor, tally: Line) -> None:
     sidecar = scene.start_alone(**WATCHING)
     assert wait_until_watching(sidecar)
@@ -354,7 +355,7 @@ def test_zookeeper_killed_while_schemas_are_deleted(
     assert wait_until_watching(sidecar)
     (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
     with supervisor.looking_away([zookeeper]), ThreadPoolExecutor(SCHEMAS) as pool:
-        asked = [pool.submit(delete_schemas, scene, topic) for topic in topics]
+        asked = [pool.submit(delete_schemas, workload, topic) for topic in topics]
         until(lambda: workload.existing(ledger_ids) != ledger_ids, "the first schema's ledger is deleted")
         scene.cluster.kill(zookeeper)
         pause(dice.uniform(*LONG_OUTAGE_SECONDS))
@@ -370,8 +371,7 @@ def test_zookeeper_killed_while_schemas_are_deleted(
     truth.demand_all(leaked, sidecar)
 
 
-def delete_schemas(scene: Scene, topic: TopicName) -> None:
+def delete_schemas(workload: Workload, topic: TopicName) -> None:
     """Whatever the answer is."""
-    path = f"schemas/{topic.namespace}/{topic.local_name}/schema"
     with contextlib.suppress(requests.RequestException):
-        scene.workload.request("DELETE", path, force="true")
+        workload.delete_schemas(topic)

@@ -24,6 +24,7 @@ CAUSES = (
     LeakCause.CURSOR_SWITCH,
     LeakCause.COMPACTION,
     LeakCause.SUBSCRIPTION,
+    LeakCause.SCHEMA,
     LeakCause.TOPIC_DELETION,
     LeakCause.NAMESPACE_DELETION,
 )
