@@ -23,7 +23,9 @@ from pulsar_sidecar.model.names import TopicName
 
 _NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
 _NOT_ASKED = TrackerState(
-    Tracker.UNKNOWN, "brokers name the tracker nowhere, and the one that owns the topic was not asked (--ask-broker)"
+    Tracker.UNKNOWN,
+    "the broker that owns it was not asked whether the topic is loaded, and how large the tracker's queues are "
+    "(--ask-broker)",
 )
 
 
