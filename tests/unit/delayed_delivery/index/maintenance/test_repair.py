@@ -121,6 +121,12 @@ def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None
     ]
 
 
+def name_badly(stage: Stage) -> None:
+    """The cursor names the first bucket as no broker does, and no other one."""
+    data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST})
+    stage.index.store.put(CURSOR, data)
+
+
 def test_each_cursor_is_changed_once_and_alone() -> None:
     stage = Stage()
     stage.index.topic.seal("t", 102, 7, 8, *stage.index.rows[FIRST])
@@ -149,11 +155,21 @@ def test_what_is_repaired_is_chosen_by_its_kinds() -> None:
     assert (repaired.action.ledger_id, stage.named()) == (SECOND, {KEYS[FIRST]: FIRST})
 
 
+def test_a_ledger_of_somebody_else_is_never_handed_over_whatever_its_name() -> None:
+    stage = Stage()
+    stage.index.store.put(
+        ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata={"application": b"pulsar"})
+    )
+    name_badly(stage)
+    assert stage.steps() == [(S.DROP_POINTER, FIRST)]
+    assert all(each.done for each in stage.execute())
+    assert (stage.named(), stage.deletions.taken) == ({}, [])
+
+
 def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> None:
     stage = Stage()
     hide_a_segment(stage)
-    data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST})
-    stage.index.store.put(CURSOR, data)
+    name_badly(stage)
     assert stage.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
     assert [each.kind for each in stage.plan(FindingKind.BAD_KEY).left] == [FindingKind.UNREAD_SNAPSHOT]
 
