@@ -38,6 +38,7 @@ def programs() -> Programs:
         prune_archive=partial(_call, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
         make_extract=partial(_call, "stored_messages", "make_extract"),
+        publish_file=partial(_call, "publishing", "publish_file"),
     )
 
 

@@ -3,7 +3,8 @@
 import importlib.metadata
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _MOST_FILES = 65_536
@@ -19,6 +20,29 @@ def ended_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def asked_to_stop(say: Callable[[str], None], what_follows: str) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM set the event, and a second one ends the command as it would without this."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(_number: int, _frame: object) -> None:
+        back()
+        stop.set()
+        say(what_follows)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        back()
 
 
 def tool_version() -> str:

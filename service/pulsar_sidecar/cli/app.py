@@ -66,6 +66,9 @@ def command_line(programs: Programs) -> TyperGroup:
         "demo": LazyCommand(
             "demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"
         ),
+        "publish": LazyCommand(
+            "publish", "Publish a file's records to a topic, each stored exactly once and in order.", "publishing:app"
+        ),
         **root.commands,
     }
     return root

@@ -29,6 +29,7 @@ from pulsar_sidecar.settings.sources import client_conf_settings, environment_se
 
 if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
+    from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
     from pulsar_sidecar.demo.run import Report
 
 _NAMESPACE_PARTS = 2
@@ -68,6 +69,7 @@ class Programs:
     prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
     verify_stored: Callable[[VerifyRequest, Say], Sequence[VerifiedTopic]]
     make_extract: Callable[[ExtractRequest, Say], ExtractManifest]
+    publish_file: "Callable[[PublishFileRequest, Say, Callable[[str, int, int], None]], Published]"
 
 
 @dataclass(frozen=True, slots=True)

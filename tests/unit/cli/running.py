@@ -10,6 +10,7 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
+from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
@@ -42,6 +43,7 @@ class Terminal:
         self.report: Path | SidecarError | None = None
         self.prune: audit.Pruned | SidecarError | None = None
         self.extracted: ExtractManifest | SidecarError | None = None
+        self.published: Published | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
@@ -57,6 +59,7 @@ class Terminal:
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
                 verify_stored=self._verify,
                 make_extract=self._extract,
+                publish_file=self._publish,
             )  # fmt: skip
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
@@ -89,6 +92,14 @@ class Terminal:
         say("working")
         audited: audit.Audited = self._noted(self.audited)(request)
         return audited
+
+    def _publish(
+        self, request: PublishFileRequest, say: Callable[[str], None], report: Callable[[str, int, int], None]
+    ) -> Published:
+        report("reading", 10, 10)
+        report("publishing", 5, 10)
+        published: Published = self._noted(self.published)(request)
+        return published
 
     def _verify(self, request: VerifyRequest, say: Callable[[str], None]) -> Sequence[VerifiedTopic]:
         verified: Sequence[VerifiedTopic] = self._noted(self.verified)(request)

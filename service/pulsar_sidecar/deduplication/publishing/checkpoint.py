@@ -39,8 +39,8 @@ class StoredPoint:
 
     Attributes:
         offset: of the last record that is stored there; None before the first.
-        position: of that record's entry; before the first record, of the last entry of anybody's; None where there was
-            none at all.
+        position: of that record's entry; before the first record, of the last entry of anybody's; None where the topic
+            was empty.
     """
 
     offset: int | None
@@ -55,6 +55,7 @@ class Checkpoint:
         topic: its full name, without a partition's number.
         partitions: one for each partition, in their order; a topic without partitions has one as well.
         is_partitioned: tells a topic of one partition from one without.
+        records: so many records are published.
         marks: ascending; the last one's ``end`` is how many bytes of the file are published; none at the beginning.
     """
 
@@ -63,6 +64,7 @@ class Checkpoint:
     record_format: RecordFormat
     is_partitioned: bool
     partitions: tuple[StoredPoint, ...]
+    records: int
     marks: tuple[Mark, ...]
 
     @property
@@ -82,6 +84,7 @@ class Checkpoint:
                 {"offset": each.offset, "messageId": None if each.position is None else str(each.position)}
                 for each in self.partitions
             ],
+            "records": self.records,
             "published": [asdict(each) for each in self.marks],
         }
         return json.dumps(document, indent=2) + "\n"
@@ -103,13 +106,13 @@ def checkpoint_of(text: str) -> Checkpoint:
             record_format=RecordFormat(document["format"]),
             is_partitioned=document["isPartitioned"] is True,
             partitions=tuple(_point(each) for each in document["partitions"]),
+            records=_number(document["records"]),
             marks=tuple(Mark(_number(each["end"]), _text(each["sha256"])) for each in document["published"]),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"it is damaged ({type(error).__name__}: {error})") from error
     ends = [each.end for each in found.marks]
-    offsets = [each.offset for each in found.partitions if each.offset is not None]
-    if not found.partitions or ends != sorted(set(ends)) or any(offset >= found.end for offset in offsets):
+    if not found.partitions or ends != sorted(set(ends)):
         raise InvalidInputError("it is damaged: its numbers do not fit together")
     return found
 
@@ -202,13 +205,13 @@ def _point(document: Any) -> StoredPoint:
     position = None
     if message_id is not None:
         ledger_id, entry_id = map(int, _text(message_id).split(":"))
-        position = Position(LedgerId(_number(ledger_id)), EntryId(_number(entry_id, least=-1)))
+        position = Position(LedgerId(_number(ledger_id)), EntryId(_number(entry_id)))
     return StoredPoint(None if offset is None else _number(offset), position)
 
 
-def _number(value: object, least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < _UPPER_BOUND:
-        raise ValueError(f"{value!r:.40} is not a number from {least} to 2^63 - 1")
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _UPPER_BOUND:
+        raise ValueError(f"{value!r:.40} is not a number from 0 to 2^63 - 1")
     return value
 
 

@@ -5,11 +5,12 @@ has forgotten (six hours without the producer, more than 10,000 producers, dedup
 again). The checkpoint names what certainly was stored. The topic itself holds what is stored, as far as it has not
 been trimmed, and it is read back wherever the other two do not agree.
 
-Invariant: what a broker has pushed and nobody has seen stored is sent again first, alone, and counts only once the
-broker refuses it as a duplicate. What cannot be shown to be the same file, or to lack nothing, is refused.
+Invariants: the last record that was seen to be stored is sent again first, alone, and has to be refused as a duplicate,
+which shows that the broker does deduplicate. What the broker has pushed and nobody has seen stored is sent again record
+by record, each alone, so that whatever became of it there is neither a gap nor a second copy. What cannot be shown to
+be the same file, or to lack nothing, is refused.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -17,14 +18,12 @@ from itertools import pairwise
 from typing import Final
 
 from pulsar_sidecar.deduplication.publishing.checkpoint import StoredPoint
+from pulsar_sidecar.deduplication.publishing.messages import NOTHING_PUBLISHED
 from pulsar_sidecar.deduplication.publishing.records import FileRecord
+from pulsar_sidecar.deduplication.verifying.rows import payload_hash
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import Position
 
-NOTHING_PUSHED: Final = -1
-"""What a broker answers for a producer name that it does not know (``CommandProducerSuccess.last_sequence_id``)."""
-
-_DIGEST_BYTES: Final = 16
 _START_ANEW: Final = "publish under another producer name, to a topic that does not hold these records yet"
 
 
@@ -34,13 +33,13 @@ class StoredRecord:
 
     Attributes:
         offset: its sequence id.
-        digest: as of `content_digest`; None where its content cannot be compared, as that of a message whose first
+        payload_hash: as of `payload_hash`; None where its payload cannot be compared, as that of a message whose first
             chunk was not read.
     """
 
     offset: int
     position: Position
-    digest: bytes | None
+    payload_hash: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,10 @@ class Tail:
         records: those of the producer, in the topic's order; a message of several chunks counts if the last one is
             there.
         first: the first entry that was read, whoever published it; None where there was none.
-        last: the topic's last entry as a broker answers it: entry -1 where its ledger has none.
     """
 
     records: tuple[StoredRecord, ...]
     first: Position | None
-    last: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +61,16 @@ class ResumePoint:
     """How one partition goes on.
 
     Attributes:
-        after: the last record that is stored, or is to be confirmed; -1 for the beginning.
-        confirm: whether the record ``after`` is to be sent again first, alone.
+        after: the last record that is stored; -1 for the beginning.
+        resends_last: whether the record ``after`` is to be sent again first.
+        pushed: up to here the broker has got records, stored or not; -1 for nothing.
         stored: by offset, what was read back, to be compared with the file's records.
         whole_from: no record that begins behind this byte, and not behind the last of ``stored``, is missing there.
     """
 
     after: int
-    confirm: bool
+    resends_last: bool
+    pushed: int
     stored: Mapping[int, StoredRecord]
     whole_from: int
 
@@ -81,17 +80,10 @@ class Treatment(Enum):
 
     SKIP = auto()
     """It is stored."""
-    CONFIRM = auto()
+    RESEND = auto()
     """It is sent again, alone, and has to be refused as a duplicate."""
     PUBLISH = auto()
-
-
-def content_digest(record: FileRecord) -> bytes:
-    """Tells two messages apart by payload, key, properties and event time."""
-    digest = hashlib.blake2b(record.payload, digest_size=_DIGEST_BYTES)
-    properties = sorted(record.properties.items())
-    digest.update(repr((len(record.payload), record.key, properties, record.event_time_ms)).encode())
-    return digest.digest()
+    """It is sent; alone where the broker may have got it already (`ExactlyOncePublisher`)."""
 
 
 def read_back_from(pushed: int, point: StoredPoint | None) -> tuple[bool, Position | None]:
@@ -117,11 +109,11 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end:
     Raises:
         ConflictError: it cannot be known what is stored, or what is stored is not what the checkpoint names.
     """
-    known = NOTHING_PUSHED if point is None or point.offset is None else point.offset
+    known = NOTHING_PUBLISHED if point is None or point.offset is None else point.offset
     if tail is None:
-        return ResumePoint(known, confirm=False, stored={}, whole_from=known)
+        return ResumePoint(known, resends_last=False, pushed=pushed, stored={}, whole_from=known)
     is_whole = point is None or _reaches_back(point, tail)
-    if point is not None and not is_whole and (pushed < known or pushed == NOTHING_PUSHED):
+    if point is not None and not is_whole and (pushed < known or pushed == NOTHING_PUBLISHED):
         raise ConflictError(
             f"the broker answers {_named(pushed)} for this producer and the checkpoint {_named(known)}, and the topic "
             f"no longer holds the entry {point.position} of the checkpoint: it was trimmed, or the topic was made "
@@ -131,7 +123,7 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end:
         _check_own(point, tail)
     newer = [each for each in tail.records if each.offset > known]
     _check_ascending(newer)
-    if point is None and pushed != NOTHING_PUSHED and not newer:
+    if point is None and pushed != NOTHING_PUBLISHED and not newer:
         raise ConflictError(
             f"the broker answers {_named(pushed)} for this producer, there is no checkpoint, and the topic holds none "
             "of the producer's messages any more: nothing shows that they were of this file. Bring back the "
@@ -139,8 +131,9 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end:
         )
     last = newer[-1].offset if newer else known
     return ResumePoint(
-        after=max(pushed, last),
-        confirm=pushed >= max(last, end) and pushed > known,
+        after=last,
+        resends_last=pushed >= last >= end and last > known,
+        pushed=pushed,
         stored={each.offset: each for each in newer},
         whole_from=known if is_whole and point is not None else newer[0].offset if newer else known,
     )
@@ -150,7 +143,7 @@ def treatment(record_offset: int, point: ResumePoint) -> Treatment:
     """What to do with a record that belongs to the point's partition."""
     if record_offset > point.after:
         return Treatment.PUBLISH
-    return Treatment.CONFIRM if point.confirm and record_offset == point.after else Treatment.SKIP
+    return Treatment.RESEND if point.resends_last and record_offset == point.after else Treatment.SKIP
 
 
 def check_against_file(points: Sequence[ResumePoint], start: int, records: Iterable[tuple[FileRecord, int]]) -> None:
@@ -159,23 +152,23 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
     Args:
         points: one for each partition.
         start: the byte at which ``records`` begin; what lies before was compared by its hash.
-        records: the file's, each with its partition, at least up to the last that is stored.
+        records: the file's, each with its partition, at least up to the last that a broker has got.
 
     Raises:
         ConflictError: the file is not the one that was published, or keys lead to other partitions than they did.
     """
-    missed = [{offset for offset in (*point.stored, point.after) if offset >= start} for point in points]
+    missed = [{offset for offset in (*point.stored, point.after, point.pushed) if offset >= start} for point in points]
     for record, index in records:
         point = points[index]
         missed[index].discard(record.offset)
         if found := point.stored.get(record.offset):
-            if found.digest is not None and found.digest != content_digest(record):
+            if found.payload_hash not in (None, payload_hash(record.payload)):
                 raise ConflictError(
                     f"the file has changed: the record at byte {record.offset} is not the one that the topic holds at "
                     f"{found.position}; "
                     f"give back the file that was published, or {_START_ANEW}"
                 )
-        elif point.whole_from < record.offset <= max(point.stored, default=NOTHING_PUSHED):
+        elif point.whole_from < record.offset <= max(point.stored, default=NOTHING_PUBLISHED):
             raise ConflictError(
                 f"the topic lacks the record at byte {record.offset} in partition {index}, and holds later ones of "
                 f"this producer: the file, or the number of partitions, has changed; {_START_ANEW}"
@@ -192,12 +185,9 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
 def _reaches_back(point: StoredPoint, tail: Tail) -> bool:
     """Whether the tail begins where it was to begin, so that nothing was trimmed in between."""
     if point.position is None:
-        return False
-    ledger_id, entry_id = point.position
-    if entry_id >= 0:
-        return tail.first == point.position
-    # At that time the topic was empty. Where it is still, nothing shows that there ever was something in between.
-    return tail.last.entry_id < 0 if tail.first is None else tail.first == (ledger_id, 0)
+        # At that time the topic was empty. Where it is still, nothing shows that there ever was something in between.
+        return tail.first is None or tail.first.entry_id == 0
+    return tail.first == point.position
 
 
 def _check_own(point: StoredPoint, tail: Tail) -> None:
@@ -218,4 +208,4 @@ def _check_ascending(records: Sequence[StoredRecord]) -> None:
 
 
 def _named(offset: int) -> str:
-    return "nothing" if offset == NOTHING_PUSHED else f"the record at byte {offset}"
+    return "nothing" if offset == NOTHING_PUBLISHED else f"the record at byte {offset}"

@@ -4,6 +4,7 @@ The same nouns serve a topic that is read as it comes and the tables of an extra
 come to the same findings.
 """
 
+import hashlib
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ WHOLE_BATCH = -1
 """As a batch index: the row stands for all messages of the batch, because nothing tells their own sequence ids."""
 NOT_CHUNKED = -1
 """As a chunk's number."""
+_HASH_BYTES = 8
 
 
 class MessageKind(IntEnum):
@@ -73,6 +75,11 @@ class MessageRow(NamedTuple):
     def is_judged(self) -> bool:
         """Whether brokers would compare its id: markers have none, and a chunked message counts once, by its end."""
         return self.kind is not MessageKind.MARKER and self.chunk_id in (NOT_CHUNKED, self.chunks - 1)
+
+
+def payload_hash(payload: bytes) -> int:
+    """What tells payloads apart: 64 bits with a sign."""
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=_HASH_BYTES).digest(), "big", signed=True)
 
 
 class FindingKind(Enum):

@@ -24,13 +24,14 @@ from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
-positions = st.builds(Position, st.integers(0, 2**63 - 1).map(LedgerId), st.integers(-1, 2**63 - 1).map(EntryId))
+positions = st.builds(Position, st.integers(0, 2**63 - 1).map(LedgerId), st.integers(0, 2**63 - 1).map(EntryId))
 CHECKPOINT = Checkpoint(
     topic="persistent://a/b/c",
     producer_name="p",
     record_format=RecordFormat.LINES,
     is_partitioned=True,
     partitions=(StoredPoint(6, Position(LedgerId(7), EntryId(2))), StoredPoint(None, None)),
+    records=3,
     marks=(Mark(9, "ab"),),
 )
 
@@ -60,18 +61,17 @@ def test_before_anything_was_published() -> None:
     [
         {"version": 2},
         {"topic": 1},
+        {"records": True},
         {"format": "xml"},
         {"partitions": []},
         {"partitions": [{"offset": -1, "messageId": None}]},
-        {"partitions": [{"offset": 9, "messageId": None}]},
         {"partitions": [{"offset": 2**63, "messageId": None}]},
         {"partitions": [{"offset": 1, "messageId": "1"}]},
-        {"partitions": [{"offset": 1, "messageId": "1:-2"}]},
+        {"partitions": [{"offset": 1, "messageId": "1:-1"}]},
         {"partitions": [{"offset": 1, "messageId": 7}]},
         {"partitions": 5},
         {"published": [{"end": 9, "sha256": "a"}, {"end": 9, "sha256": "b"}]},
         {"published": [{"end": 9}]},
-        {"published": []},
     ],
 )
 def test_a_damaged_checkpoint_is_refused(change: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from pulsar_sidecar.deduplication.verifying.rows import (
     MessageKind,
     MessageRow,
     PayloadState,
+    payload_hash,
 )
 from pulsar_sidecar.ledger_ownership.exact_decoding import MAX_UNCOMPRESSED_BYTES, exact_text, expand
 from pulsar_sidecar.model.errors import UndecodableError
@@ -163,7 +164,7 @@ def _kind(metadata: api.MessageMetadata) -> MessageKind:
 
 
 def _hashed(payload: bytes) -> _Payload:
-    return _number(hashlib.blake2b(payload, digest_size=_HASH_BYTES).digest()), PayloadState.READ
+    return payload_hash(payload), PayloadState.READ
 
 
 def _number(digest: bytes) -> int:

@@ -1,0 +1,1 @@
+"""Files of this machine that a command reads or keeps for its next run."""

@@ -1,0 +1,57 @@
+"""The composition root of publishing a file: it needs brokers, their admin REST service and the file, nothing else."""
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+
+from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
+from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.bootstrap.process import asked_to_stop
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, Report
+from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
+from pulsar_sidecar.deduplication.publishing.steps import PublishSteps
+from pulsar_sidecar.model.clocks import SystemClock
+
+_STOPPING = "stopping: waiting until what was sent is confirmed, then writing the checkpoint (again: end at once)"
+
+
+def publish_file(
+    request: PublishFileRequest, say: Callable[[str], None], report: Report, steps: PublishSteps | None = None
+) -> Published:
+    """Publish a file's records, as `FilePublisher.run`, until its end or a signal.
+
+    Raises:
+        InvalidInputError: the file, the checkpoint or an address cannot be used.
+        SidecarError: as `FilePublisher.run`.
+    """
+    clock = SystemClock()
+    brokers = request.brokers
+    credentials = parse_credentials(brokers.auth_plugin, brokers.auth_params)
+    tls = TlsOptions(
+        trust_certs_file=brokers.tls_trust_certs_file,
+        allow_insecure_connection=brokers.tls_allow_insecure,
+        hostname_verification=brokers.tls_verify_hostname,
+    )
+    place = request.checkpoint or checkpoint_path(request.file, request.publish.producer_name)
+    with ExitStack() as stack:
+        source = stack.enter_context(source_file(request.file))
+        connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock)))
+        owners = TopicOwners(brokers.broker_service_url, connections)
+        rest = AdminRest([brokers.web_service_url], credentials, tls)
+        producers = stack.enter_context(closing(BrokerSequencedProducers(owners, connections, rest, clock)))
+        stop = stack.enter_context(asked_to_stop(say, _STOPPING))
+        publisher = FilePublisher(
+            source,
+            request.publish,
+            producers,
+            BrokerTopicTails(owners, connections, clock),
+            CheckpointFile(place),
+            clock,
+            stop,
+            report=report,
+            steps=steps,
+        )
+        return publisher.run()

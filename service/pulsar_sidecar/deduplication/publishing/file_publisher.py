@@ -1,0 +1,345 @@
+"""Publishes a file's records, each once and in order, however often it is killed and started again.
+
+A run reads the checkpoint and compares the file with it, opens the producers, weighs what the brokers answer, compares
+the file with what was published since, and only then publishes. About once a second it waits until everything is
+confirmed and writes the checkpoint, before the first record as well. So between two checkpoints lie at most so many
+records, and so many are read back at most where the producer alone publishes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Protocol
+
+from pulsar_sidecar.deduplication.publishing.checkpoint import (
+    Checkpoint,
+    RollingHash,
+    StoredPoint,
+    check_same_job,
+    verified,
+)
+from pulsar_sidecar.deduplication.publishing.messages import NOTHING_PUBLISHED, Confirmation, Outcome, OutgoingMessage
+from pulsar_sidecar.deduplication.publishing.ports import SequencedProducers
+from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.deduplication.publishing.records import FileRecord, RecordReader
+from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
+from pulsar_sidecar.deduplication.publishing.resume import (
+    ResumePoint,
+    Tail,
+    Treatment,
+    check_against_file,
+    read_back_from,
+    resume_point,
+    treatment,
+)
+from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
+from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+
+SETTLE_RECORDS: Final = 50_000
+SETTLE_SECONDS: Final = 1.0
+
+_RECORDS_PER_REPORT: Final = 4096
+
+Report = Callable[[str, int, int], None]
+"""Progress: what is done, and how many bytes of how many."""
+
+
+class CheckpointStore(Protocol):
+    """Keeps one checkpoint."""
+
+    def read(self) -> Checkpoint | None:
+        """The one that was written last; None if none was ever written.
+
+        Raises:
+            InvalidInputError: it is damaged.
+            TemporaryError: it cannot be read.
+        """
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Returns when a crash of the machine cannot take it away any more; one that fails leaves the last one.
+
+        Raises:
+            TemporaryError: it cannot be written.
+        """
+
+
+class TopicTails(Protocol):
+    """Reads back what topics hold; of partitioned ones, each partition by its own name."""
+
+    def last_position(self, topic: TopicName) -> Position | None:
+        """The topic's last entry; None for an empty topic.
+
+        Raises:
+            TemporaryError: no broker can be asked now.
+        """
+
+    def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
+        """The producer's records from the entry ``start`` on, that one included; None is the topic's beginning.
+
+        Raises:
+            TemporaryError: not everything could be read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """An open file, and how many bytes it held when it was opened: what comes later is another run's."""
+
+    file: BinaryIO
+    size: int
+
+
+class FilePublisher:
+    """One run."""
+
+    def __init__(
+        self,
+        source: SourceFile,
+        request: PublishRequest,
+        producers: SequencedProducers,
+        tails: TopicTails,
+        checkpoints: CheckpointStore,
+        clock: Clock,
+        stop: StopSignal,
+        *,
+        report: Report = lambda doing, done, total: None,
+        steps: PublishSteps | None = None,
+    ) -> None:
+        self._source = source
+        self._request = request
+        self._producers = producers
+        self._tails = tails
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._stop = stop
+        self._report = report
+        self._steps = steps or PublishSteps()
+        self._rolling = RollingHash()
+        self._points: list[StoredPoint] = []
+        self._resume: list[ResumePoint] = []
+        self._records = self._stored_earlier = 0
+
+    def run(self) -> Published:
+        """Publish what is not published yet.
+
+        Raises:
+            InvalidInputError: a record is malformed; those before it are published, and the checkpoint says so.
+            ConflictError: it is not the same file, topic or number of partitions; deduplication is not in effect; the
+                name is in use, or has published something where it must not.
+            TemporaryError: brokers cannot be reached; the same call goes on later.
+        """
+        request = self._request
+        with self._steps.taking(PublishStep.CHECKPOINT_READ):
+            checkpoint = self._checkpoints.read()
+        self._check_checkpoint(checkpoint)
+        partitions = None
+        if checkpoint is not None:
+            self._rolling = verified(
+                self._source.file,
+                self._source.size,
+                checkpoint.marks,
+                lambda done, total: self._report("comparing what is published", done, total),
+            )
+            self._records = self._stored_earlier = checkpoint.records
+            partitions = len(checkpoint.partitions) if checkpoint.is_partitioned else 0
+        with self._opened(partitions) as publisher:
+            self._weigh(publisher, checkpoint)
+            reader = self._reader(self._rolling.feed)
+            start = reader.after(self._rolling.end)
+            with self._steps.taking(PublishStep.FILE_COMPARED):
+                self._compare(publisher, start)
+            if request.is_dry_run:
+                return self._dry_run(publisher, reader, start)
+            if checkpoint is None:
+                self._write_checkpoint(publisher)
+            self._publish(publisher, reader, start)
+            return self._published(publisher, reader, publisher.counts.stored, self._refused(publisher))
+
+    # --- before the first record -----------------------------------------------------------------------------------
+
+    def _check_checkpoint(self, checkpoint: Checkpoint | None) -> None:
+        request = self._request
+        if checkpoint is None:
+            return
+        if request.is_fresh:
+            raise ConflictError(
+                f"--fresh, and there is a checkpoint: {checkpoint.records} records of this file are published as "
+                f"{checkpoint.producer_name}; go on with --resume, or choose another producer name and --checkpoint"
+            )
+        check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format)
+
+    def _weigh(self, publisher: ExactlyOncePublisher, checkpoint: Checkpoint | None) -> None:
+        """Find each partition's resume point, and the point that the next checkpoint begins with."""
+        for index, topic in enumerate(self._partitions(publisher)):
+            pushed = publisher.last_sequence_id_of(index)
+            if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
+                raise ConflictError(
+                    f"--fresh, and {self._request.producer_name} has published to {topic} before, up to the sequence "
+                    f"id {pushed}; choose another producer name, or go on with --resume"
+                )
+            point = None if checkpoint is None else checkpoint.partitions[index]
+            is_needed, start = read_back_from(pushed, point)
+            tail = None
+            if is_needed and not self._request.is_fresh:
+                with self._steps.taking(PublishStep.TAIL_READ_BACK):
+                    tail = self._tails.read_back(topic, start, self._request.producer_name)
+            found = resume_point(pushed, point, tail, 0 if checkpoint is None else checkpoint.end)
+            self._resume.append(found)
+            if found.after in found.stored:
+                point = StoredPoint(found.after, found.stored[found.after].position)
+            self._points.append(point or StoredPoint(None, self._tails.last_position(topic)))
+
+    def _compare(self, publisher: ExactlyOncePublisher, start: int) -> None:
+        until = max(max(point.after, point.pushed) for point in self._resume)
+        if until < start:
+            return
+        try:
+            check_against_file(self._resume, start, self._routed(publisher, start, until))
+        except InvalidInputError as error:
+            raise ConflictError(f"the file is not the one that was published: {error}") from error
+
+    def _routed(self, publisher: ExactlyOncePublisher, start: int, until: int) -> Iterator[tuple[FileRecord, int]]:
+        for record in self._reader().records(start):
+            if record.offset > until:
+                return
+            yield record, publisher.partition_of(_message(record))
+
+    # --- the records -----------------------------------------------------------------------------------------------
+
+    def _publish(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> None:
+        pace = Pace(self._clock, self._request.records_per_second)
+        settled_at, settled_records = self._clock.monotonic_seconds(), self._records
+        try:
+            for record in reader.records(start):
+                self._publish_one(publisher, record, pace)
+                if self._stop.is_set():
+                    break
+                is_time = self._clock.monotonic_seconds() - settled_at >= SETTLE_SECONDS
+                if is_time or self._records - settled_records >= SETTLE_RECORDS:
+                    self._settle(publisher)
+                    settled_at, settled_records = self._clock.monotonic_seconds(), self._records
+        except InvalidInputError:
+            self._settle(publisher)
+            raise
+        self._settle(publisher)
+
+    def _publish_one(self, publisher: ExactlyOncePublisher, record: FileRecord, pace: Pace) -> None:
+        message = _message(record)
+        match treatment(record.offset, self._resume[publisher.partition_of(message)]):
+            case Treatment.SKIP:
+                self._stored_earlier += 1
+            case Treatment.RESEND:
+                with self._steps.taking(PublishStep.RECORD_RESENT):
+                    publisher.publish(message)
+            case Treatment.PUBLISH:
+                self._steps.about_to(PublishStep.RECORD_PUBLISHED)
+                publisher.publish(message)
+                self._steps.reached(PublishStep.RECORD_PUBLISHED)
+                pace.after(1)
+        self._records += 1
+
+    def _settle(self, publisher: ExactlyOncePublisher) -> None:
+        with self._steps.taking(PublishStep.FLUSHED):
+            publisher.flush()
+        self._write_checkpoint(publisher)
+        self._report("publishing", self._rolling.end, self._source.size)
+
+    def _write_checkpoint(self, publisher: ExactlyOncePublisher) -> None:
+        request = self._request
+        checkpoint = Checkpoint(
+            topic=str(request.topic),
+            producer_name=request.producer_name,
+            record_format=request.record_format,
+            is_partitioned=publisher.partitions > 0,
+            partitions=tuple(self._points),
+            records=self._records,
+            marks=self._rolling.marks(),
+        )
+        with self._steps.taking(PublishStep.CHECKPOINT_WRITTEN):
+            self._checkpoints.write(checkpoint)
+
+    def _confirmed(self, confirmation: Confirmation) -> None:
+        """A batch is stored; the first of a partition has to be refused where it was read back before."""
+        index, last = confirmation.partition, confirmation.batch.last_sequence_id
+        point = self._resume[index]
+        if confirmation.outcome is Outcome.STORED and point.resends_last and last == point.after:
+            raise ConflictError(
+                f"partition {index} has stored the record at byte {last} a second time, at {confirmation.position}: "
+                "deduplication is not in effect there, whatever the broker says of it; publish nothing more"
+            )
+        if confirmation.position is not None:
+            self._points[index] = StoredPoint(last, confirmation.position)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def _dry_run(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> Published:
+        """Read everything, publish nothing."""
+        counts = Counter[Treatment]()
+        for record in reader.records(start):
+            counts[treatment(record.offset, self._resume[publisher.partition_of(_message(record))])] += 1
+            self._records += 1
+            if self._records % _RECORDS_PER_REPORT == 0:
+                self._report("reading", record.end, self._source.size)
+            if self._stop.is_set():
+                break
+        self._stored_earlier += counts[Treatment.SKIP]
+        return self._published(publisher, reader, counts[Treatment.PUBLISH], counts[Treatment.RESEND])
+
+    def _published(
+        self, publisher: ExactlyOncePublisher, reader: RecordReader, stored: int, duplicates: int
+    ) -> Published:
+        marks = self._rolling.marks()
+        return Published(
+            records=self._records,
+            stored_earlier=self._stored_earlier,
+            stored=stored,
+            duplicates=duplicates,
+            bytes=self._rolling.end,
+            sha256=marks[-1].sha256 if marks else None,
+            unfinished_at=reader.unfinished_at,
+            is_stopped=self._stop.is_set(),
+            partitions=[
+                self._partition(publisher.last_sequence_id_of(index), point) for index, point in enumerate(self._points)
+            ],
+        )
+
+    def _partition(self, confirmed: int, point: StoredPoint) -> PublishedPartition:
+        last = max(confirmed, NOTHING_PUBLISHED if point.offset is None else point.offset)
+        if last == NOTHING_PUBLISHED:
+            return PublishedPartition(None, None)
+        return PublishedPartition(last, point.position if point.offset == last else None)
+
+    @staticmethod
+    def _refused(publisher: ExactlyOncePublisher) -> int:
+        return publisher.counts.duplicates + publisher.counts.stored_before_answer_lost
+
+    # --- what it works with ----------------------------------------------------------------------------------------
+
+    def _opened(self, partitions: int | None) -> ExactlyOncePublisher:
+        request = self._request
+        with self._steps.taking(PublishStep.PRODUCERS_OPENED):
+            return ExactlyOncePublisher(
+                self._producers,
+                self._clock,
+                request.topic,
+                producer_name=request.producer_name,
+                limits=request.limits,
+                hashing=request.hashing,
+                partitions=partitions,
+                on_confirmed=self._confirmed,
+            )
+
+    def _reader(self, feed: Callable[[bytes], None] = lambda data: None) -> RecordReader:
+        source, request = self._source, self._request
+        return RecordReader(source.file, request.record_format, source.size, is_complete=request.is_complete, feed=feed)
+
+    def _partitions(self, publisher: ExactlyOncePublisher) -> Sequence[TopicName]:
+        topic = self._request.topic
+        return [topic.partition(index) for index in range(publisher.partitions)] or [topic]
+
+
+def _message(record: FileRecord) -> OutgoingMessage:
+    return OutgoingMessage(record.payload, record.offset, record.key, record.properties, record.event_time_ms)

@@ -1,0 +1,50 @@
+"""What publishing a file needs beside brokers: a checkpoint in memory, and topics read back from fake brokers."""
+
+from dataclasses import dataclass
+
+from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, checkpoint_of
+from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
+from pulsar_sidecar.deduplication.verifying.rows import payload_hash
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers
+
+
+@dataclass(slots=True)
+class FakeCheckpoints:
+    """`CheckpointStore`; as text, like a file."""
+
+    text: str | None = None
+    written: int = 0
+
+    def read(self) -> Checkpoint | None:
+        return None if self.text is None else checkpoint_of(self.text)
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        self.text = checkpoint.to_json()
+        self.written += 1
+
+
+@dataclass(slots=True)
+class FakeTails:
+    """`TopicTails` of what fake brokers have stored; what is still being written is not there yet."""
+
+    brokers: FakeDeduplicatingBrokers
+    reads: int = 0
+
+    def last_position(self, topic: TopicName) -> Position | None:
+        entries = self.brokers.topic(topic).entries
+        return entries[-1].position if entries else None
+
+    def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
+        self.reads += 1
+        entries = [each for each in self.brokers.topic(topic).entries if start is None or each.position >= start]
+        records = [
+            StoredRecord(message.sequence_id, entry.position, payload_hash(message.payload))
+            for entry in entries
+            if entry.producer == producer_name
+            for message in entry.messages
+            if message.sequence_id is not None
+        ]
+        return Tail(tuple(records), entries[0].position if entries else None)

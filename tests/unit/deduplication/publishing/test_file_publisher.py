@@ -1,0 +1,455 @@
+"""Files published to brokers that judge duplicates as Pulsar's do, with a process that dies anywhere."""
+
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.deduplication.publishing import file_publisher as module
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, SourceFile
+from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
+from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
+from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
+from pulsar_sidecar.model.clocks import StopSignal
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
+
+from tests.fakes.clock import FakeClock
+from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers
+from tests.fakes.published_files import FakeCheckpoints, FakeTails
+
+TOPIC = parse_topic_name("public/default/records")
+PARTITIONS = [TOPIC.partition(index) for index in range(3)]
+REQUEST = PublishRequest(TOPIC, "loader", limits=BatchLimits(messages=3))
+JSON_REQUEST = replace(REQUEST, record_format=RecordFormat.JSON_LINES)
+OCCURRENCES = (1, 2, 3, 7, 12, 40)
+POINTS = [(step, when) for step in PublishStep for when in ("before", "after")]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class KillsAt(PublishSteps):
+    """Counts each point, and ends the process at one of them, at its nth time."""
+
+    point: tuple[PublishStep, str] | None = None
+    occurrence: int = 1
+    seen: Counter[tuple[PublishStep, str]] = field(default_factory=Counter)
+
+    def about_to(self, step: PublishStep) -> None:
+        self._pass((step, "before"))
+
+    def reached(self, step: PublishStep) -> None:
+        self._pass((step, "after"))
+
+    def _pass(self, point: tuple[PublishStep, str]) -> None:
+        self.seen[point] += 1
+        if point == self.point and self.seen[point] == self.occurrence:
+            raise Killed
+
+
+@dataclass
+class PassingTime(FakeClock):
+    """While somebody waits, bookies store what is being written."""
+
+    brokers: FakeDeduplicatingBrokers
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
+        for topic in self.brokers.topics.values():
+            topic.write(1)
+        return super().wait_seconds(seconds, stop)
+
+
+@dataclass
+class Job:
+    """A file, its topic and its checkpoint, over several runs."""
+
+    data: bytes
+    request: PublishRequest = REQUEST
+    brokers: FakeDeduplicatingBrokers = field(default_factory=FakeDeduplicatingBrokers)
+    checkpoints: FakeCheckpoints = field(default_factory=FakeCheckpoints)
+    stop: threading.Event = field(default_factory=threading.Event)
+    reports: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = PassingTime(self.brokers)
+        self.tails = FakeTails(self.brokers)
+
+    def run(self, steps: PublishSteps | None = None, **changes: Any) -> Published:
+        publisher = FilePublisher(
+            SourceFile(BytesIO(self.data), len(self.data)),
+            replace(self.request, **changes),
+            self.brokers,
+            self.tails,
+            self.checkpoints,
+            self.clock,
+            self.stop,
+            report=lambda *progress: self.reports.append(progress),
+            steps=steps,
+        )
+        try:
+            return publisher.run()
+        except Killed:
+            for topic in self.brokers.topics.values():
+                topic.disconnect("the connection broke")
+            raise
+
+    def partitioned(self) -> "Job":
+        self.brokers.partition_counts[TOPIC] = len(PARTITIONS)
+        return self
+
+    @property
+    def stored(self) -> list[list[int]]:
+        """The sequence ids of each partition."""
+        topics = PARTITIONS if self.brokers.partition_counts else [TOPIC]
+        return [[one for one in self.brokers.topic(topic).sequence_ids if one is not None] for topic in topics]
+
+
+@pytest.fixture(autouse=True)
+def _settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SETTLE_RECORDS", 7)
+
+
+def lines(count: int, first: int = 0) -> bytes:
+    return b"".join(b"record %d\n" % number for number in range(first, first + count))
+
+
+def json_lines(count: int) -> bytes:
+    documents = ({"payload": f"record {number}", "key": f"key {number % 5}"} for number in range(count))
+    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def offsets(data: bytes) -> list[int]:
+    return [0, *(at + 1 for at, byte in enumerate(data[:-1]) if byte == ord("\n"))] if data else []
+
+
+def check_once_in_order(job: Job) -> None:
+    for stored in job.stored:
+        assert stored == sorted(set(stored)), "in order, and none twice"
+    assert sorted(one for stored in job.stored for one in stored) == offsets(job.data), "none is missing"
+
+
+def check_sums(published: Published) -> None:
+    assert published.records == published.stored_earlier + published.stored + published.duplicates
+
+
+# --- plain runs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_published_by_byte_offsets() -> None:
+    job = Job(b"a\nbcd\n\nend\n")
+    published = job.run()
+    assert job.brokers.topic(TOPIC).payloads == [b"a", b"bcd", b"", b"end"]
+    assert job.stored == [[0, 2, 6, 7]]
+    last = job.brokers.topic(TOPIC).entries[-1].position
+    assert published == Published(
+        records=4,
+        stored_earlier=0,
+        stored=4,
+        duplicates=0,
+        bytes=11,
+        sha256=hashlib.sha256(job.data).hexdigest(),
+        unfinished_at=None,
+        is_stopped=False,
+        partitions=[PublishedPartition(7, last)],
+    )
+    assert job.reports[-1] == ("publishing", 11, 11)
+
+
+def test_a_file_published_twice_is_published_once() -> None:
+    job = Job(json_lines(40), JSON_REQUEST).partitioned()
+    check_sums(job.run())
+    check_once_in_order(job)
+    again = job.run()
+    assert (again.records, again.stored_earlier, again.stored, again.duplicates) == (40, 40, 0, 0)
+    check_once_in_order(job)
+
+
+def test_a_file_that_grows_is_published_from_where_it_ended() -> None:
+    job = Job(lines(5) + b"half of a li")
+    published = job.run()
+    assert (published.records, published.unfinished_at) == (5, len(lines(5)))
+    job.data = lines(5) + b"half of a line\n" + lines(3)
+    assert job.run().stored == 4
+    assert job.brokers.topic(TOPIC).payloads == job.data.splitlines()
+    job.data += b"the end"
+    assert job.run(is_complete=True).stored == 1
+    job.data += b"\n"
+    assert job.run().stored == 0
+    job.data += b"more\n"
+    assert job.run().stored == 1
+    assert job.brokers.topic(TOPIC).payloads == job.data.splitlines()
+
+
+def test_an_empty_file() -> None:
+    published = Job(b"").run()
+    assert (published.records, published.sha256, published.partitions) == (0, None, [PublishedPartition(None, None)])
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    job = Job(json_lines(40), JSON_REQUEST).partitioned()
+    published = job.run(is_dry_run=True)
+    assert (published.records, published.stored, published.bytes) == (40, 40, len(job.data))
+    assert not job.brokers.sent
+    assert job.checkpoints.text is None
+    with pytest.raises(Killed):
+        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 3))
+    sent, text = len(job.brokers.sent), job.checkpoints.text
+    published = job.run(is_dry_run=True)
+    check_sums(published)
+    assert published.stored_earlier
+    assert (len(job.brokers.sent), job.checkpoints.text) == (sent, text)
+    job.run()
+    check_once_in_order(job)
+
+
+def test_records_go_at_the_rate_that_was_asked_for() -> None:
+    job = Job(lines(50))
+    began = job.clock.monotonic_seconds()
+    job.run(records_per_second=10.0)
+    assert job.clock.monotonic_seconds() - began == pytest.approx(5, abs=0.2)
+    assert job.checkpoints.written >= 5, "a slow run writes its checkpoint by the clock"
+
+
+def test_a_signal_ends_a_run_between_two_records() -> None:
+    job = Job(lines(20))
+
+    class Stops(PublishSteps):
+        def reached(self, step: PublishStep) -> None:
+            if step is PublishStep.RECORD_PUBLISHED and len(job.brokers.sent) == 2:
+                job.stop.set()
+
+    published = job.run(Stops())
+    assert published.is_stopped
+    assert published.records == len(job.stored[0]) < 20
+    job.stop.clear()
+    published = job.run()
+    assert (published.duplicates, published.records) == (0, 20)
+    check_once_in_order(job)
+
+
+def test_what_precedes_a_malformed_record_is_published() -> None:
+    good = json_lines(4)
+    job = Job(good + b"{]\n" + good, JSON_REQUEST)
+    with pytest.raises(InvalidInputError, match=f"byte {len(good)} "):
+        job.run()
+    assert len(job.stored[0]) == 4
+    job.data = good + b'{"payload": "x"}\n' + good
+    assert (job.run().stored_earlier, len(job.stored[0])) == (4, 9)
+
+
+# --- kills ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hold", [False, True], ids=["stored-at-once", "stored-later"])
+@pytest.mark.parametrize(("step", "when"), POINTS, ids=lambda value: getattr(value, "value", value))
+def test_killed_before_and_after_every_step(step: PublishStep, when: str, *, hold: bool) -> None:
+    """First with a checkpoint that is too old, so that every step comes to pass."""
+    for occurrence in OCCURRENCES:
+        job = Job(json_lines(40), JSON_REQUEST).partitioned()
+        job.brokers.hold = hold
+        with pytest.raises(Killed):
+            job.run(KillsAt((PublishStep.FLUSHED, "after"), 3))
+        steps = KillsAt((step, when), occurrence)
+        try:
+            job.run(steps)
+            break
+        except Killed:
+            published = job.run()
+        check_once_in_order(job)
+        check_sums(published)
+    assert occurrence > 1, "the step came to pass"
+
+
+@given(st.data())
+def test_whatever_happens_each_record_is_stored_once(choice: st.DataObject) -> None:
+    """Kills, dying brokers, failing bookies, lost answers, forgetful brokers and lost checkpoints, in any order."""
+    job = Job(json_lines(choice.draw(st.integers(1, 60))), JSON_REQUEST)
+    if choice.draw(st.booleans(), "partitioned"):
+        job.partitioned()
+    for _ in range(choice.draw(st.integers(0, 5), "lives")):
+        job.brokers.hold = choice.draw(st.booleans(), "hold")
+        job.brokers.lost_answers = choice.draw(st.integers(0, 2), "lost answers")
+        steps = KillsAt(choice.draw(st.sampled_from(POINTS), "point"), choice.draw(st.integers(1, 60), "occurrence"))
+        job.request = replace(job.request, limits=BatchLimits(messages=choice.draw(st.integers(1, 9), "batch")))
+        with suppress(Killed):
+            check_sums(job.run(steps))
+        happenings(job, choice)
+    job.brokers.lost_answers = 0
+    check_sums(finished(job))
+    check_once_in_order(job)
+
+
+def happenings(job: Job, choice: st.DataObject) -> None:
+    match choice.draw(st.sampled_from(["nothing", "dies", "bookies fail", "forgets", "checkpoint lost"])):
+        case "dies":
+            job.brokers.die(choice.draw(st.integers(0, 3), "written"))
+        case "bookies fail":
+            for topic in job.brokers.topics.values():
+                topic.fail_writes()
+        case "forgets":
+            for topic in job.brokers.topics.values():
+                topic.write(len(topic.writing))
+                topic.forget(REQUEST.producer_name)
+        case "checkpoint lost":
+            for topic in job.brokers.topics.values():
+                topic.write(len(topic.writing))
+            job.checkpoints.text = None
+        case _:
+            pass
+
+
+def finished(job: Job) -> Published:
+    for _ in range(3):
+        try:
+            return job.run()
+        except TemporaryError:
+            continue
+    return job.run()
+
+
+def test_what_was_on_its_way_may_fail_after_the_broker_answered() -> None:
+    """Pushed falls back between the answer and the record that is sent again: no gap may come of it."""
+    job = Job(lines(30))
+    job.brokers.hold = True
+    with pytest.raises(Killed):
+        job.run(KillsAt((PublishStep.RECORD_PUBLISHED, "after"), 20))
+    assert job.brokers.topic(TOPIC).writing
+
+    class BookiesFail(PublishSteps):
+        def reached(self, step: PublishStep) -> None:
+            if step is PublishStep.FILE_COMPARED:
+                job.brokers.topic(TOPIC).fail_writes()
+
+    check_sums(job.run(BookiesFail()))
+    check_once_in_order(job)
+
+
+# --- refusals ------------------------------------------------------------------------------------------------------
+
+
+def half_published(data: bytes, request: PublishRequest = REQUEST) -> Job:
+    """A few records beyond the last checkpoint."""
+    job = Job(data, request)
+    with pytest.raises(Killed):
+        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 4))
+    return job
+
+
+def refused(job: Job, reason: str, kind: type[SidecarError] = ConflictError, **changes: Any) -> None:
+    sent = len(job.brokers.sent)
+    with pytest.raises(kind, match=reason):
+        job.run(**changes)
+    assert len(job.brokers.sent) == sent, "nothing was sent"
+
+
+def test_a_file_that_is_not_the_same() -> None:
+    data = lines(40)
+    for changed, reason in (
+        (b"R" + data[1:], "changed between the bytes 0"),
+        (data[:30], "30 bytes long"),
+        (data[:-200].replace(b"record 17", b"record ==") + data[-200:], "the record at byte 160 is not the one"),
+        (data[:180], "no record of the file"),
+    ):
+        job = half_published(data)
+        job.data = changed
+        refused(job, reason)
+
+
+def test_a_file_that_is_not_the_same_without_a_checkpoint() -> None:
+    job = half_published(json_lines(40), JSON_REQUEST)
+    job.checkpoints.text = None
+    job.data = b"{" + json_lines(40)
+    refused(job, "not the one that was published: the record at byte 0")
+    job = half_published(lines(40))
+    job.checkpoints.text = None
+    job.data = lines(40, first=100)
+    refused(job, "is not the one that the topic holds|no record of the file")
+    job.data = lines(40)
+    check_sums(job.run())
+    check_once_in_order(job)
+
+
+def test_another_job_and_another_number_of_partitions() -> None:
+    job = half_published(lines(40))
+    refused(job, "topic", topic=parse_topic_name("public/default/other"))
+    refused(job, "producer name", producer_name="other")
+    refused(job, "format", record_format=RecordFormat.LENGTH_PREFIXED)
+    refused(job, "--fresh", is_fresh=True)
+    job.partitioned()
+    refused(job, "3 partitions and had 0")
+
+
+def test_a_fresh_name() -> None:
+    job = Job(lines(9))
+    job.run(is_fresh=True)
+    check_once_in_order(job)
+    job.checkpoints.text = None
+    refused(job, "has published to persistent://public/default/records before, up to the sequence id", is_fresh=True)
+
+
+def test_a_topic_without_deduplication() -> None:
+    job = Job(lines(9))
+    job.brokers.topic(TOPIC).status = "Disabled"
+    refused(job, "Disabled")
+    assert job.checkpoints.text is None
+
+
+def test_deduplication_that_ends_behind_the_brokers_back_is_noticed_at_the_first_record() -> None:
+    job = half_published(lines(40))
+    job.brokers.topic(TOPIC).persisted.clear()
+
+    class Ends(PublishSteps):
+        def about_to(self, step: PublishStep) -> None:
+            if step is PublishStep.RECORD_RESENT:
+                job.brokers.topic(TOPIC).status = "Disabled"
+
+    before = len(job.stored[0])
+    with pytest.raises(ConflictError, match="a second time"):
+        job.run(Ends())
+    assert len(job.stored[0]) == before + 1
+
+
+def test_a_trimmed_topic() -> None:
+    job = half_published(lines(40))
+    topic = job.brokers.topic(TOPIC)
+    job.brokers.die()
+    del topic.entries[:-1]
+    topic.forget(REQUEST.producer_name)
+    refused(job, "trimmed")
+
+
+def forgotten(job: Job) -> Iterator[Sequence[int]]:
+    job.brokers.topic(TOPIC).forget(REQUEST.producer_name)
+    yield from job.stored
+
+
+def test_a_broker_that_has_forgotten_is_not_believed() -> None:
+    job = half_published(lines(40))
+    assert [*forgotten(job)]
+    assert job.run().duplicates == 0
+    check_once_in_order(job)
+
+
+def test_a_control_without_the_checkpoint_and_the_tail_stores_twice() -> None:
+    """What reading back is good for: the same run without it, after the broker has forgotten."""
+    job = half_published(lines(40))
+    before = len(job.stored[0])
+    assert [*forgotten(job)]
+    job.checkpoints.text = None
+    job.run(is_fresh=True)
+    assert len(job.stored[0]) == before + 40

@@ -1,0 +1,176 @@
+"""Reading back what a producer has published, through a broker's binary port."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message
+from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
+from pulsar_sidecar.deduplication.verifying.rows import payload_hash
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
+
+from tests.fakes.binary_brokers import (
+    Answers,
+    BinaryBroker,
+    binary_broker,
+    closed_consumer,
+    last_message,
+    refusal,
+    usual,
+)
+from tests.fakes.clock import FakeClock
+
+TOPIC = parse_topic_name("persistent://public/default/records")
+LEDGER = 7
+
+
+def at(entry_id: int) -> Position:
+    return Position(LedgerId(LEDGER), EntryId(entry_id))
+
+
+def batch(producer: str, *ids: int) -> tuple[api.MessageMetadata, bytes]:
+    parts = []
+    for number in ids:
+        single = api.SingleMessageMetadata(payload_size=len(b"%d" % number), sequence_id=number).SerializeToString()
+        parts.append(len(single).to_bytes(4, "big") + single + b"%d" % number)
+    metadata = api.MessageMetadata(producer_name=producer, sequence_id=ids[0], publish_time=1)
+    metadata.num_messages_in_batch = len(ids)
+    return metadata, b"".join(parts)
+
+
+def alone(producer: str, number: int, **more: int | str) -> tuple[api.MessageMetadata, bytes]:
+    metadata = api.MessageMetadata(producer_name=producer, sequence_id=number, publish_time=1, **more)  # type: ignore[arg-type]
+    return metadata, b"%d" % number
+
+
+ENTRIES = [
+    batch("mine", 0, 10, 20),
+    alone("other", 5),
+    alone("mine", 30),
+    alone("mine", 25, num_chunks_from_msg=2, chunk_id=0, uuid="u"),
+    alone("mine", 40, num_chunks_from_msg=2, chunk_id=1, uuid="u"),
+    alone("mine", 99, replicated_from="elsewhere"),
+    batch("mine", 50, 60),
+]
+
+
+class Topic:
+    """Hands out entries from where a consumer begins, no more than it has permits for."""
+
+    def __init__(self, broker: BinaryBroker) -> None:
+        self.entries: Sequence[tuple[api.MessageMetadata, bytes]] = ENTRIES
+        self.trimmed = 0
+        self.next = 0
+        self.failures: list[Answers] = []
+        broker.answer = self.answer
+
+    def answer(self, broker: BinaryBroker, came: api.BaseCommand) -> Answers:
+        kind = api.BaseCommand
+        match came.type:
+            case kind.SUBSCRIBE:
+                if self.failures:
+                    return self.failures.pop()
+                start = came.subscribe.start_message_id.entryId
+                self.next = self.trimmed if start == 2**64 - 1 else max(start, self.trimmed)
+                assert not came.subscribe.durable
+            case kind.GET_LAST_MESSAGE_ID if len(self.entries) > self.trimmed:
+                return [last_message(came.getLastMessageId.request_id, LEDGER, len(self.entries) - 1)]
+            case kind.FLOW:
+                return [*self._messages(came.flow.consumer_id, came.flow.messagePermits)]
+            case _:
+                pass
+        return usual(broker, came)
+
+    def _messages(self, consumer_id: int, permits: int) -> Iterator[bytes]:
+        while permits > 0 and self.next < len(self.entries):
+            metadata, payload = self.entries[self.next]
+            found = api.MessageIdData(ledgerId=LEDGER, entryId=self.next)
+            command = api.CommandMessage(consumer_id=consumer_id, message_id=found)
+            whole = api.BaseCommand(type=api.BaseCommand.MESSAGE, message=command)
+            yield encode_message(whole, metadata, payload)
+            permits -= metadata.num_messages_in_batch
+            self.next += 1
+
+
+@pytest.fixture
+def broker() -> Iterator[BinaryBroker]:
+    with binary_broker() as one:
+        yield one
+
+
+@pytest.fixture
+def topic(broker: BinaryBroker) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def tails(broker: BinaryBroker) -> Iterator[BrokerTopicTails]:
+    clock = FakeClock()
+    with closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, read_seconds=2)) as connections:
+        yield BrokerTopicTails(TopicOwners(broker.url, connections), connections, clock)
+
+
+def stored(number: int, entry: int, payload: bytes | None = None) -> StoredRecord:
+    return StoredRecord(number, at(entry), payload_hash(payload or b"%d" % number))
+
+
+MINE = (
+    *(stored(number, 0) for number in (0, 10, 20)),
+    stored(30, 2),
+    stored(40, 4, b"2540"),
+    *(stored(number, 6) for number in (50, 60)),
+)
+
+
+def test_only_the_producers_own_messages_of_this_cluster(topic: Topic, tails: BrokerTopicTails) -> None:
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
+    assert tails.read_back(TOPIC, None, "nobody") == Tail((), at(0))
+    assert tails.last_position(TOPIC) == at(6)
+
+
+def test_from_an_entry_on(topic: Topic, tails: BrokerTopicTails) -> None:
+    assert tails.read_back(TOPIC, at(2), "mine") == Tail(MINE[3:], at(2))
+    # Its first chunk is not read, so nothing can be said of its payload.
+    assert tails.read_back(TOPIC, at(4), "mine") == Tail((StoredRecord(40, at(4), None), *MINE[5:]), at(4))
+    assert tails.read_back(TOPIC, at(7), "mine") == Tail((), None)
+
+
+def test_a_trimmed_and_an_empty_topic(topic: Topic, tails: BrokerTopicTails) -> None:
+    topic.trimmed = 2
+    assert tails.read_back(TOPIC, at(1), "mine") == Tail(MINE[3:], at(2))
+    topic.entries, topic.trimmed = [], 0
+    assert tails.read_back(TOPIC, at(1), "mine") == Tail((), None)
+    assert tails.last_position(TOPIC) is None
+
+
+def test_more_entries_than_permits(topic: Topic, tails: BrokerTopicTails) -> None:
+    topic.entries = [batch("mine", *range(number, number + 300)) for number in range(0, 30_000, 300)]
+    assert [each.offset for each in tails.read_back(TOPIC, None, "mine").records] == [*range(30_000)]
+
+
+def test_a_topic_that_moves_is_read_again(topic: Topic, tails: BrokerTopicTails) -> None:
+    topic.failures = [None, [closed_consumer(1)], None]
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
+
+
+def test_a_reading_that_does_not_reach_the_end_is_an_error(topic: Topic, tails: BrokerTopicTails) -> None:
+    topic.failures = [None] * 100
+    with pytest.raises(TemporaryError, match="cannot be read back"):
+        tails.read_back(TOPIC, None, "mine")
+
+
+def test_a_refusal_is_final(broker: BinaryBroker, tails: BrokerTopicTails) -> None:
+    def refuses(broker: BinaryBroker, came: api.BaseCommand) -> Answers:
+        if came.type == api.BaseCommand.SUBSCRIBE:
+            return [refusal(came.subscribe.request_id, api.TopicNotFound)]
+        return usual(broker, came)
+
+    broker.answer = refuses
+    with pytest.raises(NotFoundError):
+        tails.last_position(TOPIC)
