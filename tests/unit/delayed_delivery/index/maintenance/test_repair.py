@@ -87,7 +87,8 @@ class Stage:
 
 def test_a_sound_index_has_nothing_to_repair() -> None:
     stage = Stage()
-    assert stage.plan().actions == ()
+    plan = stage.plan()
+    assert (plan.actions, plan.checked.buckets) == ((), 2)
     with pytest.raises(ConflictError, match="nothing to repair"):
         stage.execute()
 
@@ -161,7 +162,10 @@ def test_a_ledger_of_somebody_else_is_never_handed_over_whatever_its_name() -> N
         ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata={"application": b"pulsar"})
     )
     name_badly(stage)
-    assert stage.steps() == [(S.DROP_POINTER, FIRST)]
+    (action,) = stage.plan().actions
+    assert (action.step, action.ledger_id) == (S.DROP_POINTER, FIRST)
+    assert action.reason.startswith("bad-key: ")
+    assert "; foreign-ledger: " in action.reason
     assert all(each.done for each in stage.execute())
     assert (stage.named(), stage.deletions.taken) == ({}, [])
 
