@@ -27,6 +27,7 @@ from tests.benchmarks import (
     leak_watch,
     looks,
     memory,
+    message_extract,
     selections,
     visits,
 )
@@ -49,6 +50,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     index_check,
     delayed_index_build,
     index_show,
+    message_extract,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

@@ -61,7 +61,7 @@ class MessageRows:
         try:
             plain = _uncompressed(metadata, payload)
             if not is_batch:
-                return [_row(entry, metadata, 0, 1, _hashed(plain))]
+                return [_row(entry, metadata, 0, 1, (payload_hash(plain), PayloadState.READ))]
             return _rows_of_batch(entry, metadata, plain, size)
         except (UndecodableError, DecodeError, struct.error):
             return [_row(entry, metadata, WHOLE_BATCH if is_batch else 0, size, (0, PayloadState.UNDECODABLE))]
@@ -76,7 +76,7 @@ class MessageRows:
             self._chunked.popitem(last=False)
         chunked.take(metadata.chunk_id, payload)
         if metadata.chunk_id != metadata.num_chunks_from_msg - 1:
-            return _hashed(payload)
+            return payload_hash(payload), PayloadState.READ
         return chunked.hashed(metadata.num_chunks_from_msg)
 
 
@@ -96,7 +96,7 @@ class _Chunked:
     def hashed(self, chunks: int) -> _Payload:
         if self._next != chunks:
             return 0, PayloadState.INCOMPLETE
-        return _number(self._digest.digest()), PayloadState.READ
+        return int.from_bytes(self._digest.digest(), "big", signed=True), PayloadState.READ
 
 
 def _uncompressed(metadata: api.MessageMetadata, payload: bytes) -> bytes:
@@ -117,18 +117,23 @@ def _uncompressed(metadata: api.MessageMetadata, payload: bytes) -> bytes:
 
 def _rows_of_batch(entry: LedgerEntry, metadata: api.MessageMetadata, plain: bytes, size: int) -> Sequence[MessageRow]:
     whole = _row(entry, metadata, WHOLE_BATCH, size, (0, PayloadState.UNDECODABLE))
+    # All but the id, the place and the payload is the same in all rows; by place and not by name, because this is the
+    # innermost step of reading very many.
+    producer, lowest, ledger_id, entry_id, _, _, chunk_id, chunks, publish_time_ms, _, kind, _, replicated_from = whole
+    read = PayloadState.READ
     rows = []
     for index, (single, payload) in enumerate(batched(plain, 0, size)):
-        if not single.HasField("sequence_id") and size > 1:
-            payload_hash, state = _hashed(plain)
-            return [whole._replace(payload_hash=payload_hash, payload_state=state)]
-        payload_hash, state = _hashed(payload)
-        number = single.sequence_id if single.HasField("sequence_id") else metadata.sequence_id
+        number = single.sequence_id
+        if not number and not single.HasField("sequence_id"):
+            if size > 1:
+                return [whole._replace(payload_hash=payload_hash(plain), payload_state=read)]
+            number = lowest
         rows.append(
-            whole._replace(
-                sequence_id=_signed(number), batch_index=index, payload_hash=payload_hash, payload_state=state
+            MessageRow(
+                producer, _signed(number), ledger_id, entry_id, index, size, chunk_id,
+                chunks, publish_time_ms, payload_hash(payload), kind, read, replicated_from,
             )
-        )
+        )  # fmt: skip
     return rows or [whole]
 
 
@@ -161,14 +166,6 @@ def _kind(metadata: api.MessageMetadata) -> MessageKind:
     if metadata.HasField("txnid_most_bits"):
         return MessageKind.TRANSACTIONAL
     return MessageKind.MESSAGE
-
-
-def _hashed(payload: bytes) -> _Payload:
-    return payload_hash(payload), PayloadState.READ
-
-
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _signed(number: int) -> int:
