@@ -28,6 +28,7 @@ def programs() -> Programs:
         serve=_serve,
         run_demo=partial(_call, "demo", "run_demo"),
         tear_demo_down=partial(_call, "demo", "tear_demo_down"),
+        find_stuck_in_dump=partial(_call, "deduplication_dump", "find_stuck_in_dump"),
         make_dump=partial(_call, "audit_sources", "make_dump"),
         make_listing=partial(_call, "audit_sources", "make_listing"),
         make_audit=partial(_call, "audit_run", "make_audit"),

@@ -1,14 +1,20 @@
 """Deduplication as real brokers do it, and what the sidecar finds of it; duplicates are made by the test."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.ledger_ownership.paths import cursor_path
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
+from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, unique
 
@@ -26,6 +32,7 @@ BROKER_CONF = {
 class Stage:
     """A cluster and a sidecar on it."""
 
+    cluster: ClusterUnderTest
     workload: Workload
     sidecar: SidecarProcess
 
@@ -53,6 +60,26 @@ class Stage:
         """A call of the sidecar that must succeed."""
         return self.sidecar.call(method, f"/admin/v2/{path}", body, **params)
 
+    def filled(self, namespace: str, entries: int) -> TopicName:
+        """A topic with so many entries, unloaded."""
+        topic = self.topic(namespace)
+        self.workload.produce(topic, [b"x" * 100] * entries)
+        self.workload.unload(topic)
+        return topic
+
+    def stuck(self, namespace: str, **limits: int) -> Any:
+        params = {name: str(value) for name, value in limits.items()}
+        return self.call("GET", f"namespaces/{namespace}/deduplication/stuck", **params)
+
+    def has_cursor(self, topic: TopicName) -> bool:
+        path = cursor_path(topic.managed_ledger_name, DEDUPLICATION_CURSOR)
+        return self.workload.store.read(path) is not None
+
+    def replayed(self, topic: TopicName) -> list[int]:
+        """How many entries each load of the topic replayed, by the broker's own log."""
+        lines = self.cluster.log("broker-1", 100_000)
+        return [int(found) for found in re.findall(rf"\[{topic}\] Replaying (\d+) entries", lines)]
+
     def topics_in(self, namespace: str) -> list[str]:
         found: list[str] = self.workload.admin("GET", f"persistent/{namespace}")
         return [name for name in found if "__change_events" not in name]
@@ -64,7 +91,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         workload = Workload(cluster)
         sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
         try:
-            yield Stage(workload, sidecars.start())
+            yield Stage(cluster, workload, sidecars.start())
         finally:
             sidecars.close()
             workload.close()
@@ -128,3 +155,64 @@ def test_a_system_topic_takes_a_policy_and_ignores_it(stage: Stage) -> None:
         found = stage.call("POST", stage.workload.of_topic(events, "deduplicationEnabled"), True)
         assert any("a system topic is never deduplicated" in remark for remark in found["remarks"]), found
         assert stage.status(events) == "Disabled"
+
+
+def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_says(stage: Stage, tmp_path: Path) -> None:
+    with stage.namespace(True) as namespace:
+        topic = stage.filled(namespace, 90)
+        assert stage.stuck(namespace)["found"] == 0
+        stage.workload.admin("POST", f"namespaces/{namespace}/deduplication", False)
+        found = stage.stuck(namespace)
+        (stuck,) = found["stuck"]
+        assert (stuck["topic"], stuck["reason"], stuck["status"]) == (str(topic), "left over", None), stuck
+        assert (stuck["because"], stuck["certain"]) == ("off by the namespace", True)
+        ledgers = sorted(stage.workload.ledgers(topic).data)
+        assert stuck["heldLedgers"] == len(ledgers) - 1 >= 4
+        assert stuck["since"]["entries"] == 90
+        assert stuck["freedBytes"] == stuck["heldBytes"] > 80 * 100
+
+        dump = tmp_path / "dump"
+        source = f"zk://{stage.cluster.addresses.metadata_store_url.removeprefix('zk:')}"
+        made = stage.sidecar.command("metadata", "dump", "--source", source, "--output", str(dump))
+        assert made.exit_code == 0, made.stderr
+        ran = stage.sidecar.command("deduplication", "stuck", namespace, "--dump", str(dump), "--output", "json")
+        assert ran.exit_code == 2, ran.stderr
+        (dumped,) = ran.json["stuck"]
+        same = ("topic", "reason", "position", "heldLedgers", "heldBytes", "freedBytes")
+        assert {name: dumped[name] for name in same} == {name: stuck[name] for name in same}
+        assert not dumped["certain"]
+
+        assert stage.has_cursor(topic), "looking for stuck cursors has loaded the topic"
+        assert stuck["remedy"].endswith(f"pulsar-admin topics stats {topic}")
+        stage.status(topic)
+        until(lambda: not stage.has_cursor(topic), "the load deletes the cursor")
+        assert stage.stuck(namespace)["found"] == 0
+        until(lambda: not stage.workload.ledgers(topic).data & set(ledgers[:-1]), "what it held is trimmed")
+
+
+def test_a_lag_and_what_the_next_load_replays_are_what_the_broker_says(stage: Stage) -> None:
+    with stage.namespace(True) as namespace:
+        slow, quick = stage.filled(namespace, 90), stage.filled(namespace, 30)
+        late = stage.filled(namespace, 130)
+        found = {each["topic"]: each for each in stage.stuck(namespace, entries=50)["stuck"]}
+        assert found.keys() == {str(slow)}
+        assert (found[str(slow)]["reason"], found[str(slow)]["certain"]) == ("lags", True)
+        assert "brokerDeduplicationEntriesInterval is 100" in found[str(slow)]["remedy"]
+
+        forecast = stage.call("GET", f"namespaces/{namespace}/deduplication/forecast")
+        entries = {each["topic"]: each["replay"]["entries"] for each in forecast["slowest"]}
+        assert entries == {str(slow): 90, str(quick): 30, str(late): 30}
+        assert forecast["slowest"][0]["topic"] == str(slow)
+        for topic in (slow, quick, late):
+            stage.status(topic)
+            assert stage.replayed(topic)[-1] == entries[str(topic)]
+
+
+def test_no_topic_is_loaded_to_look(stage: Stage) -> None:
+    with stage.namespace(True) as namespace:
+        topic = stage.filled(namespace, 5)
+        before = stage.replayed(topic)
+        stage.stuck(namespace, entries=0)
+        stage.call("GET", f"namespaces/{namespace}/deduplication/forecast")
+        stage.call("GET", f"namespaces/{namespace}/deduplication")
+        assert stage.replayed(topic) == before

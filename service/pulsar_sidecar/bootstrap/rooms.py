@@ -51,6 +51,7 @@ from pulsar_sidecar.api.rooms import (
     ack_state,
     deduplication,
     deduplication_checks,
+    deduplication_health,
     deduplication_policies,
     delayed_index,
     delayed_index_build,
@@ -63,6 +64,7 @@ from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, close_at_the_end, store_credential_of
 from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
 from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
+from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
 from pulsar_sidecar.deduplication.inspection.service import Ports as DeduplicationPorts
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
@@ -455,6 +457,13 @@ def open_deduplication(cluster: ClusterAccess) -> Room:
     return Room(DeduplicationService(ports))
 
 
+def open_deduplication_health(cluster: ClusterAccess) -> Room:
+    """Deduplication cursors that are stuck, and slow loads."""
+    owners = BrokerLiveOwners(cluster.rest, cluster.store)
+    policies = BrokerDeduplicationPolicies(cluster.rest, cluster.store, owners)
+    return Room(DeduplicationHealth(cluster.stored_deduplications, policies, owners))
+
+
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
     # A walk takes Arrow, which the rest of the service does without.
     from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
@@ -482,5 +491,6 @@ ROOMS: Sequence[tuple[Callable[[Any], APIRouter], Callable[[ClusterAccess], Room
     (deduplication.router, open_deduplication),
     (deduplication_policies.router, open_deduplication_policies),
     (deduplication_checks.router, open_deduplication_checks),
+    (deduplication_health.router, open_deduplication_health),
 )
 """Each room's routes, which can be described without it, and what opens it; it has not started then."""

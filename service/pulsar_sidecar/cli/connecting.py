@@ -29,6 +29,8 @@ from pulsar_sidecar.settings.sources import client_conf_settings, environment_se
 
 if TYPE_CHECKING:
     from pulsar_sidecar.cli.client import SidecarClient
+    from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+    from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
     from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
     from pulsar_sidecar.demo.run import Report
 
@@ -59,6 +61,7 @@ class Programs:
     serve: Callable[[Mapping[str, str | None], Path | None], int]
     run_demo: "Callable[[Path | None, int, Say], Report]"
     tear_demo_down: Callable[[Path | None, Say], None]
+    find_stuck_in_dump: "Callable[[Path, str | None, LagLimits, int, bool], StuckReport]"
     make_dump: Callable[[audit.DumpRequest, Say], Manifest]
     make_listing: Callable[[audit.ListingRequest, Say], Manifest]
     make_audit: Callable[[audit.AuditRequest, Say], audit.Audited]

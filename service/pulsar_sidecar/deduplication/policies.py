@@ -6,12 +6,13 @@ answers lead astray: asked for what is applied they leave out a global policy, a
 whatever its policies say (``SystemTopic.isDeduplicationEnabled``), though setting one is answered with 204.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.names import TopicName
 
 PolicyValue = bool | int
@@ -117,6 +118,27 @@ class BrokerDeduplication:
                 return self.enabled
             case DeduplicationPolicy.SNAPSHOT_INTERVAL:
                 return self.snapshot_interval_seconds
+
+
+_FIELDS: Final = {
+    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
+    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotIntervalSeconds",
+}
+
+
+def value_of_namespace(policy: DeduplicationPolicy, data: bytes) -> PolicyValue | None:
+    """What a namespace's node (``Policies``) says; `UndecodableError` if that cannot be read."""
+    try:
+        return checked_value(json.loads(data or b"{}").get(_FIELDS[policy]))
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UndecodableError("a namespace's policies cannot be read; look at its node") from error
+
+
+def checked_value(value: object) -> PolicyValue | None:
+    """A policy as somebody told it; `UndecodableError` if it is none."""
+    if value is not None and not isinstance(value, bool | int):
+        raise UndecodableError(f"{value!r:.80} is no policy of deduplication; look where it comes from")
+    return value
 
 
 def is_system_topic(topic: TopicName) -> bool:

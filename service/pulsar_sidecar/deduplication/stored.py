@@ -18,7 +18,7 @@ from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.metadata import Node, NodeReader
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
@@ -98,7 +98,7 @@ class StoredDeduplications:
     """Reads what is stored."""
 
     def __init__(
-        self, store: MetadataStore, snapshots: StoredSnapshots, lengths: LedgerLengths, cursors: CursorPositions
+        self, store: NodeReader, snapshots: StoredSnapshots, lengths: LedgerLengths, cursors: CursorPositions
     ) -> None:
         self._store = store
         self._snapshots = snapshots

@@ -10,14 +10,14 @@ from pulsar_sidecar.ledger_ownership.paths import (
     partitioned_topic_path,
 )
 from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.metadata import Node, NodeReader
 from pulsar_sidecar.model.names import TopicDomain, TopicName, topic_of_managed_ledger
 
 
 class StoredTopics:
     """Reads topics' names from their nodes."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: NodeReader) -> None:
         self._store = store
 
     def places_of(self, topic: TopicName) -> list[TopicName]:
@@ -35,6 +35,15 @@ class StoredTopics:
         if node is None:
             raise NotFoundError(f"there is no topic {topic}")
         return [topic]
+
+    def all_places(self) -> Iterator[TopicName]:
+        """The same of all tenants.
+
+        Raises:
+            TemporaryError: the metadata store could not be asked.
+        """
+        for tenant in self._store.children(MANAGED_LEDGERS) or ():
+            yield from self.places_below(tenant)
 
     def places_below(self, scope: str) -> Iterator[TopicName]:
         """Every partition, and every topic without partitions, of a namespace or of a tenant.

@@ -96,12 +96,8 @@ def always() -> bool:
     return True
 
 
-class MetadataStore(Protocol):
-    """Pulsar's metadata store (``org.apache.pulsar.metadata.api.MetadataStore``), for reading and guarded writing.
-
-    Every method raises `TemporaryError` when the store cannot be asked, and `OutcomeUnknownError` when a write's
-    answer was lost. Implementations are safe for use by several threads.
-    """
+class NodeReader(Protocol):
+    """The nodes of a metadata store, or of a copy; every method raises `TemporaryError` when they cannot be asked."""
 
     def read(self, path: str) -> Node | None:
         """The node, or None when the store said that it does not exist."""
@@ -111,6 +107,14 @@ class MetadataStore(Protocol):
 
     def children(self, path: str) -> list[str] | None:
         """Names of the direct children, sorted, or None when the node does not exist; complete, or the call raises."""
+
+
+class MetadataStore(NodeReader, Protocol):
+    """Pulsar's metadata store (``org.apache.pulsar.metadata.api.MetadataStore``), for reading and guarded writing.
+
+    Every method raises `TemporaryError` when the store cannot be asked, and `OutcomeUnknownError` when a write's
+    answer was lost. Implementations are safe for use by several threads.
+    """
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """Create a node and its missing parents.

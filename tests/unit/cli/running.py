@@ -10,6 +10,7 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
+from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
@@ -38,6 +39,7 @@ class Terminal:
         self.asked: list[Any] = []
         self.audited: audit.Audited | SidecarError | None = None
         self.show: audit.Shown | SidecarError | None = None
+        self.stuck: StuckReport | SidecarError | None = None
         self.explain: str | SidecarError | None = None
         self.applied: audit.Applied | SidecarError | None = None
         self.report: Path | SidecarError | None = None
@@ -55,7 +57,8 @@ class Terminal:
         self._capsys.readouterr()
         try:
             programs = Programs(
-                self._serve, self._play, self._strike, self._dump, self._list, self._audit, self._noted(self.show),
+                self._serve, self._play, self._strike, self._noted(self.stuck),
+                self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
                 verify_stored=self._verify,
                 make_extract=self._extract,

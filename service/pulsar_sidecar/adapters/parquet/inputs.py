@@ -51,11 +51,12 @@ def read_table(directory: Path, table: Table, subtree: Subtree | None = None) ->
     return ds.dataset(folder, schema=SCHEMAS[table], format="parquet").to_table()
 
 
-def node_batches(directory: Path, subtree: Subtree) -> Iterator[pa.RecordBatch]:
-    """The nodes of one part of a dump, batch by batch; memory does not grow with it."""
+def node_batches(directory: Path, subtree: Subtree, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The nodes of one part of a dump, or some columns of them, batch by batch; memory does not grow with it."""
     folder = directory / Table.NODES.value / f"subtree={subtree.value}"
     if folder.exists():
-        yield from ds.dataset(folder, schema=SCHEMAS[Table.NODES], format="parquet").to_batches()
+        nodes = ds.dataset(folder, schema=SCHEMAS[Table.NODES], format="parquet")
+        yield from nodes.to_batches(columns=None if columns is None else list(columns))
 
 
 class AuditTables:

@@ -5,12 +5,19 @@ A broker's own answer to what is applied is not asked for, because it leaves out
 
 from typing import Final
 
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, topic_path
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValue, PolicyValues
+from pulsar_sidecar.deduplication.policies import (
+    BrokerDeduplication,
+    DeduplicationPolicy,
+    PolicyValue,
+    PolicyValues,
+    checked_value,
+    value_of_namespace,
+)
 from pulsar_sidecar.ledger_ownership.paths import POLICIES
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
@@ -23,11 +30,6 @@ _NAMESPACE_ROUTES: Final = {
     DeduplicationPolicy.ENABLED: "deduplication",
     DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
 }
-_FIELDS: Final = {
-    DeduplicationPolicy.ENABLED: "deduplicationEnabled",
-    DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotIntervalSeconds",
-}
-"""In a namespace's node (``Policies``)."""
 
 
 class BrokerDeduplicationPolicies:
@@ -87,16 +89,10 @@ class BrokerDeduplicationPolicies:
             if error.status == _NO_TOPIC_POLICIES:
                 return None
             raise
-        return _checked(value, path)
+        return checked_value(value)
 
     def _of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValue | None:
         node = self._store.read(f"{POLICIES}/{namespace}")
         if node is None:
             raise NotFoundError(f"there is no namespace {namespace}")
-        return _checked(json_object(node.data, node.path).get(_FIELDS[policy]), node.path)
-
-
-def _checked(value: object, place: str) -> PolicyValue | None:
-    if value is not None and not isinstance(value, bool | int):
-        raise TemporaryError(f"{place} says {value!r:.80} of deduplication, which cannot be read; try again")
-    return value
+        return value_of_namespace(policy, node.data)

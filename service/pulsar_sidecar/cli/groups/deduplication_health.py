@@ -1,0 +1,135 @@
+"""``pulsar-sidecar deduplication stuck|forecast``: what deduplication keeps, and what it costs the next loads."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path
+from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
+from pulsar_sidecar.model.errors import InvalidInputError
+
+_FOUND = 2
+_STUCK_EXIT_CODES = (
+    "Exit codes: 0 nothing is stuck; 2 something is; 4 nothing was found, and not everything could be read; 1 an "
+    "error, or wrong usage; 3 no answer came."
+)
+
+
+@app.command(epilog=_STUCK_EXIT_CODES)
+def stuck(
+    ctx: Context,
+    namespace: Annotated[
+        str | None, typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace. Default: all topics.")
+    ] = None,
+    dump: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Look into a dump (metadata dump) instead, without any service.")
+    ] = None,
+    entries: Annotated[int, typer.Option(min=0, help="How many entries a cursor may be behind.")] = DEFAULT_ENTRIES,
+    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="How many bytes a cursor may be behind.")] = (
+        DEFAULT_BYTES
+    ),
+    enabled: Annotated[
+        bool,
+        typer.Option(
+            "--broker-deduplication-enabled", help="With --dump: brokers have brokerDeduplicationEnabled=true."
+        ),
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of cursors shown.")] = 100,
+    form: Output = None,
+) -> None:
+    """Find deduplication cursors that keep storage for nothing, or for too long: what each holds, and what helps.
+
+    A cursor is left over where deduplication is off and no broker has loaded the topic since; it lags where no snapshot
+    was taken for long. Those that hold most bytes come first. Everything is read from the metadata store and the
+    bookies; brokers are asked for policies and for what they have loaded, and no topic is loaded.
+
+    A dump holds no topics' policies, and of a topic that was loaded an older position: what follows from it is marked
+    as not certain.
+
+    Example: pulsar-sidecar deduplication stuck public/default
+
+    Example: pulsar-sidecar deduplication stuck --dump dumps/monday
+    """
+    answer = _in_dump(ctx, dump, namespace, LagLimits(entries, size_bytes), limit, enabled=enabled)
+    if answer is None:
+        place = "/admin/v2" if namespace is None else namespace_path(namespace)
+        parameters: dict[str, str | int | None] = {"entries": entries, "sizeBytes": size_bytes, "most": limit}
+        found = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
+        answer = cast("dict[str, Any]", found)
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+    else:
+        output.result(output.printable("\n".join(_stuck_lines(answer))))
+    if answer["found"]:
+        raise typer.Exit(_FOUND)
+    if answer["unreadable"]:
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _in_dump(
+    ctx: Context, dump: Path | None, namespace: str | None, limits: LagLimits, limit: int, *, enabled: bool
+) -> dict[str, Any] | None:
+    if dump is None:
+        if enabled:
+            raise InvalidInputError("--broker-deduplication-enabled goes with --dump; brokers say it themselves")
+        return None
+    if namespace is not None:
+        namespace_path(namespace)
+    # It takes longer to load than --help to answer.
+    from pulsar_sidecar.api.rooms.deduplication_health import StuckReportAnswer
+
+    found = ctx.obj.programs.find_stuck_in_dump(dump, namespace, limits, limit, enabled)
+    return StuckReportAnswer.model_validate(found).model_dump(mode="json")
+
+
+@app.command(epilog=EXIT_CODES)
+def forecast(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
+    """Show the ten loads of a namespace that would take longest because of deduplication: entries, bytes, seconds.
+
+    A broker that loads a topic replays what came after the snapshot, and nobody can use the topic meanwhile. Loads
+    nothing. Exit code 4: not everything could be read.
+
+    Example: pulsar-sidecar deduplication forecast public/default
+    """
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", f"{namespace_path(namespace)}/deduplication/forecast"))
+    if ctx.obj.format(form) is output.Format.JSON:
+        output.document(answer, output.Format.JSON)
+    else:
+        output.result(output.printable("\n".join(_forecast_lines(answer))))
+    if answer["unreadable"]:
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _stuck_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    counts = f"{answer['topics']:,} topics or partitions, {answer['cursors']:,} with a deduplication cursor"
+    yield f"{counts}: {answer['found']:,} stuck, which hold {answer['heldBytes']:,} bytes"
+    for each in answer["stuck"]:
+        yield ""
+        doubt = "" if each["certain"] else ", not certain"
+        yield f"{each['topic']}: {each['reason']} ({each['because']}{doubt})"
+        since = each["since"]
+        behind = "unknown" if since is None else f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes"
+        yield f"  snapshot  at {each['position']}, behind it {behind}"
+        frees = "unknown" if each["freedBytes"] is None else f"{each['freedBytes']:,} bytes"
+        yield f"  holds     {each['heldLedgers']:,} ledgers, {each['heldBytes']:,} bytes; no other cursor: {frees}"
+        yield f"  remedy    {each['remedy']}"
+    if answer["found"] > len(answer["stuck"]):
+        yield f"\nand {answer['found'] - len(answer['stuck']):,} more; see them with --limit"
+    yield from (f"not read: {reason}" for reason in answer["unreadable"])
+
+
+def _forecast_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{answer['topics']:,} topics or partitions, {answer['cursors']:,} with a deduplication cursor"
+    for each in answer["slowest"]:
+        replay = each["replay"]
+        doubt = "" if each["deduplicated"] else ", unless its own policy switches deduplication off"
+        late = f", more than topicLoadTimeoutSeconds ({answer['loadTimeoutSeconds']} s)" if each["timesOut"] else ""
+        amount = f"{replay['entries']:,} entries, {replay['sizeBytes']:,} bytes after {each['position']}"
+        yield f"{each['topic']}: {each['seconds']:,.1f} s{late}: {amount}{doubt}"
+    yield from (f"not read: {reason}" for reason in answer["unreadable"])
+    yield f"assumed: {answer['assumption']}"

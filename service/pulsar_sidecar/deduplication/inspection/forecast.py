@@ -1,0 +1,105 @@
+"""Which loads of topics would take longest, because a broker replays what came after the snapshot, from what is stored.
+
+No broker is asked about a topic, but for the policies of those that are shown; no topic is loaded.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from pulsar_sidecar.deduplication.inspection.stuck import Switches
+from pulsar_sidecar.deduplication.policies import is_system_topic
+from pulsar_sidecar.deduplication.replay_cost import ASSUMPTION, replay_seconds
+from pulsar_sidecar.deduplication.snapshots import Snapshot
+from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
+from pulsar_sidecar.model.names import TopicName
+
+MOST_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LoadForecast:
+    """What deduplication costs the next load of a partition, or of a topic without.
+
+    Attributes:
+        replay: what a broker replays.
+        deduplicated: None if the topic's own policy is not known, so that the load may replay nothing.
+        times_out: whether it takes longer than brokers let a load take (``topicLoadTimeoutSeconds``).
+    """
+
+    topic: TopicName
+    position: Position
+    replay: Amount
+    seconds: float
+    deduplicated: bool | None
+    times_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadForecasts:
+    """The slowest first.
+
+    Attributes:
+        topics: partitions, and topics without, that were looked at.
+        cursors: how many of them have a deduplication cursor; a load of the others replays nothing.
+        load_timeout_seconds: ``topicLoadTimeoutSeconds`` of a broker.
+        slowest: of those that are deduplicated, as far as is known.
+        unreadable: what could not be read, and may be slow.
+    """
+
+    topics: int
+    cursors: int
+    load_timeout_seconds: int
+    slowest: tuple[LoadForecast, ...]
+    unreadable: tuple[str, ...]
+    assumption: str = ASSUMPTION
+
+
+class DeduplicationForecaster:
+    """Forecasts loads; changes nothing."""
+
+    def __init__(self, stored: StoredDeduplications, switches: Switches) -> None:
+        self._stored = stored
+        self._switches = switches
+
+    def slowest(self, places: Iterable[TopicName]) -> LoadForecasts:
+        """The loads that would take longest.
+
+        Raises:
+            TemporaryError: the metadata store could not be asked.
+        """
+        topics, cursors = 0, 0
+        costs: list[tuple[float, StoredDeduplication]] = []
+        unreadable: list[str] = []
+        for place, stored in self._stored.read(places):
+            topics += 1
+            if isinstance(stored, StoredDeduplication) and isinstance(stored.snapshot, Absent):
+                continue
+            cursors += 1
+            if isinstance(stored, Unreadable):
+                unreadable.append(f"{place}: {stored.reason}")
+            elif stored.since is None:
+                reason = stored.snapshot.reason if isinstance(stored.snapshot, Unreadable) else stored.unmeasured
+                unreadable.append(f"{place}: {reason}")
+            else:
+                costs.append((replay_seconds(stored.since), stored))
+        costs.sort(key=lambda cost: (-cost[0], str(cost[1].topic)))
+        timeout_seconds = self._switches.broker().load_timeout_seconds
+        slowest = islice(self._deduplicated(costs, timeout_seconds), MOST_SHOWN)
+        return LoadForecasts(topics, cursors, timeout_seconds, tuple(slowest), tuple(unreadable))
+
+    def _deduplicated(
+        self, costs: Iterable[tuple[float, StoredDeduplication]], timeout_seconds: int
+    ) -> Iterator[LoadForecast]:
+        """Without those that are certainly not deduplicated: the broker that loads them deletes the cursor."""
+        for seconds, stored in costs:
+            snapshot, since, place = stored.snapshot, stored.since, stored.topic
+            if since is None or not isinstance(snapshot, Snapshot) or is_system_topic(place):
+                continue
+            values = self._switches.of_topic(place)
+            deduplicated = None if isinstance(values, Unreadable) else bool(values.applied)
+            if deduplicated is not False:
+                yield LoadForecast(place, snapshot.position, since, seconds, deduplicated, seconds > timeout_seconds)

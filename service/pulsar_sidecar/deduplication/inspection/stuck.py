@@ -1,0 +1,272 @@
+"""Deduplication cursors that keep storage for nothing, or for longer than they should.
+
+A cursor is left over where deduplication was switched off while no broker had the topic loaded: its next load deletes
+it. It lags where no snapshot was taken for long: what came after it is kept, and the next load replays it. Invariant: a
+cursor is only called left over if the level that decides says so, or its broker does; where the topic's own policy is
+not known, that is said.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, Protocol
+
+from pulsar_sidecar.deduplication.inspection.changing import (
+    DISABLED,
+    ENABLED,
+    RECOVERING,
+    Policies,
+    RunningDeduplication,
+)
+from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.deduplication.policies import (
+    BrokerDeduplication,
+    DeduplicationPolicy,
+    PolicyValues,
+    is_system_topic,
+)
+from pulsar_sidecar.deduplication.snapshots import Snapshot
+from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
+from pulsar_sidecar.model.names import TopicName
+
+_LATE: Final = "no snapshot was taken for long"
+_NORMAL_INTERVALS: Final = 2
+"""A snapshot that is later than so many intervals of entries was not just about to be taken."""
+
+
+class StuckReason(Enum):
+    """Why a cursor is reported."""
+
+    LEFT_OVER = "left over"
+    LAGS = "lags"
+
+
+class Switches(Protocol):
+    """Whether topics are to be deduplicated."""
+
+    def broker(self) -> BrokerDeduplication:
+        """Brokers' settings."""
+        ...
+
+    def inherited(self, namespace: str) -> PolicyValues:
+        """What a topic without a policy of its own does."""
+        ...
+
+    def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
+        """What every level says, the topic's own included."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StuckCursor:
+    """A cursor of a partition, or of a topic without.
+
+    Attributes:
+        because: who says that deduplication is off, or how far the cursor is behind.
+        certain: False where the topic's own policy, or the cursor's true position, is not known.
+        position: of the snapshot; the true one is at or after it.
+        since: what came after it; None if that is not known.
+        held_ledgers: how many ledgers it keeps from being deleted.
+        held_bytes: their bytes.
+        freed_bytes: those of them that no other cursor keeps; None if that is not known.
+        status: the broker's word, None where no broker has the topic loaded or brokers were not asked.
+        remedy: what to do.
+    """
+
+    topic: TopicName
+    reason: StuckReason
+    because: str
+    certain: bool
+    position: Position
+    since: Amount | None
+    held_ledgers: int
+    held_bytes: int
+    freed_bytes: int | None
+    status: str | None = None
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StuckReport:
+    """What a search found.
+
+    Attributes:
+        topics: partitions, and topics without, that were looked at.
+        cursors: how many of them have a deduplication cursor.
+        found: how many cursors are stuck.
+        held_bytes: what all of these hold.
+        stuck: the first of them by bytes held.
+        unreadable: what could not be read, and may be stuck.
+    """
+
+    topics: int
+    cursors: int
+    found: int
+    held_bytes: int
+    stuck: tuple[StuckCursor, ...]
+    unreadable: tuple[str, ...]
+
+
+class BrokerSwitches:
+    """`Switches` as brokers answer; a namespace is asked about once in a search."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+        self._broker = policies.configured(None)
+        self._inherited: dict[str, PolicyValues] = {}
+
+    def broker(self) -> BrokerDeduplication:
+        return self._broker
+
+    def inherited(self, namespace: str) -> PolicyValues:
+        if namespace not in self._inherited:
+            self._inherited[namespace] = self._of_namespace(namespace)
+        return self._inherited[namespace]
+
+    def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
+        try:
+            return self._policies.of_topic(DeduplicationPolicy.ENABLED, topic.base)
+        except SidecarError as error:
+            return Unreadable(str(error))
+
+    def _of_namespace(self, namespace: str) -> PolicyValues:
+        try:
+            return self._policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
+        except NotFoundError:
+            # Topics outlive the policies of a namespace whose deletion broke off.
+            return PolicyValues(self._broker.enabled, None)
+
+
+class StuckCursors:
+    """Searches what is stored; changes nothing and loads no topic."""
+
+    def __init__(self, stored: StoredDeduplications, switches: Switches, running: RunningDeduplication | None) -> None:
+        """Without ``running`` no broker is asked which topics it has loaded."""
+        self._stored = stored
+        self._switches = switches
+        self._running = running
+        self._unreadable: list[str] = []
+
+    def find(self, places: Iterable[TopicName], limits: LagLimits, most: int) -> StuckReport:
+        """The cursors that are stuck, those that hold most bytes first; the figures count all of them.
+
+        Raises:
+            TemporaryError: the metadata store could not be asked.
+        """
+        topics, cursors, found = 0, 0, []
+        for place, stored in self._stored.read(places):
+            topics += 1
+            if isinstance(stored, StoredDeduplication) and isinstance(stored.snapshot, Absent):
+                continue
+            cursors += 1
+            cursor = self._judged(place, stored, limits)
+            if cursor is not None:
+                found.append(cursor)
+        stuck = self._with_remedies(found, limits)
+        ranked = sorted(stuck, key=lambda each: (-each.held_bytes, str(each.topic)))
+        held_bytes = sum(each.held_bytes for each in ranked)
+        return StuckReport(topics, cursors, len(ranked), held_bytes, tuple(ranked[:most]), tuple(self._unreadable))
+
+    def _judged(
+        self, place: TopicName, stored: StoredDeduplication | Unreadable, limits: LagLimits
+    ) -> StuckCursor | None:
+        snapshot = stored if isinstance(stored, Unreadable) else stored.snapshot
+        if isinstance(stored, Unreadable) or not isinstance(snapshot, Snapshot):
+            self._note(place, snapshot)
+            return None
+        if stored.unmeasured is not None:
+            self._unreadable.append(f"{place}: {stored.unmeasured}")
+        lags = _exceeds(limits, stored.since)
+        is_off, is_known, because = self._switched_off(place, ask=lags)
+        if not is_off and not lags:
+            return None
+        if not is_off:
+            because = _LATE
+        held, alone = stored.held or (), self._stored.held_alone(stored)
+        return StuckCursor(
+            topic=place,
+            reason=StuckReason.LEFT_OVER if is_off else StuckReason.LAGS,
+            because=because,
+            certain=is_known if is_off else _is_exact(snapshot),
+            position=snapshot.position,
+            since=stored.since,
+            held_ledgers=len(held),
+            held_bytes=stored.size_of(held),
+            freed_bytes=None if isinstance(alone, Unreadable) else stored.size_of(alone),
+        )
+
+    def _note(self, place: TopicName, lookup: object) -> None:
+        if isinstance(lookup, Unreadable):
+            self._unreadable.append(f"{place}: {lookup.reason}")
+
+    def _switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
+        """Whether deduplication is off, whether that is certain, and who says so.
+
+        A topic's own policy is asked for where the levels above say off, or with ``ask``: it costs several requests.
+        """
+        if is_system_topic(place):
+            return True, True, "brokers never deduplicate a system topic"
+        above = self._switches.inherited(place.namespace)
+        values = self._switches.of_topic(place) if ask or not above.applied else above
+        if isinstance(values, Unreadable):
+            return not above.applied, False, f"off by the {above.decided_by.value}; {values.reason}"
+        return not values.applied, True, f"off by the {values.decided_by.value}"
+
+    def _with_remedies(self, found: Sequence[StuckCursor], limits: LagLimits) -> Iterator[StuckCursor]:
+        statuses, asked = self._statuses([each.topic for each in found])
+        broker = self._switches.broker()
+        for cursor in found:
+            status = statuses.get(cursor.topic)
+            judged = cursor
+            if cursor.reason is StuckReason.LEFT_OVER and status == ENABLED:
+                # What the broker does counts, whatever the policies say.
+                if not _exceeds(limits, cursor.since):
+                    continue
+                judged = replace(cursor, reason=StuckReason.LAGS, because=_LATE)
+            yield replace(judged, status=status, remedy=_remedy(judged, status, broker, asked=asked))
+
+    def _statuses(self, topics: Sequence[TopicName]) -> tuple[Mapping[TopicName, str], bool]:
+        if self._running is None or not topics:
+            return {}, False
+        try:
+            return self._running.statuses(topics, len(topics)), True
+        except SidecarError as error:
+            self._unreadable.append(f"brokers did not say which of these topics they have loaded: {error}")
+            return {}, False
+
+
+def _exceeds(limits: LagLimits, behind: Amount | None) -> bool:
+    return behind is not None and (behind.entries > limits.entries or behind.size_bytes > limits.size_bytes)
+
+
+def _is_exact(snapshot: Snapshot) -> bool:
+    """A dump has no entries of cursors' ledgers: the position is then the node's, which is older."""
+    return snapshot.ledger_id is None or snapshot.entry_id is not None
+
+
+def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication, *, asked: bool) -> str:
+    load, unload = f"pulsar-admin topics stats {cursor.topic}", f"pulsar-admin topics unload {cursor.topic}"
+    is_loaded = status is not None
+    unless = "" if asked else "if no broker has it loaded, "
+    if status == RECOVERING:
+        return "wait: its broker is replaying it"
+    if is_loaded and (status != ENABLED):
+        late = " (its broker says Disabled: it may be gone by now)" if status == DISABLED else ""
+        return f"unload the topic and load it, so that its broker tries again{late}: {unload}; {load}"
+    entries = 0 if cursor.since is None else cursor.since.entries
+    if cursor.reason is StuckReason.LEFT_OVER:
+        return f"{unless}load the topic once: its broker then deletes the cursor: {load}"
+    if not is_loaded and entries >= broker.entries_interval:
+        return f"{unless}load the topic: its broker replays the entries, and takes a snapshot: {load}"
+    if entries > _NORMAL_INTERVALS * broker.entries_interval:
+        return (
+            'look for "deduplication snapshot" in its broker\'s log: snapshots fail, or wait for one that never ends; '
+            f"an unload and a load replay the entries and take one: {unload}; {load}"
+        )
+    return (
+        "let snapshots be taken by time (topics set-deduplication-snapshot-interval), or oftener "
+        f"(brokerDeduplicationEntriesInterval is {broker.entries_interval:,})"
+    )

@@ -1,0 +1,107 @@
+"""Deduplication cursors in a dump on a disk."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from pulsar_sidecar.bootstrap.deduplication_dump import find_stuck_in_dump
+from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.deduplication.inspection.stuck import StuckReason, StuckReport
+from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
+from tests.unit.audit.audit_worlds import World
+
+ORDERS, PLAIN, ELSEWHERE = (
+    parse_topic_name(f"persistent://public/{name}") for name in ("default/orders", "default/plain", "elsewhere/orders")
+)
+Find = Callable[..., StuckReport]
+
+
+def topic_nodes(topic: TopicName, **cursors: bytes) -> dict[str, bytes]:
+    """A topic of three ledgers; ``dedup`` is its deduplication cursor."""
+    name = topic.managed_ledger_name
+    nodes = {managed_ledger_path(name): managed_ledger_bytes([1, 2, 3])}
+    for cursor, data in cursors.items():
+        encoded = DEDUPLICATION_CURSOR if cursor == "dedup" else CursorName(cursor)
+        nodes[cursor_path(name, encoded)] = data
+    return nodes
+
+
+NODES = {
+    f"{POLICIES}/public/default": b"{}",
+    f"{POLICIES}/public/elsewhere": b'{"deduplicationEnabled": true}',
+    **topic_nodes(ORDERS, dedup=cursor_bytes(mark_delete=(1, 4)), billing=cursor_bytes(mark_delete=(2, 0))),
+    **topic_nodes(PLAIN, billing=cursor_bytes()),
+    **topic_nodes(ELSEWHERE, dedup=cursor_bytes(9, mark_delete=(1, 9))),
+}
+
+
+@pytest.fixture
+def find(tmp_path: Path) -> Find:
+    def found(
+        namespace: str | None = None,
+        *,
+        entries: int = 100,
+        enabled: bool = False,
+        nodes: Mapping[str, bytes | None] = NODES,
+    ) -> StuckReport:
+        dump = World(dict(nodes)).dump(tmp_path / f"dump-{len(list(tmp_path.iterdir()))}")
+        return find_stuck_in_dump(dump, namespace, LagLimits(entries, 10**9), 10, enabled)
+
+    return found
+
+
+def test_a_cursor_is_left_over_as_far_as_a_dump_tells(find: Find) -> None:
+    report = find()
+    (found,) = report.stuck
+    assert (found.topic, found.reason, found.certain) == (ORDERS, StuckReason.LEFT_OVER, False)
+    assert found.because == "off by the broker; a dump holds no policies of topics"
+    assert (found.held_ledgers, found.held_bytes, found.freed_bytes) == (2, 2_000, 1_000)
+    assert found.since is not None
+    assert found.since.entries == 15
+    assert found.remedy.startswith("if no broker has it loaded, load the topic once")
+    assert (report.topics, report.cursors, report.unreadable) == (2, 2, ())
+    assert find(enabled=True).stuck == ()
+
+
+def test_the_position_of_a_loaded_topic_is_not_certain(find: Find) -> None:
+    found = {each.topic: each for each in find(entries=9, enabled=True).stuck}
+    assert {topic: (each.reason, each.certain) for topic, each in found.items()} == {
+        ORDERS: (StuckReason.LAGS, True),
+        ELSEWHERE: (StuckReason.LAGS, False),
+    }
+
+
+def test_a_namespace_is_looked_at_alone(find: Find) -> None:
+    assert [each.topic for each in find("public/default").stuck] == [ORDERS]
+    assert find("public/elsewhere").stuck == ()
+    with pytest.raises(NotFoundError):
+        find("public/missing")
+
+
+_ORDERS_CURSOR = cursor_path(ORDERS.managed_ledger_name, DEDUPLICATION_CURSOR)
+_ORDERS_OTHER = cursor_path(ORDERS.managed_ledger_name, CursorName("billing"))
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "named"),
+    [
+        (_ORDERS_CURSOR, b"\xff", str(ORDERS)),
+        (_ORDERS_CURSOR, None, _ORDERS_CURSOR),
+        (_ORDERS_OTHER, None, _ORDERS_OTHER),
+        (managed_ledger_path(ORDERS.managed_ledger_name), None, managed_ledger_path(ORDERS.managed_ledger_name)),
+    ],
+)
+def test_what_is_broken_in_the_dump_is_named(find: Find, path: str, data: bytes | None, named: str) -> None:
+    report = find(nodes={**NODES, path: data})
+    assert (report.stuck, len(report.unreadable)) == ((), 1)
+    assert named in report.unreadable[0]
+
+
+def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError):
+        find_stuck_in_dump(tmp_path, None, LagLimits(), 10, False)

@@ -1,0 +1,251 @@
+"""Cursors that are stuck: who says so, what they hold, and what helps."""
+
+import pytest
+from pulsar_sidecar.deduplication.inspection.forecast import DeduplicationForecaster
+from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
+from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.deduplication.inspection.stuck import BrokerSwitches, StuckCursor, StuckReason, StuckReport
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
+from pulsar_sidecar.deduplication.replay_cost import replay_seconds
+from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+
+from tests.fakes.deduplication import DeduplicatedTopics
+from tests.fakes.deduplication_policies import FakeDeduplication
+
+ENABLED = DeduplicationPolicy.ENABLED
+ORDERS = parse_topic_name("persistent://public/default/orders")
+OTHER = parse_topic_name("persistent://public/default/other")
+ELSEWHERE = parse_topic_name("persistent://public/elsewhere/orders")
+TEN = LagLimits(entries=10, size_bytes=10**9)
+
+
+class Stage:
+    """Topics as stored, and brokers."""
+
+    def __init__(self) -> None:
+        self.topics = DeduplicatedTopics()
+        self.brokers = FakeDeduplication()
+        self.brokers.broker = BrokerDeduplication(entries_interval=5)
+        for namespace in ("public/default", "public/elsewhere"):
+            self.topics.store.put(f"{POLICIES}/{namespace}", b"{}")
+        self.health = DeduplicationHealth(self.topics.stored, self.brokers, self.brokers)
+
+    def switched(self, *, on: bool | None, topic: TopicName | None = None, namespace: str = "public/default") -> None:
+        if topic is None:
+            self.brokers.namespaces[ENABLED, namespace] = on
+        else:
+            self.brokers.topics[ENABLED, topic] = on
+
+    def stuck(self, namespace: str | None = "public/default", limits: LagLimits = TEN, most: int = 10) -> StuckReport:
+        return self.health.stuck(namespace, limits, most)
+
+    def only(self) -> StuckCursor:
+        (found,) = self.stuck().stuck
+        return found
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "topic", "mark_delete", "reason"),
+    [
+        (None, None, (3, 9), StuckReason.LEFT_OVER),
+        (False, None, (1, -1), StuckReason.LEFT_OVER),
+        (False, True, (3, 9), None),
+        (False, True, (1, 5), StuckReason.LAGS),
+        (True, None, (3, 9), None),
+        (True, None, (2, 9), None),
+        (True, None, (2, 8), StuckReason.LAGS),
+        (True, False, (2, 8), StuckReason.LEFT_OVER),
+    ],
+)
+def test_a_cursor_is_left_over_or_lags_or_is_all_right(
+    stage: Stage, namespace: bool | None, topic: bool | None, mark_delete: tuple[int, int], reason: StuckReason | None
+) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), mark_delete)
+    stage.switched(on=namespace)
+    stage.switched(on=topic, topic=ORDERS)
+    found = stage.stuck()
+    assert [each.reason for each in found.stuck] == ([] if reason is None else [reason])
+    assert (found.topics, found.cursors, found.found, found.unreadable) == (1, 1, len(found.stuck), ())
+    assert all(each.certain for each in found.stuck)
+
+
+def test_topics_without_a_cursor_are_counted(stage: Stage) -> None:
+    stage.topics.put(ORDERS)
+    stage.topics.put(ELSEWHERE, (1, 2), (1, 0))
+    everything = stage.stuck(None)
+    assert (everything.topics, everything.cursors, everything.found) == (2, 1, 1)
+    assert (stage.stuck().topics, stage.stuck().cursors, stage.stuck().stuck) == (1, 0, ())
+    with pytest.raises(NotFoundError):
+        stage.stuck("public/missing")
+
+
+def test_what_holds_most_comes_first_and_what_is_freed_is_known(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 5))
+    stage.topics.put(OTHER, (1, 2, 3, 4), (0, -1))
+    stage.topics.cursor("billing", (2, 9), topic=OTHER)
+    first, second = stage.stuck().stuck
+    assert (first.topic, first.held_ledgers, first.held_bytes, first.freed_bytes) == (OTHER, 3, 3_000, 2_000)
+    assert (second.topic, second.held_ledgers, second.held_bytes, second.freed_bytes) == (ORDERS, 1, 1_000, 1_000)
+    limited = stage.stuck(most=1)
+    assert (limited.stuck, limited.found, limited.held_bytes) == ((first,), 2, 4_000)
+    stage.topics.cursors.unreadable = "the cursor's ledger 7 is gone"
+    assert [each.freed_bytes for each in stage.stuck().stuck] == [None, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("on", "mark_delete", "loaded", "status", "remedy"),
+    [
+        (
+            False,
+            (3, 9),
+            False,
+            None,
+            "load the topic once: its broker then deletes the cursor: pulsar-admin topics stats",
+        ),
+        (False, (3, 9), True, "Failed", "pulsar-admin topics unload persistent://public/default/orders"),
+        (False, (3, 9), True, "Disabled", "it may be gone by now"),
+        (True, (1, -1), False, None, "its broker replays the entries, and takes a snapshot"),
+        (True, (1, -1), True, "Enabled", 'look for "deduplication snapshot" in its broker\'s log'),
+        (True, (1, -1), True, "Recovering", "wait: its broker is replaying it"),
+        (True, (1, -1), True, "Removing", "so that its broker tries again"),
+    ],
+)
+def test_the_remedy_fits_what_the_broker_does(
+    stage: Stage, on: bool, mark_delete: tuple[int, int], loaded: bool, status: str | None, remedy: str
+) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), mark_delete)
+    stage.switched(on=on)
+    stage.brokers.loaded, stage.brokers.stuck = ([ORDERS] if loaded else []), status
+    found = stage.only()
+    assert found.status == status
+    assert remedy in found.remedy
+
+
+def test_a_lag_within_the_brokers_interval_is_its_settings(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 5))
+    stage.switched(on=True)
+    stage.brokers.broker = BrokerDeduplication(entries_interval=1_000)
+    assert "brokerDeduplicationEntriesInterval is 1,000" in stage.only().remedy
+    stage.brokers.loaded = [ORDERS]
+    assert "set-deduplication-snapshot-interval" in stage.only().remedy
+
+
+def test_what_a_broker_does_counts_more_than_policies(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    stage.topics.put(OTHER, (1, 2, 3), (1, 0))
+    stage.brokers.loaded, stage.brokers.stuck = [ORDERS, OTHER], "Enabled"
+    found = stage.only()
+    assert (found.topic, found.reason, found.status) == (OTHER, StuckReason.LAGS, "Enabled")
+
+
+def test_a_policy_that_is_not_known_is_not_made_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(policy: DeduplicationPolicy, topic: TopicName) -> None:
+        raise TemporaryError("no broker answers")
+
+    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
+    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    found = stage.only()
+    assert (found.reason, found.certain) == (StuckReason.LEFT_OVER, False)
+    assert found.because == "off by the broker; no broker answers"
+
+
+def test_brokers_that_do_not_say_what_they_loaded_leave_the_rest_known(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(topics: object, most: int) -> None:
+        raise TemporaryError("a broker went")
+
+    monkeypatch.setattr(stage.brokers, "statuses", refuse)
+    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    report = stage.stuck()
+    assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic once")
+    assert report.unreadable == ("brokers did not say which of these topics they have loaded: a broker went",)
+
+
+def test_a_system_topics_cursor_is_left_over(stage: Stage) -> None:
+    topic = parse_topic_name("persistent://public/default/__change_events")
+    stage.topics.put(topic, (1, 2), (1, 0))
+    stage.switched(on=True)
+    assert (stage.only().reason, stage.only().because) == (
+        StuckReason.LEFT_OVER,
+        "brokers never deduplicate a system topic",
+    )
+
+
+def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.topics.put(OTHER, (1, 2, 3), (1, 0))
+    stage.topics.store.put(managed_ledger_path(OTHER.managed_ledger_name), b"\xff")
+    third = parse_topic_name("persistent://public/default/third")
+    stage.topics.put(third, (1, 2, 3), (1, 0))
+    stage.topics.store.put(cursor_path(third.managed_ledger_name, DEDUPLICATION_CURSOR), b"\xff")
+    found = stage.stuck()
+    assert [each.topic for each in found.stuck] == [ORDERS]
+    assert (found.topics, found.cursors, len(found.unreadable)) == (3, 3, 2)
+    stage.topics.lengths.unreadable = "ledger 3 cannot be measured: no bookie"
+    found = stage.stuck()
+    assert found.stuck[0].since is None
+    assert f"{ORDERS}: ledger 3 cannot be measured: no bookie" in found.unreadable
+
+
+def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(stage: Stage) -> None:
+    gone = parse_topic_name("persistent://public/missing/orders")
+    stage.topics.put(gone, (1, 2), (1, 0))
+    (found,) = stage.stuck(None).stuck
+    assert (found.because, found.certain) == ("off by the broker; there is no namespace public/missing", False)
+
+
+# --- forecast ------------------------------------------------------------------------------------------------------
+
+
+def test_the_slowest_loads_come_first(stage: Stage) -> None:
+    topics = [parse_topic_name(f"persistent://public/default/t{number:02}") for number in range(15)]
+    for number, topic in enumerate(topics):
+        stage.topics.put(topic, range(1, 4 + number), (1, 4))
+    stage.topics.put(ORDERS)
+    stage.switched(on=True)
+    stage.switched(on=False, topic=topics[14])
+    found = stage.health.slowest_loads("public/default")
+    assert [each.topic for each in found.slowest] == topics[13:3:-1]
+    assert (found.topics, found.cursors, found.unreadable) == (16, 15, ())
+    slowest = found.slowest[0]
+    assert (slowest.replay.entries, slowest.replay.size_bytes) == (5 + 15 * 10, 500 + 15 * 1_000)
+    assert slowest.seconds == replay_seconds(slowest.replay)
+    assert (slowest.deduplicated, slowest.times_out) == (True, False)
+
+
+def test_a_load_that_takes_longer_than_brokers_allow_is_marked(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.switched(on=True)
+    stage.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
+    (slowest,) = stage.health.slowest_loads("public/default").slowest
+    assert slowest.times_out
+
+
+def test_a_load_whose_policy_is_unknown_counts_and_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(policy: DeduplicationPolicy, topic: TopicName) -> None:
+        raise TemporaryError("no broker answers")
+
+    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.topics.put(parse_topic_name("persistent://public/default/__change_events"), (1, 2, 3), (1, 0))
+    forecaster = DeduplicationForecaster(stage.topics.stored, BrokerSwitches(stage.brokers))
+    found = forecaster.slowest(stage.topics.stored.topics.places_below("public/default"))
+    assert [(each.topic, each.deduplicated) for each in found.slowest] == [(ORDERS, None)]
+
+
+def test_loads_that_cannot_be_forecast_are_named(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.topics.lengths.unreadable = "ledger 3 cannot be measured"
+    found = stage.health.slowest_loads("public/default")
+    assert (found.slowest, found.unreadable) == ((), (f"{ORDERS}: ledger 3 cannot be measured",))
+    with pytest.raises(NotFoundError):
+        stage.health.slowest_loads("public/missing")
