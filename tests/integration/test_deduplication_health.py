@@ -34,6 +34,7 @@ class Stage:
 
     cluster: ClusterUnderTest
     workload: Workload
+    sidecars: Sidecars
     sidecar: SidecarProcess
 
     @contextmanager
@@ -91,7 +92,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         workload = Workload(cluster)
         sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
         try:
-            yield Stage(cluster, workload, sidecars.start())
+            yield Stage(cluster, workload, sidecars, sidecars.start())
         finally:
             sidecars.close()
             workload.close()
@@ -182,6 +183,8 @@ def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_says(s
         assert {name: dumped[name] for name in same} == {name: stuck[name] for name in same}
         assert not dumped["certain"]
 
+        everywhere = stage.call("GET", "deduplication/stuck")["stuck"]
+        assert str(topic) in [each["topic"] for each in everywhere]
         assert stage.has_cursor(topic), "looking for stuck cursors has loaded the topic"
         assert stuck["remedy"].endswith(f"pulsar-admin topics stats {topic}")
         stage.status(topic)
@@ -206,6 +209,26 @@ def test_a_lag_and_what_the_next_load_replays_are_what_the_broker_says(stage: St
         for topic in (slow, quick, late):
             stage.status(topic)
             assert stage.replayed(topic)[-1] == entries[str(topic)]
+
+
+def test_a_watched_topic_is_in_the_metrics(stage: Stage) -> None:
+    with stage.namespace(True) as namespace:
+        topic = stage.filled(namespace, 90)
+        watching = stage.sidecars.start(
+            deduplication_watched_topics=str(topic), deduplication_watch_interval_in_seconds=1
+        )
+
+        def value(name: str) -> float | None:
+            pattern = rf'pulsar_sidecar_deduplication_{name}{{.*topic="{topic}".*}} (\S+)'
+            found = re.search(pattern, watching.request("GET", "/metrics").text)
+            return None if found is None else float(found[1])
+
+        until(lambda: value("snapshot_lag_entries") == 90, "the lag is in the metrics")
+        assert value("cursor_left_over") == 0
+        assert value("pinned_bytes") == value("pinned_alone_bytes") != 0
+        assert value("snapshot_lag_seconds") is None, "no message is covered whose time could be told"
+        stage.workload.admin("POST", f"namespaces/{namespace}/deduplication", False)
+        until(lambda: value("cursor_left_over") == 1, "the cursor is left over")
 
 
 def test_no_topic_is_loaded_to_look(stage: Stage) -> None:

@@ -67,6 +67,7 @@ from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
 from pulsar_sidecar.deduplication.inspection.service import Ports as DeduplicationPorts
+from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics, WatchedDeduplication
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
@@ -454,7 +455,16 @@ def open_deduplication(cluster: ClusterAccess) -> Room:
         owners,
         cluster.clock,
     )
-    return Room(DeduplicationService(ports))
+    service, metrics = DeduplicationService(ports), DeduplicationMetrics(cluster.cluster_name)
+    watched = [parse_topic_name(name) for name in cluster.settings.deduplication_watched_topics]
+    watch = TopicWatch(
+        "deduplication-watch",
+        WatchedDeduplication(service, metrics).look,
+        watched,
+        cluster.settings.deduplication_watch_interval_in_seconds,
+        cluster.clock,
+    )
+    return Room(service, watch.start, watch.close, collectors=[metrics])
 
 
 def open_deduplication_health(cluster: ClusterAccess) -> Room:

@@ -273,6 +273,15 @@ class DelayedIndex(_Group):
     """Seconds between two readings of the watched topics."""
 
 
+class Deduplication(_Group):
+    """Deduplication (PIP-6)."""
+
+    deduplication_watched_topics: TextList = ()
+    """Comma-separated topics whose snapshots are in the metrics. A watched topic is not loaded for it."""
+    deduplication_watch_interval_in_seconds: Seconds = 60
+    """Seconds between two readings of the watched topics."""
+
+
 class Offload(_Group):
     """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
 
@@ -308,6 +317,7 @@ class Settings(
     DelayedMessages,
     AckStates,
     DelayedIndex,
+    Deduplication,
     Offload,
     Logging,
 ):

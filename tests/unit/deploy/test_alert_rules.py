@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics, WatchedDeduplication
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
@@ -18,6 +19,8 @@ from ruamel.yaml import YAML
 from tests.cluster.choosing import PROJECT
 from tests.fakes.ack_states import state_of
 from tests.fakes.clock import FakeClock
+from tests.fakes.deduplication import TOPIC as DEDUPLICATED
+from tests.fakes.deduplication import DeduplicatedTopics
 from tests.fakes.delayed_index import FakeBucketEntries, IndexedTopic, index_service
 from tests.fakes.leaks import watching
 from tests.fakes.metadata import FakeMetadataStore
@@ -42,6 +45,13 @@ def delayed_index() -> Collector:
     return metrics
 
 
+def deduplication() -> Collector:
+    topics, metrics = DeduplicatedTopics(), DeduplicationMetrics("east")
+    topics.put(mark_delete=(3, 9), sequences={"a": 7})
+    WatchedDeduplication(topics.service, metrics).look(DEDUPLICATED)
+    return metrics
+
+
 def ledger_watch() -> Collector:
     metrics = DeletionMetrics("east")
     metrics.bind(lambda: GaugeReadings(None, False, None, 0, watch=watching()))
@@ -58,6 +68,7 @@ def rules_of(file: str) -> Sequence[dict[str, dict[str, str]]]:
     ("file", "reporting", "alerts"),
     [
         ("ack-state.rules.yml", ack_states(), 3),
+        ("deduplication.rules.yml", deduplication(), 5),
         ("delayed-index.rules.yml", delayed_index(), 3),
         ("ledger-watch.rules.yml", ledger_watch(), 6),
     ],
