@@ -2,100 +2,23 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import cursor_path
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
-from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
+from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.cluster.deduplication import BROKER_CONF, Stage, staged
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
-from tests.cluster.running import ClusterUnderTest
-from tests.cluster.sidecars import SidecarProcess, Sidecars
-from tests.cluster.topics import Workload, unique
-
-BROKER_CONF = {
-    # Snapshots by time alone would come too late for any test, and by entries not before 100 of them.
-    "brokerDeduplicationSnapshotFrequencyInSeconds": "0",
-    "brokerDeduplicationEntriesInterval": "100",
-    "managedLedgerMaxEntriesPerLedger": "20",
-    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-    "brokerDeleteInactiveTopicsEnabled": "false",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A cluster and a sidecar on it."""
-
-    cluster: ClusterUnderTest
-    workload: Workload
-    sidecars: Sidecars
-    sidecar: SidecarProcess
-
-    @contextmanager
-    def namespace(self, deduplication: bool | None = None) -> Iterator[str]:
-        """A namespace of its own, which says this of deduplication."""
-        name = f"public/dedup-{unique()}"
-        self.workload.admin("PUT", f"namespaces/{name}")
-        if deduplication is not None:
-            self.workload.admin("POST", f"namespaces/{name}/deduplication", deduplication)
-        yield name
-
-    def topic(self, namespace: str) -> TopicName:
-        """A loaded topic without partitions."""
-        topic = parse_topic_name(f"persistent://{namespace}/t-{unique()}")
-        self.workload.admin("PUT", self.workload.of_topic(topic))
-        self.status(topic)
-        return topic
-
-    def status(self, topic: TopicName) -> Any:
-        """What the broker says; loads the topic."""
-        return self.workload.admin("GET", self.workload.of_topic(topic, "stats"))["deduplicationStatus"]
-
-    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """A call of the sidecar that must succeed."""
-        return self.sidecar.call(method, f"/admin/v2/{path}", body, **params)
-
-    def filled(self, namespace: str, entries: int) -> TopicName:
-        """A topic with so many entries, unloaded."""
-        topic = self.topic(namespace)
-        self.workload.produce(topic, [b"x" * 100] * entries)
-        self.workload.unload(topic)
-        return topic
-
-    def stuck(self, namespace: str, **limits: int) -> Any:
-        params = {name: str(value) for name, value in limits.items()}
-        return self.call("GET", f"namespaces/{namespace}/deduplication/stuck", **params)
-
-    def has_cursor(self, topic: TopicName) -> bool:
-        path = cursor_path(topic.managed_ledger_name, DEDUPLICATION_CURSOR)
-        return self.workload.store.read(path) is not None
-
-    def replayed(self, topic: TopicName) -> list[int]:
-        """How many entries each load of the topic replayed, by the broker's own log."""
-        lines = self.cluster.log("broker-1", 100_000)
-        return [int(found) for found in re.findall(rf"\[{topic}\] Replaying (\d+) entries", lines)]
-
-    def topics_in(self, namespace: str) -> list[str]:
-        found: list[str] = self.workload.admin("GET", f"persistent/{namespace}")
-        return [name for name in found if "__change_events" not in name]
 
 
 @pytest.fixture(scope="module")
 def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with special_cluster(broker_conf=BROKER_CONF) as cluster:
-        workload = Workload(cluster)
-        sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
-        try:
-            yield Stage(cluster, workload, sidecars, sidecars.start())
-        finally:
-            sidecars.close()
-            workload.close()
+    with (
+        special_cluster(broker_conf=BROKER_CONF) as cluster,
+        staged(cluster, tmp_path_factory.mktemp("sidecars")) as it,
+    ):
+        yield it
 
 
 @pytest.mark.parametrize(

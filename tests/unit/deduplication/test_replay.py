@@ -16,7 +16,7 @@ AT_4 = Snapshot(Position(LedgerId(1), EntryId(4)), {"kept": 9, "back": 50, "on":
 @pytest.fixture
 def messages() -> FakeStoredMessages:
     made = FakeStoredMessages()
-    made.put((1, 3), "kept", 77)
+    made.put((1, 3), "kept", 77, at_ms=77)
     made.put((1, 4), "kept", 78, at_ms=1_234)
     made.put((1, 5), "on", 2)
     made.put((1, 6), "back", 3)
@@ -80,7 +80,7 @@ def test_what_was_not_read_is_named(messages: FakeStoredMessages) -> None:
 
 def test_when_the_last_covered_message_was_published(messages: FakeStoredMessages) -> None:
     assert published_at(messages, TOPIC, AT_4.position) == 1_234
-    assert published_at(messages, TOPIC, Position(LedgerId(1), EntryId(-1))) is None
+    assert published_at(messages, TOPIC, Position(LedgerId(1), EntryId(-1))) == 77
     assert published_at(messages, TOPIC, Position(LedgerId(7), EntryId(0))) is None
     messages.delete()
     assert published_at(messages, TOPIC, AT_4.position) is None

@@ -65,7 +65,8 @@ class SnapshotAnswer(Answer):
     position: _Position
     """Every entry up to here is in it."""
     covered_until_ms: int | None
-    """When the message there was published, by its producer's clock; null if that is not known."""
+    """When the message there, or the next one if that is gone, was published, by its producer's clock; null if that
+    is not known."""
     age_ms: int | None
     """How long ago that was."""
     names: int
@@ -92,7 +93,7 @@ class LimitsAnswer(Answer):
     max_entry_bytes: int | None
     """Of an entry of the cursor's ledger (``maxMessageSize``)."""
     max_node_bytes: int
-    """Of the cursor's node, as ZooKeeper is by default (``jute.maxbuffer``)."""
+    """Of the cursor's node in a stock ZooKeeper (``jute.maxbuffer``); one of ``bin/pulsar`` takes 10,485,760."""
 
 
 class AmountAnswer(Answer):

@@ -93,7 +93,7 @@ def _limits(snapshot: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
     names, size = snapshot["names"], snapshot["sizeBytes"]
     return (
         f"{names:,} of {_count(limits['maxProducers'])} names; {size:,} bytes, of {_count(limits['maxEntryBytes'])} "
-        f"in an entry and {limits['maxNodeBytes']:,} in a node of the metadata store"
+        f"in an entry and {limits['maxNodeBytes']:,} in a node of a stock ZooKeeper"
     )
 
 

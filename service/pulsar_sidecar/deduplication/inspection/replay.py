@@ -84,13 +84,14 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
 def published_at(messages: StoredMessages, topic: TopicName, position: Position) -> int | None:
     """When the message at a position was published, milliseconds by its producer's clock; None if it cannot be read.
 
+    Brokers may have deleted the ledger that a snapshot ends with; then it is the first message after it.
+
     Raises:
         TemporaryError: the metadata store could not be asked.
     """
-    if position.entry_id < 0:
-        return None
+    first = Position(position.ledger_id, EntryId(max(0, position.entry_id)))
     try:
-        found = next(iter(messages.read(topic, position, position)), None)
+        found = next(messages.read(topic, first), None)
     except NotFoundError:
         return None
     return found.publish_time_ms if isinstance(found, ReplayedEntry) else None

@@ -23,7 +23,7 @@ from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 NODE_BYTES: Final = 1_048_575
-"""``jute.maxbuffer`` of ZooKeeper unless somebody changed it: a larger node cannot be written."""
+"""``jute.maxbuffer`` of a stock ZooKeeper; one that Pulsar's ``bin/pulsar`` starts takes 10,485,760 bytes."""
 _NEARLY_FULL: Final = 0.9
 
 
@@ -73,7 +73,8 @@ class SnapshotView:
 
     Attributes:
         position: up to here every entry is in it.
-        covered_until_ms: when the message there was published, by its producer's clock; None if that is not known.
+        covered_until_ms: when the message there, or the first one after it if that is gone, was published, by its
+            producer's clock; None if that is not known.
         age_ms: how long ago that was; None likewise.
         producers: in order of their names, without the replicators that keep positions.
         replicators: those.
@@ -103,7 +104,7 @@ class Limits:
     Attributes:
         max_producers: names that a broker stores; it leaves out what is beyond. None if that could not be asked.
         max_entry_bytes: of an entry of the cursor's ledger (``maxMessageSize``); None likewise.
-        max_node_bytes: of the cursor's node.
+        max_node_bytes: of the cursor's node in a stock ZooKeeper.
     """
 
     max_producers: int | None
@@ -261,9 +262,9 @@ def _remarks_on(snapshot: Snapshot, limits: Limits) -> Iterator[str]:
         yield f"the snapshot nearly fills an entry of the cursor's ledger: {most_bytes:,} bytes (maxMessageSize)"
     if snapshot.size_bytes > limits.max_node_bytes * _NEARLY_FULL:
         yield (
-            f"the snapshot nearly fills, or exceeds, a node of the metadata store, which has {limits.max_node_bytes:,} "
-            "bytes at most (jute.maxbuffer): brokers write it there when they unload the topic, and when they change "
-            "the cursor's ledger"
+            "brokers write the snapshot to the metadata store when they unload the topic, and when they change the "
+            f"cursor's ledger: check that jute.maxbuffer, which a stock ZooKeeper has at {limits.max_node_bytes:,} and "
+            "bin/pulsar sets to 10,485,760 bytes, is larger"
         )
     negative = sorted(name for name, sequence_id in snapshot.sequences.items() if sequence_id < -1)
     if negative:
