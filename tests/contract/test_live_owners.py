@@ -1,7 +1,6 @@
 """What brokers say about the topics they own, in memory and on a cluster, where asking must change nothing."""
 
 import json
-import time
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 from tests.fakes.pulsar import FakeLiveOwners
@@ -287,11 +287,12 @@ def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterWor
 
 
 def eventually(read: Callable[[], _Answer], holds: Callable[[_Answer], bool]) -> _Answer:
-    """Read until it holds, for at most 20 seconds."""
-    found = read()
-    for _ in range(100):
-        if holds(found):
-            return found
-        time.sleep(0.2)
-        found = read()
-    pytest.fail(f"still {found} after 20 seconds")
+    """Read until it holds; what was read."""
+    found: list[_Answer] = []
+
+    def look() -> bool:
+        found[:] = [read()]
+        return holds(found[0])
+
+    until(look, "the answer is as expected")
+    return found[0]

@@ -6,25 +6,22 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import jwt
-import pytest
 import requests
 from pulsar_sidecar.local_cluster.processes import free_ports
-from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.certificates import write_certificate
+from tests.cluster.patience import NotInTime, until
 from tests.cluster.running import ClusterUnderTest
 
 SECRET = b"an integration test's key: 32 bytes or more"
 TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
 ROOT = Path(__file__).parents[2]
-_START_SECONDS = 60
 
 
 @dataclass(slots=True)
@@ -95,17 +92,17 @@ def serving(cluster: ClusterUnderTest, directory: Path, *flags: str) -> Iterator
 
 
 def wait_until_ready(sidecar: Sidecar) -> None:
-    clock = SystemClock()
-    give_up = clock.monotonic_seconds() + _START_SECONDS
-    while clock.monotonic_seconds() < give_up:
+    def is_ready() -> bool:
         assert sidecar.process.poll() is None, sidecar.log.read_text()
         try:
-            if sidecar.get("/readyz", None).status_code == 200:
-                return
+            return sidecar.get("/readyz", None).status_code == 200
         except requests.ConnectionError:
-            pass  # not listening yet
-        clock.wait_seconds(0.1, threading.Event())
-    pytest.fail(f"not ready in {_START_SECONDS} s:\n{sidecar.log.read_text()}")
+            return False  # not listening yet
+
+    try:
+        until(is_ready, "the sidecar is ready")
+    except NotInTime as error:
+        raise NotInTime(f"{error}\n{sidecar.log.read_text()}") from None
 
 
 def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTest, tmp_path: Path) -> None:
