@@ -48,7 +48,7 @@ from pyspark_jobs.orphan_ledgers import first_pass, tasks
 from pyspark_jobs.orphan_ledgers.directories import Inputs
 from pyspark_jobs.orphan_ledgers.forms import NO_IDS, union
 from pyspark_jobs.running.directories import Directory, Rows
-from pyspark_jobs.running.tasks import by_part, mapped, spark_schema
+from pyspark_jobs.running.tasks import by_part, mapped, spark_schema, unpacked
 
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
@@ -69,7 +69,7 @@ class SparkTables:
     @property
     def usage(self) -> DataFrame:
         """Ordered within each share."""
-        return mapped(self.usage_shares, LEDGER_USAGE, tasks.unpacked)
+        return mapped(self.usage_shares, LEDGER_USAGE, unpacked)
 
 
 class SparkEngine:

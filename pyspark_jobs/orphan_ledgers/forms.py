@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pulsar_sidecar.audit.arrays import Ids, Numbers
-from pyarrow import ipc
+
+from pyspark_jobs.running.tasks import pack
 
 NO_IDS: Numbers = np.zeros(0, np.int64)
 
@@ -27,22 +28,6 @@ _MOST_HELD = 1 << 22
 
 
 # --- batches -------------------------------------------------------------------------------------------------------
-
-
-def pack(batch: pa.RecordBatch) -> bytes:
-    """A batch with its schema."""
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
-
-
-def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
-    """The batches again."""
-    for each in packed:
-        with ipc.open_stream(pa.py_buffer(each)) as stream:
-            yield from stream
 
 
 def pack_shares(batch: pa.RecordBatch, shares: Numbers) -> Iterator[tuple[int, bytes]]:

@@ -38,17 +38,8 @@ from pulsar_sidecar.model.ids import LedgerId
 from pyspark import TaskContext
 
 from pyspark_jobs.orphan_ledgers import first_pass
-from pyspark_jobs.orphan_ledgers.forms import (
-    by_tag,
-    pack,
-    pack_shares,
-    shares_of_ledgers,
-    shares_of_topics,
-    union,
-    unpack,
-    write_ids,
-)
-from pyspark_jobs.running.tasks import Batches, each_batch
+from pyspark_jobs.orphan_ledgers.forms import by_tag, pack_shares, shares_of_ledgers, shares_of_topics, union, write_ids
+from pyspark_jobs.running.tasks import Batches, each_batch, pack, unpack, unpacked
 
 COMPARED = schema_of("""
     candidates binary, missing binary, candidate_ledgers bigint, missing_ledgers bigint, part bigint, listed bigint,
@@ -247,12 +238,6 @@ def missing_of_singles(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 def _missing(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([missing_row(row) for row in references], schema=MISSING_LEDGERS)
-
-
-@each_batch
-def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """What was packed as ``content``."""
-    return unpack(batch.column("content").to_pylist())
 
 
 def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ and in constant memory.
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -179,8 +179,7 @@ class Rows:
         disk = self.directory.on_disk()
         if disk is None:
             return mapped(self.frame(), schema, task, *args, **kwargs)
-        paths = [f"{disk}/{name}" for name in self.names]
-        groups = [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
+        groups = groups_on_disk(disk, self.names)
         if not groups:
             return self.spark.createDataFrame([], spark_schema(schema))
         wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, self.spark.sparkContext.defaultParallelism)
@@ -188,6 +187,12 @@ class Rows:
         columns = list(self.columns)
         work = in_worker(lambda some: task(_read(some, groups, columns), *args, **kwargs))
         return numbers.mapInArrow(work, spark_schema(schema))
+
+
+def groups_on_disk(disk: str, names: Iterable[str]) -> list[tuple[str, int]]:
+    """Every row group of some files below a path: its file, and its number there."""
+    paths = [f"{disk}/{name}" for name in names]
+    return [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
 
 
 def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec
 from zipimport import zipimporter
 
 import pyarrow as pa
+from pyarrow import ipc
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
@@ -66,3 +67,25 @@ def in_worker(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return task(rows)
 
     return run
+
+
+def pack(batch: pa.RecordBatch) -> bytes:
+    """A batch with its schema."""
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def unpack(packed: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """The batches again."""
+    for each in packed:
+        with ipc.open_stream(pa.py_buffer(each)) as stream:
+            yield from stream
+
+
+@each_batch
+def unpacked(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """What was packed as ``content``."""
+    return unpack(batch.column("content").to_pylist())

@@ -38,6 +38,7 @@ def programs() -> Programs:
         report_audit=partial(_call, "audit_review", "report_audit"),
         prune_archive=partial(_call, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
+        look_for_duplicates=partial(_call, "duplicates_run", "look_for_duplicates"),
         make_extract=partial(_call, "stored_messages", "make_extract"),
         publish_file=partial(_call, "publishing", "publish_file"),
     )

@@ -19,6 +19,7 @@ from tests.benchmarks import (
     delayed_index_build,
     drain,
     dumps,
+    duplicates,
     entries,
     index_check,
     index_show,
@@ -51,6 +52,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     delayed_index_build,
     index_show,
     message_extract,
+    duplicates,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

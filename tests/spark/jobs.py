@@ -1,8 +1,8 @@
-"""``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark job for many small clusters, one after the other.
+"""``python -m tests.spark.jobs ORDERS ANSWERS``: the Spark jobs for many small inputs, one by one.
 
 A process of its own, so that Spark's threads and sockets are not the tests'. Each order is one line of JSON with the
-job's places; each answer is the reason why there is no audit, or null. Every other job takes the ways of inputs that
-are on no disk and of ledgers that no executor can hold.
+job's places; each answer is the reason why there is no result, or null. Every other job takes the ways of inputs that
+are on no disk, and of ledgers or suspects that no executor can hold.
 """
 
 import json
@@ -16,6 +16,8 @@ import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
+from pyspark_jobs.duplicates import engine as duplicates_engine
+from pyspark_jobs.duplicates import job as duplicates
 from pyspark_jobs.orphan_ledgers import engine
 from pyspark_jobs.orphan_ledgers.job import run
 from pyspark_jobs.running.directories import Directory
@@ -45,8 +47,10 @@ def main(orders: Path, answers: Path) -> None:
     spark = session(builder)
     with answers.open("w") as told:
         for number, line in enumerate(orders.read_text().splitlines()):
-            with _far_and_many() if number % 2 else nullcontext():
-                told.write(json.dumps(_answer(spark, json.loads(line))) + "\n")
+            order = json.loads(line)
+            other_way = _many_suspects() if "extract" in order else _far_and_many()
+            with other_way if number % 2 else nullcontext():
+                told.write(json.dumps(_answer(spark, order)) + "\n")
     spark.stop()
 
 
@@ -59,13 +63,27 @@ def _far_and_many() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _many_suspects() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates_engine, "_MOST_IDS_HELD", -1)
+        yield
+
+
 def _answer(spark: SparkSession, order: dict[str, str | None]) -> str | None:
-    places = (str(order[name]) for name in ("dump", "listing", "output"))
     try:
-        run(spark, *places, order["previous"], NO_WAITING)
+        _run(spark, order)
     except InvalidInputError as error:
         return str(error)
     return None
+
+
+def _run(spark: SparkSession, order: dict[str, str | None]) -> None:
+    if "extract" in order:
+        duplicates.run(spark, str(order["extract"]), str(order["output"]))
+        return
+    places = (str(order[name]) for name in ("dump", "listing", "output"))
+    run(spark, *places, order["previous"], NO_WAITING)
 
 
 if __name__ == "__main__":

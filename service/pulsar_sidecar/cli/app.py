@@ -17,6 +17,7 @@ from pulsar_sidecar.cli.groups import (
     audit_sources,
     deduplication,
     deduplication_checks,  # noqa: F401  it adds its command to those of deduplication
+    deduplication_duplicates,  # noqa: F401  it adds its command to those of deduplication
     deduplication_health,  # noqa: F401  it adds its commands to those of deduplication
     deduplication_policies,  # noqa: F401  it adds its commands to those of topics and namespaces
     deduplication_verifying,  # noqa: F401  it adds its commands to those of deduplication

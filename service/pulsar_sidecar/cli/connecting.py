@@ -18,6 +18,7 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
@@ -73,6 +74,7 @@ class Programs:
     verify_stored: Callable[[VerifyRequest, Say], Sequence[VerifiedTopic]]
     make_extract: Callable[[ExtractRequest, Say], ExtractManifest]
     publish_file: "Callable[[PublishFileRequest, Say, Callable[[str, int, int], None]], Published]"
+    look_for_duplicates: Callable[[DuplicatesRequest, Say], Concluded]
 
 
 @dataclass(frozen=True, slots=True)

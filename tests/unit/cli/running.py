@@ -12,6 +12,7 @@ from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
@@ -47,6 +48,7 @@ class Terminal:
         self.extracted: ExtractManifest | SidecarError | None = None
         self.published: Published | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
+        self.concluded: Concluded | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -63,6 +65,7 @@ class Terminal:
                 verify_stored=self._verify,
                 make_extract=self._extract,
                 publish_file=self._publish,
+                look_for_duplicates=self._look,
             )  # fmt: skip
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
@@ -111,6 +114,10 @@ class Terminal:
     def _extract(self, request: ExtractRequest, say: Callable[[str], None]) -> ExtractManifest:
         manifest: ExtractManifest = self._noted(self.extracted)(request)
         return manifest
+
+    def _look(self, request: DuplicatesRequest, say: Callable[[str], None]) -> Concluded:
+        concluded: Concluded = self._noted(self.concluded)(request)
+        return concluded
 
     def _noted(self, answer: Any) -> Callable[..., Any]:
         def asked(*request: Any) -> Any:

@@ -20,14 +20,13 @@ from pulsar_sidecar.analysis.documents import Engine
 from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
+    COUNTED_AS,
     KINDS,
-    NOWHERE,
-    begins_epoch,
     earlier_rows,
-    judged,
-    kind_names,
+    findings_of,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
+    PLACE,
     SUMMARY_COLUMNS,
     SUSPECT_COLUMNS,
     Carried,
@@ -35,7 +34,6 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     Numbers,
     Told,
     TopicProducer,
-    fingerprints,
     highest_before,
     rows_with_ids,
     starts_of,
@@ -58,16 +56,16 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     SUMMARIES,
     TOPIC_SUMS,
     Table,
-    TopicVerdict,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.topics import (
     SUMMED,
+    UNPROVEN,
     demand_counted,
     demand_order,
     judge_topics,
     out_of_order,
 )
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
 from pulsar_sidecar.model.ledgers import UnseenCause
 
 Worked = TypeVar("Worked")
@@ -75,14 +73,8 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 _SUSPECTS_OF_A_PART: Final = 1_000_000
 _MOST_IDS_HELD: Final = 16_000_000
-_COUNTED_AS: Final = {
-    FindingKind.DUPLICATE: "duplicates",
-    FindingKind.REUSED: "reused",
-    FindingKind.REPEATED: "repeated",
-    FindingKind.GOING_BACK: "going_back",
-    FindingKind.EPOCH: "epochs",
-}
-_MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
+_SUMMED: Final = ("messages", "transactional", "unopened", "unopened_batches", "gaps")
+_COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 
 
 class ExtractTables(Protocol):
@@ -258,15 +250,14 @@ class EmbeddedEngine:
         for group, (told, gaps) in zip(groups, self._extract.each(groups, SUSPECT_COLUMNS, look), strict=True):
             for producer, gap in gaps.items():
                 summaries.columns["gaps"][places[group, numbers[producer]]] = gap
-            of, sequence_id = _numbered(told, numbers), told.columns["sequence_id"].astype(np.int64)
+            of, sequence_id = _numbered(told, numbers), told.columns["sequence_id"]
             np.minimum.at(lowest, of, sequence_id)
             np.maximum.at(highest, of, sequence_id)
-            found = fingerprints(told.producers, told.of, sequence_id)
             kept = {name: told.columns[name] for name in ("row", "highest", "may_begin_epoch")}
-            _put_aside(scratch, "suspects", parts, found, kept)
+            _put_aside(scratch, "suspects", parts, told.columns["fingerprint"], kept)
             count += len(of)
             if count <= _MOST_IDS_HELD:
-                ids.append(found)
+                ids.append(told.columns["fingerprint"])
         self._say(f"{count:,} messages do not rise; looking for their ids")
         held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
@@ -283,9 +274,8 @@ class EmbeddedEngine:
         numbers = {producer: number for number, producer in enumerate(summaries.producers)}
         look = partial(_look_for, bounds, suspects.ids)
         for told in self._extract.each(sorted(bounds), SUSPECT_COLUMNS, look):
-            found = fingerprints(told.producers, told.of, told.columns["sequence_id"].astype(np.int64))
             kept = {"producer": _numbered(told, numbers), **told.columns}
-            _put_aside(scratch, "stored", suspects.parts, found, kept)
+            _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
 
     def _topics(self, parts: pa.Table | None, producers: pa.Table) -> pa.Table:
         ledgers = self._extract.table("ledgers", ["topic", "messages"])
@@ -301,6 +291,7 @@ class EmbeddedEngine:
             _topic_sums(
                 producers.column("topic"),
                 messages=producers.column("messages"),
+                unopened_batches=producers.column("unopened_batches"),
                 producers=pa.array(np.ones(producers.num_rows, np.int64)),
                 findings=pa.array(_findings_of(producers)),
             ),
@@ -355,41 +346,33 @@ def _judge(
     part: int, producers: Sequence[TopicProducer], scratch: Scratch, found: _Found, output: TablesOutput
 ) -> None:
     """Write the findings of one part."""
-    suspects, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
-    if suspects is None or stored is None:
+    aside, stored = scratch.take(f"suspects-{part}"), scratch.take(f"stored-{part}")
+    if aside is None or stored is None:
         return
     rows = {name: stored.column(name).to_numpy() for name in stored.schema.names}
     order = np.argsort(rows["row"])
     rows = {name: values[order] for name, values in rows.items()}
-    earlier = earlier_rows(*(rows[name] for name in ("producer", "sequence_id", "row", "payload_hash", "is_read")))
-    about = {name: suspects.column(name).to_numpy() for name in suspects.schema.names}
+    about = {name: aside.column(name).to_numpy() for name in aside.schema.names}
     place = np.searchsorted(rows["row"], about["row"])
-    kind, compared = judged(about["row"], rows["is_read"][place], earlier.of(place))
-    epochs = np.flatnonzero(begins_epoch(kind, about["may_begin_epoch"]))
-    every, every_kind = np.append(place, place[epochs]), np.append(kind, np.full(len(epochs), len(KINDS) - 1))
-    compared = np.append(compared, np.full(len(epochs), NOWHERE))
-    highest = np.append(about["highest"], about["highest"][epochs])
-    np.add.at(found.counts, (rows["producer"][every], every_kind), 1)
-    is_alone = compared == NOWHERE
-    before = np.searchsorted(rows["row"], np.where(is_alone, rows["row"][0], compared))
-    columns: dict[str, pa.Array] = {
-        "finding": kind_names(every_kind),
-        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(rows["message_kind"][every])),
-        "highest": pa.array(highest),
-        **{
-            name: pa.array(rows[name][every])
-            for name in ("sequence_id", "ledger_id", "entry_id", "batch_index", "publish_time_ms")
-        },
-        **{
-            f"earlier_{name}": pa.array(rows[name][before], mask=is_alone)
-            for name in ("ledger_id", "entry_id", "batch_index")
-        },
-    }
-    batch = Told(producers, rows["producer"][every], columns).batch(FINDINGS)
+    earlier = earlier_rows(*(rows[name] for name in _COMPARED)).of(place)
+    first, same = (_places(rows["row"], each) for each in (earlier.any_payload, earlier.same_payload))
+    every, kinds, columns = findings_of(
+        {**{name: values[place] for name, values in rows.items()}, **about},
+        earlier,
+        {name: (rows[name][first], rows[name][same]) for name in PLACE},
+    )
+    of = rows["producer"][place][every]
+    np.add.at(found.counts, (of, kinds), 1)
+    batch = Told(producers, of, columns).batch(FINDINGS)
     output.write(Table.FINDINGS, batch)
-    order_of_rows = [(name, "ascending") for name in ORDER_OF_FINDINGS]
-    found.first = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(order_of_rows)
-    found.first = found.first.slice(0, SHOWN_ROWS).combine_chunks()
+    ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
+    together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
+    found.first = together.slice(0, SHOWN_ROWS).combine_chunks()
+
+
+def _places(ascending: Numbers, numbers: Numbers) -> Numbers:
+    """Where these numbers are, and anywhere for those that are not there."""
+    return np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
 
 
 # --- tables --------------------------------------------------------------------------------------------------------
@@ -401,11 +384,14 @@ def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa
     columns, starts = summaries.columns, summaries.starts
     ends = np.append(starts[1:], len(summaries.of)) - 1
     told = {
-        **{name: summaries.summed(name) for name in ("messages", "transactional", "unopened", "gaps")},
+        **{
+            name: summaries.summed(name)
+            for name in ("messages", "transactional", "unopened", "unopened_batches", "gaps")
+        },
         **{name: columns[name][starts] for name in ("first_sequence_id", "first_publish_ms")},
         **{name: columns[name][ends] for name in ("last_sequence_id", "last_publish_ms")},
         "highest": np.maximum.reduceat(columns["highest"], starts),
-        **{_COUNTED_AS[kind]: counts[:, place] for place, kind in enumerate(KINDS)},
+        **{name: counts[:, place] for place, name in enumerate(COUNTED_AS)},
     }
     batch = Told(summaries.producers, np.arange(len(starts)), told).batch(PRODUCERS)
     return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
@@ -417,7 +403,7 @@ def _topic_sums(topics: pa.Array | pa.ChunkedArray, **sums: pa.Array | pa.Chunke
 
 
 def _findings_of(producers: pa.Table) -> Numbers:
-    counted = [producers.column(name).to_numpy() for name in _COUNTED_AS.values()]
+    counted = [producers.column(name).to_numpy() for name in COUNTED_AS]
     findings: Numbers = np.sum(counted, axis=0, dtype=np.int64)
     return findings
 
@@ -430,7 +416,7 @@ def _most_findings(producers: pa.Table) -> Sequence[Row]:
 
 
 def _not_clean(topics: pa.Table) -> Sequence[Row]:
-    wrong = topics.filter(pc.not_equal(topics.column("verdict"), TopicVerdict.CLEAN.value))
+    wrong = topics.filter(pc.not_equal(topics.column("verdict"), Verdict.CLEAN.value))
     return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, SHOWN_ROWS).to_pylist()
 
 
@@ -438,7 +424,8 @@ def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]
     of_kinds = counts.sum(axis=0).tolist()
     return Counts(
         topics_with_findings=_positive(topics.column("findings")),
-        topics_not_proven=_positive(topics.column("unseen_ranges")),
+        topics_not_proven=int(np.count_nonzero(sum(topics.column(name).to_numpy() for name in UNPROVEN))),
+        unopened_batches=int(topics.column("unopened_batches").to_numpy().sum()),
         producers=producers.num_rows,
         gaps=int(producers.column("gaps").to_numpy().sum()),
         findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},

@@ -1,17 +1,21 @@
 """What is wrong with each suspect, once the earlier rows with its id are known: the rules of `findings`, by column."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import Mask, Numbers, starts_of
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind
+from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import PLACE, Mask, Numbers, starts_of
+from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
 
 NOWHERE: Final = np.iinfo(np.int64).max
 KINDS: Final = tuple(FindingKind)
+COUNTED_AS: Final = ("duplicates", "reused", "repeated", "going_back", "epochs")
+"""The columns of `tables.PRODUCERS` that count `KINDS`."""
+_MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
+_AS_THEY_ARE: Final = ("sequence_id", *PLACE, "publish_time_ms", "highest")
 _DUPLICATE, _REUSED, _REPEATED, _GOING_BACK, _EPOCH = range(len(KINDS))
 
 
@@ -78,6 +82,27 @@ def _least(numbers: Numbers, is_start: Mask) -> Numbers:
     return least
 
 
-def kind_names(kind: npt.NDArray[np.generic]) -> pa.Array:
-    """The kinds as tables name them."""
-    return pa.array([each.value for each in KINDS]).take(pa.array(kind))
+def findings_of(
+    suspects: Mapping[str, Any], earlier: Earlier, places: Mapping[str, tuple[Numbers, Numbers]]
+) -> tuple[Numbers, Numbers, dict[str, pa.Array]]:
+    """Which suspects are findings of which of `KINDS`, and the columns of `tables.FINDINGS` but for their producers.
+
+    Each suspect is one, and another where it begins an epoch. ``suspects`` has columns of `tables.SUSPECTS`, and
+    ``places`` has those of the places of ``earlier.any_payload`` and ``earlier.same_payload``.
+    """
+    kind, compared = judged(suspects["row"], suspects["is_read"], earlier)
+    epochs = np.flatnonzero(begins_epoch(kind, suspects["may_begin_epoch"]))
+    every = np.append(np.arange(len(kind)), epochs)
+    is_same, is_alone = (kind == _DUPLICATE)[every], (compared == NOWHERE)[every]
+    is_alone[len(kind) :] = True
+    kinds = np.append(kind, np.full(len(epochs), _EPOCH))
+    columns = {
+        "finding": pa.array([each.value for each in KINDS]).take(pa.array(kinds)),
+        "message_kind": pa.array(_MESSAGE_KINDS).take(pa.array(suspects["message_kind"][every])),
+        **{name: pa.array(suspects[name][every]) for name in _AS_THEY_ARE},
+        **{
+            f"earlier_{name}": pa.array(np.where(is_same, same[every], any_payload[every]), mask=is_alone)
+            for name, (any_payload, same) in places.items()
+        },
+    }
+    return every, kinds, columns

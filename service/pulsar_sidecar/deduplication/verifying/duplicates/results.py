@@ -5,7 +5,6 @@ something was not seen.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -14,23 +13,15 @@ from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDI
 from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded
 from pulsar_sidecar.deduplication.verifying.manifests import UnseenCount
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
 from pulsar_sidecar.model.ledgers import UnseenCause
 
 KIND: Final = "message-duplicates"
 FORMAT_VERSION: Final = 1
 
 _CONSEQUENCE: Final = "whether these messages repeat others, or others these, is not known"
+_LOWEST_ID_ALONE: Final = "of each the lowest id was compared alone; its other messages may repeat others"
 _TRIMMED: Final = "the topics hold them no more; what repeats one of them is reported as rising or as going back"
-
-
-class Verdict(StrEnum):
-    """What an extract comes to."""
-
-    CLEAN = "clean"
-    """Every message was seen, and none is wrong."""
-    FINDINGS = "findings"
-    NOT_PROVEN = "not-proven"
-    """Nothing is wrong with what was seen, but not everything was."""
 
 
 _EXIT_CODES: Final = {
@@ -93,13 +84,15 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
         return {**beginning, **told}
 
 
-def unseen_parts(counts: Mapping[str, UnseenCount]) -> tuple[Unseen, ...]:
-    """What was not seen, by the cause."""
-    return tuple(
+def unseen_parts(counts: Mapping[str, UnseenCount], unopened_batches: int) -> tuple[Unseen, ...]:
+    """What was not seen, by the cause, and what of the rest could not be looked into."""
+    unopened = Unseen("batches that could not be opened", unopened_batches, _LOWEST_ID_ALONE)
+    unseen = tuple(
         Unseen(_what(cause, count), count.entries, _TRIMMED if cause == UnseenCause.TRIMMED.value else _CONSEQUENCE)
         for cause, count in sorted(counts.items())
         if count.ranges
     )
+    return (*unseen, unopened) if unopened_batches else unseen
 
 
 def _what(cause: str, count: UnseenCount) -> str:

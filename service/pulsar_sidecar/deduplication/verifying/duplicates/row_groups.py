@@ -17,17 +17,17 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     ROWS_OF_A_GROUP,
     TOPIC_PARTS,
 )
-from pulsar_sidecar.deduplication.verifying.rows import NOT_CHUNKED, MessageKind, PayloadState
+from pulsar_sidecar.deduplication.verifying.rows import NOT_CHUNKED, WHOLE_BATCH, MessageKind, PayloadState
 
 Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_NAMES: Final = ("topic", "producer", "replicated_from")
-_PLACE: Final = ("ledger_id", "entry_id", "batch_index")
+NAMES: Final = ("topic", "producer", "replicated_from")
+PLACE: Final = ("ledger_id", "entry_id", "batch_index")
 SUMMARY_COLUMNS: Final = (
-    *_NAMES,
+    *NAMES,
     "sequence_id",
-    *_PLACE,
+    *PLACE,
     "chunk_id",
     "chunks",
     "publish_time_ms",
@@ -68,7 +68,7 @@ class Told(NamedTuple):
         """With the producers' names; columns that there are none of are null."""
         of = pa.array(self.of)
         names = zip(*self.producers, strict=True) if self.producers else ((), (), ())
-        arrays = dict(zip(_NAMES, (pa.array(each, pa.string()).take(of) for each in names), strict=True))
+        arrays = dict(zip(NAMES, (pa.array(each, pa.string()).take(of) for each in names), strict=True))
         arrays |= {
             name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in self.columns.items()
         }
@@ -171,7 +171,7 @@ def highest_before(numbers: Numbers, is_first: Mask) -> Numbers:
 
 def _producers(table: pa.Table, index: Numbers) -> tuple[list[TopicProducer], Numbers]:
     """The producers of some rows, and which of them each row has."""
-    (topics, topic), (names, name), (clusters, cluster) = (_encoded(table, each) for each in _NAMES)
+    (topics, topic), (names, name), (clusters, cluster) = (_encoded(table, each) for each in NAMES)
     combined = (topic[index] * len(names) + name[index]) * (len(clusters) + 1) + cluster[index] + 1
     combinations = len(topics) * len(names) * (len(clusters) + 1)
     if combinations < _FEW_COMBINATIONS:
@@ -212,6 +212,7 @@ def summarise(number: int, table: pa.Table) -> Told:
         "messages": ends - starts + 1,
         "transactional": _sums(rows.column("kind") == MessageKind.TRANSACTIONAL, starts),
         "unopened": _sums(~rows.is_read, starts),
+        "unopened_batches": _sums(rows.column("batch_index") == WHOLE_BATCH, starts),
         "gaps": _sums(is_later & rises & (sequence_id - 1 > before), starts),
         "first_sequence_id": sequence_id[starts],
         "last_sequence_id": sequence_id[ends],
@@ -230,14 +231,14 @@ def topic_parts(number: int, table: pa.Table) -> pa.RecordBatch:
     is_first = starts_of(topic)
     starts = np.flatnonzero(is_first)
     ends = np.append(starts[1:], len(topic)) - 1 if len(starts) else starts
-    place = [column(table, name).astype(np.int64) for name in _PLACE]
+    place = [column(table, name).astype(np.int64) for name in PLACE]
     columns = {
         "topic": pa.array([topics[each] for each in topic[starts].tolist()], pa.string()),
         "row_group": pa.array(np.full(len(starts), number)),
         "rows": pa.array(ends - starts + 1),
         "markers": pa.array(_sums(column(table, "kind") == MessageKind.MARKER, starts)),
-        **{f"first_{name}": pa.array(values[starts]) for name, values in zip(_PLACE, place, strict=True)},
-        **{f"last_{name}": pa.array(values[ends]) for name, values in zip(_PLACE, place, strict=True)},
+        **{f"first_{name}": pa.array(values[starts]) for name, values in zip(PLACE, place, strict=True)},
+        **{f"last_{name}": pa.array(values[ends]) for name, values in zip(PLACE, place, strict=True)},
         "in_order": pa.array(_sums(~(is_first | _ascends(place)), starts) == 0),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in TOPIC_PARTS.names], schema=TOPIC_PARTS)
@@ -294,8 +295,6 @@ def suspects_of(
     chosen = np.flatnonzero(is_known & ~rises)
     columns = {
         **_stored(number, rows, chosen),
-        "message_kind": rows.column("kind")[chosen],
-        "publish_time_ms": rows.column("publish_time_ms")[chosen],
         "highest": highest[chosen],
         "may_begin_epoch": ((sequence_id < before) & goes_on)[chosen],
     }
@@ -320,25 +319,23 @@ def rows_with_ids(
     )
     is_chosen = (rows.sequence_id >= lowest) & (rows.sequence_id <= highest)
     chosen = np.flatnonzero(is_chosen)
-    if wanted is not None:
+    if wanted is not None and len(wanted):
         found = fingerprints(rows.producers, rows.of[chosen], rows.sequence_id[chosen])
         places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
-        chosen = chosen[wanted[places] == found] if len(wanted) else chosen[:0]
-    columns = {
-        **_stored(number, rows, chosen),
-        "message_kind": rows.column("kind")[chosen],
-        "publish_time_ms": rows.column("publish_time_ms")[chosen],
-    }
-    return Told(rows.producers, rows.of[chosen], columns)
+        chosen = chosen[wanted[places] == found]
+    return Told(rows.producers, rows.of[chosen], _stored(number, rows, chosen))
 
 
 def _stored(number: int, rows: JudgedRows, chosen: Numbers) -> dict[str, npt.NDArray[np.generic]]:
     return {
         "row": number * ROWS_OF_A_GROUP + rows.index[chosen],
         "sequence_id": rows.sequence_id[chosen],
-        **{name: rows.column(name)[chosen].astype(np.int64) for name in _PLACE},
+        **{name: rows.column(name)[chosen].astype(np.int64) for name in PLACE},
         "payload_hash": rows.column("payload_hash")[chosen],
         "is_read": rows.is_read[chosen],
+        "message_kind": rows.column("kind")[chosen],
+        "publish_time_ms": rows.column("publish_time_ms")[chosen],
+        "fingerprint": fingerprints(rows.producers, rows.of[chosen], rows.sequence_id[chosen]),
     }
 
 

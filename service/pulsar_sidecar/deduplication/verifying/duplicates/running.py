@@ -64,6 +64,7 @@ class Counts:
 
     topics_with_findings: int
     topics_not_proven: int
+    unopened_batches: int
     rows: int
     markers: int
     messages: int
@@ -121,7 +122,7 @@ def find_duplicates(engine: DuplicatesEngine, opened: Opened, order: Order) -> D
             producers=counts.producers,
             gaps=counts.gaps,
             findings=counts.findings,
-            unseen=unseen_parts(manifest.unseen),
+            unseen=unseen_parts(manifest.unseen, counts.unopened_batches),
             files=written.files,
         )
         written.output.write_text(REPORT_NAME, report_html(summary, written.shown, order.place))

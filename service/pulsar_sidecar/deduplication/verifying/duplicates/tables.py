@@ -23,7 +23,8 @@ FINDINGS: Final = schema_of(f"""
 
 PRODUCERS: Final = schema_of(f"""
     {_PRODUCER}, messages bigint not null, transactional bigint not null, unopened bigint not null,
-    gaps bigint not null, first_sequence_id bigint not null, last_sequence_id bigint not null, highest bigint not null,
+    unopened_batches bigint not null, gaps bigint not null, first_sequence_id bigint not null,
+    last_sequence_id bigint not null, highest bigint not null,
     first_publish_ms bigint not null, last_publish_ms bigint not null, duplicates bigint not null,
     reused bigint not null, repeated bigint not null, going_back bigint not null, epochs bigint not null
 """)
@@ -31,23 +32,24 @@ PRODUCERS: Final = schema_of(f"""
 
 TOPICS: Final = schema_of("""
     topic string not null, rows bigint not null, markers bigint not null, messages bigint not null,
-    producers bigint not null, findings bigint not null, unseen_ranges bigint not null, trimmed_ranges bigint not null,
-    verdict string not null
+    producers bigint not null, findings bigint not null, unopened_batches bigint not null,
+    unseen_ranges bigint not null, trimmed_ranges bigint not null, verdict string not null
 """)
-"""One row for each topic; ``verdict`` is a `TopicVerdict`. ``rows`` are those of the extract, ``messages`` those that
+"""One row for each topic; ``verdict`` is a `Verdict`. ``rows`` are those of the extract, ``messages`` those that
 were judged; what was trimmed is no longer in the topic and says nothing against it."""
 
 TOPIC_SUMS: Final = schema_of("""
     topic string not null, rows bigint, markers bigint, counted bigint, messages bigint, producers bigint,
-    findings bigint, unseen_ranges bigint, trimmed_ranges bigint
+    findings bigint, unopened_batches bigint, unseen_ranges bigint, trimmed_ranges bigint
 """)
 """Parts of `TOPICS` from several tables, to be summed by topic; ``counted`` are the rows that the extract's own table
 of ledgers counts."""
 
 SUMMARIES: Final = schema_of(f"""
     {_PRODUCER}, row_group bigint not null, messages bigint not null, transactional bigint not null,
-    unopened bigint not null, gaps bigint not null, first_sequence_id bigint, last_sequence_id bigint, lowest bigint,
-    highest bigint, first_publish_ms bigint, last_publish_ms bigint, falls boolean not null
+    unopened bigint not null, unopened_batches bigint not null, gaps bigint not null, first_sequence_id bigint,
+    last_sequence_id bigint, lowest bigint, highest bigint, first_publish_ms bigint, last_publish_ms bigint,
+    falls boolean not null
 """)
 """One row for each producer in a row group; ``falls`` if not every id rises over all before it there."""
 
@@ -66,11 +68,12 @@ CARRIED: Final = schema_of(f"""
 
 SUSPECTS: Final = schema_of(f"""
     {_PRODUCER}, row bigint, sequence_id bigint, {_PLACE}, payload_hash bigint, is_read boolean, message_kind bigint,
-    publish_time_ms bigint, highest bigint, may_begin_epoch boolean, gaps bigint
+    publish_time_ms bigint, fingerprint bigint, highest bigint, may_begin_epoch boolean, row_group bigint, gaps bigint
 """)
 """Rows that do not rise (`findings.Suspect`), and rows that have the id of one, without what is a suspect's alone.
 
-One more row for each producer and row group that were looked at again has the gaps there, and nothing else."""
+One more row for each producer and row group that were looked at again has the ``gaps`` there, and nothing else of a
+row."""
 
 
 class Table(StrEnum):
@@ -82,11 +85,3 @@ class Table(StrEnum):
 
 
 SCHEMAS: Final = {Table.FINDINGS.value: FINDINGS, Table.PRODUCERS.value: PRODUCERS, Table.TOPICS.value: TOPICS}
-
-
-class TopicVerdict(StrEnum):
-    """What a topic comes to; nothing is clean of which something was not seen."""
-
-    CLEAN = "clean"
-    FINDINGS = "findings"
-    NOT_PROVEN = "not-proven"

@@ -7,18 +7,31 @@ import numpy as np
 import pyarrow as pa
 
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import starts_of
-from pulsar_sidecar.deduplication.verifying.duplicates.tables import TOPICS, TopicVerdict
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import TOPICS
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
 from pulsar_sidecar.model.errors import InvalidInputError
 
-SUMMED: Final = ("rows", "markers", "counted", "messages", "producers", "findings", "unseen_ranges", "trimmed_ranges")
-_VERDICTS: Final = tuple(TopicVerdict)
+SUMMED: Final = (
+    "rows",
+    "markers",
+    "counted",
+    "messages",
+    "producers",
+    "findings",
+    "unopened_batches",
+    "unseen_ranges",
+    "trimmed_ranges",
+)
+UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
+"""Of these sums nothing may be there in a topic of which anything is to be proven."""
+_VERDICTS: Final = tuple(Verdict)
 _CLEAN, _FINDINGS, _NOT_PROVEN = range(len(_VERDICTS))
 
 
 def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
     """One row of `tables.TOPIC_SUMS` for each topic to `tables.TOPICS`."""
-    findings, unseen = (sums.column(name).to_numpy() for name in ("findings", "unseen_ranges"))
-    verdict = np.where(findings > 0, _FINDINGS, np.where(unseen > 0, _NOT_PROVEN, _CLEAN))
+    findings, *unproven = (sums.column(name).to_numpy() for name in ("findings", *UNPROVEN))
+    verdict = np.where(findings > 0, _FINDINGS, np.where(sum(unproven) > 0, _NOT_PROVEN, _CLEAN))
     names = pa.array([each.value for each in _VERDICTS]).take(pa.array(verdict))
     columns = [sums.column(name) for name in TOPICS.names[:-1]]
     return pa.RecordBatch.from_arrays([*columns, names], schema=TOPICS)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR
 from pulsar_sidecar.deduplication.verifying.duplicates import embedded
 from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
-from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, Verdict
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary
 from pulsar_sidecar.deduplication.verifying.duplicates.running import Opened, Order, find_duplicates
 from pulsar_sidecar.deduplication.verifying.findings import Occurrences, Place, SequenceWatch, counts_by_kind
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
@@ -75,7 +76,15 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
         counts = counts_by_kind(found)
         for producer, each_counts in watch.producers.items():
             about = {"topic": topic, "producer": producer.name, "replicated_from": producer.replicated_from}
-            names = ("messages", "transactional", "unopened", "gaps", "first_sequence_id", "last_sequence_id")
+            names = (
+                "messages",
+                "transactional",
+                "unopened",
+                "unopened_batches",
+                "gaps",
+                "first_sequence_id",
+                "last_sequence_id",
+            )
             more = ("highest", "first_publish_ms", "last_publish_ms")
             counted = {name: getattr(each_counts, name) for name in (*names, *more)}
             kinds = {column: counts[producer][kind] for kind, column in _COLUMNS.items()}
@@ -173,6 +182,15 @@ def test_what_was_not_seen_is_never_clean(cause: UnseenCause, verdict: Verdict, 
     assert topics[TOPICS[1]]["verdict"] == verdict.value
     assert f"({cause.value})" in output.texts["report.html"]
     assert summary.unseen[0].count == 5
+
+
+def test_a_batch_of_which_only_the_lowest_id_is_known_proves_nothing() -> None:
+    rows = rising(3)
+    batch = rows[2]._replace(batch_index=WHOLE_BATCH, payload_state=PayloadState.ENCRYPTED, payload_hash=0)
+    summary, output = looked_through(MemoryExtract({TOPICS[0]: [*rows[:2], batch]}))
+    assert (summary.verdict, summary.exit_code) == (Verdict.NOT_PROVEN, EXIT_ERROR)
+    assert output.rows["topics"][0]["verdict"] == "not-proven"
+    assert "batches that could not be opened" in output.texts["report.html"]
 
 
 def test_an_extract_whose_own_counts_contradict_it_is_refused() -> None:

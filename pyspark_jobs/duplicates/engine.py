@@ -1,0 +1,267 @@
+"""Looking for duplicates as a plan of Spark's: which rows meet which, and where they are written.
+
+What is brought to the driver does not grow with the messages, nor with what is wrong in them, but for the ids of so
+many suspects as it may hold. Everything else is windows and sums of Spark's, which spill: a row group's sums meet by
+producer, and suspects meet what is stored by their ids, of which one producer has many.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Final
+
+import numpy as np
+from pulsar_sidecar.analysis.documents import Engine
+from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.deduplication.verifying.duplicates.judging import COUNTED_AS, KINDS
+from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import NAMES, PLACE, Numbers
+from pulsar_sidecar.deduplication.verifying.duplicates.running import (
+    ORDER_OF_FINDINGS,
+    ORDER_OF_PRODUCERS,
+    SHOWN_ROWS,
+    Counts,
+    Shown,
+    Written,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
+    FINDINGS,
+    PRODUCERS,
+    SUMMARIES,
+    SUSPECTS,
+    TOPIC_PARTS,
+    TOPICS,
+    Table,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.topics import SUMMED, UNPROVEN, demand_counted, demand_order
+from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, UNSEEN
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ledgers import UnseenCause
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+
+from pyspark_jobs.duplicates import tasks
+from pyspark_jobs.running.directories import Directory, Rows, groups_on_disk
+from pyspark_jobs.running.tasks import in_worker, mapped, spark_schema, unpacked
+
+_MOST_IDS_HELD: Final = 4_000_000
+_SUMMED: Final = ("messages", "transactional", "unopened", "unopened_batches")
+_OF_TOPICS: Final = ("messages", "unopened_batches")
+_FIRST: Final = ("first_sequence_id", "first_publish_ms")
+_LAST: Final = ("last_sequence_id", "last_publish_ms")
+
+
+class SparkEngine:
+    """Finds on Spark, and writes tables below a directory that is unfinished yet."""
+
+    kind = Engine.SPARK
+
+    def __init__(self, spark: SparkSession, extract: Directory, manifest: ExtractManifest, output: Directory) -> None:
+        """``extract`` is on a disk that driver and workers see alike, and was compared with its manifest."""
+        disk = extract.on_disk()
+        if disk is None:
+            raise InvalidInputError(
+                f"{extract.place} is on no disk that driver and executors see alike; mount it, or copy it to one"
+            )
+        self._spark = spark
+        self._extract = extract
+        self._files = sorted(file.path for file in manifest.files)
+        self._groups = groups_on_disk(disk, [name for name in self._files if name.startswith("messages/")])
+        self._output = output
+        self._kept: list[DataFrame] = []
+
+    def release(self) -> None:
+        """Let go of what Spark keeps."""
+        while self._kept:
+            self._kept.pop().unpersist()
+
+    @contextmanager
+    def write(self) -> Iterator[Written]:
+        """See `DuplicatesEngine.write`."""
+        looks = self._keep(self._look())
+        parts = mapped(looks.where(F.col("tag") == tasks.PART), TOPIC_PARTS, unpacked)
+        demand_order([row["topic"] for row in _out_of_order(parts).limit(1).collect()])
+        summaries = self._keep(_carried(mapped(looks.where(F.col("tag") == tasks.SUMMARY), SUMMARIES, unpacked)))
+        suspects = self._keep(self._by_row_group(summaries.where("is_suspect"), tasks.look_again, self._groups))
+        findings = self._keep(self._findings(summaries, suspects))
+        producers = self._keep(_producers(summaries, suspects, findings))
+        topics = self._keep(self._topics(parts, producers))
+        for table, rows in ((Table.FINDINGS, findings), (Table.PRODUCERS, producers), (Table.TOPICS, topics)):
+            rows.write.option("compression", "zstd").parquet(self._output.below(table.value))
+        self._output.clean()
+        files = self._output.digests(sorted(self._output.tables()))
+        yield Written(self._output, files, _counts(findings, producers, topics), _shown(findings, producers, topics))
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return self._kept[-1]
+
+    def _look(self) -> DataFrame:
+        if not self._groups:
+            return self._spark.createDataFrame([], spark_schema(tasks.LOOKS))
+        numbers = self._spark.range(0, len(self._groups), 1, len(self._groups))
+        return mapped(numbers, tasks.LOOKS, tasks.look, self._groups)
+
+    def _by_row_group(self, rows: DataFrame, task: object, *args: object) -> DataFrame:
+        """What a task makes of all rows about each row group, as `tables.SUSPECTS`."""
+        work = in_worker(lambda some: task(some, *args))  # type: ignore[operator]
+        return rows.groupBy("row_group").applyInArrow(work, spark_schema(SUSPECTS))
+
+    def _findings(self, summaries: DataFrame, suspects: DataFrame) -> DataFrame:
+        rows = suspects.where("row is not null")
+        ids = _held_ids(rows)
+        if ids is not None and not len(ids):
+            return self._spark.createDataFrame([], spark_schema(FINDINGS))
+        least, greatest = F.min("sequence_id").alias("least"), F.max("sequence_id").alias("greatest")
+        bounds = rows.groupBy(*NAMES).agg(least, greatest).alias("bounds")
+        same = [F.col(f"summaries.{name}").eqNullSafe(F.col(f"bounds.{name}")) for name in NAMES]
+        may_have = F.expr("lowest <= greatest and highest >= least")
+        joined = summaries.alias("summaries").join(bounds, reduce(Column.__and__, [*same, may_have]))
+        wanted = joined.select("summaries.*", "least", "greatest")
+        stored = self._by_row_group(wanted, tasks.look_for_ids, self._groups, ids)
+        return mapped(_compared(rows.union(stored)), FINDINGS, tasks.judge)
+
+    def _topics(self, parts: DataFrame, producers: DataFrame) -> DataFrame:
+        ledgers, unseen = self._table("ledgers", LEDGERS), self._table("unseen", UNSEEN)
+        is_trimmed = F.col("cause") == UnseenCause.TRIMMED.value
+        found = reduce(Column.__add__, map(F.col, COUNTED_AS))
+        sums = [
+            _topic_sums(parts, rows=F.col("rows"), markers=F.col("markers")),
+            _topic_sums(ledgers, counted=F.col("messages")),
+            _topic_sums(unseen, unseen_ranges=_number(~is_trimmed), trimmed_ranges=_number(is_trimmed)),
+            _topic_sums(producers, **{name: F.col(name) for name in _OF_TOPICS}, producers=F.lit(1), findings=found),
+        ]
+        summed = reduce(DataFrame.union, sums).groupBy("topic").agg(*(F.sum(name).alias(name) for name in SUMMED))
+        summed = self._keep(summed)
+        miscounted = summed.where("rows <> counted").select("topic", "rows", "counted").limit(1).collect()
+        demand_counted([(row["topic"], row["rows"], row["counted"]) for row in miscounted])
+        return mapped(summed, TOPICS, tasks.judge_topics)
+
+    def _table(self, name: str, schema: object) -> DataFrame:
+        names = [each for each in self._files if each.startswith(f"{name}/")]
+        return Rows(self._spark, self._extract, names, schema, schema.names).frame()  # type: ignore[arg-type,attr-defined]
+
+
+# --- sums of row groups --------------------------------------------------------------------------------------------
+
+
+def _carried(summaries: DataFrame) -> DataFrame:
+    """`tables.SUMMARIES` with `tables.CARRIED`; ``is_suspect`` where something does not rise, and has no gaps there."""
+    order = Window.partitionBy(*NAMES).orderBy("row_group")
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    carried = summaries.select(
+        "*",
+        F.max("highest").over(before).alias("highest_before"),
+        F.lag("last_sequence_id").over(order).alias("last_before"),
+        F.lead("first_sequence_id").over(order).alias("first_after"),
+    )
+    is_suspect = F.col("falls") | F.coalesce(F.expr("lowest <= highest_before"), F.lit(False))
+    first, highest = F.col("first_sequence_id"), F.col("highest_before")
+    # What has no id before it has nothing to subtract from either.
+    is_gap = F.when(first > highest, _number(first - 1 > highest)).otherwise(0)
+    gaps = F.when(is_suspect, 0).otherwise(F.col("gaps") + is_gap)
+    return carried.withColumn("is_suspect", is_suspect).withColumn("gaps", gaps.cast("bigint"))
+
+
+def _out_of_order(parts: DataFrame) -> DataFrame:
+    """As `topics.out_of_order`."""
+    first, last = (F.struct(*(F.col(f"{end}_{name}").alias(name) for name in PLACE)) for end in ("first", "last"))
+    before = F.lag(last).over(Window.partitionBy("topic").orderBy("row_group"))
+    checked = parts.withColumn("is_behind", before.isNull() | (first > before))
+    return checked.where("not in_order or not is_behind").select("topic").orderBy("topic")
+
+
+def _producers(summaries: DataFrame, suspects: DataFrame, findings: DataFrame) -> DataFrame:
+    """`tables.PRODUCERS`."""
+    kinds = {
+        name: F.when(F.col("finding") == kind.value, 1).otherwise(0)
+        for name, kind in zip(COUNTED_AS, KINDS, strict=True)
+    }
+    parts = [
+        _part(summaries, ("row_group", *_SUMMED, "gaps", *_FIRST, *_LAST, "highest"), {}),
+        _part(suspects.where("gaps is not null"), ("gaps",), {}),
+        _part(findings, (), kinds),
+    ]
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in (*_SUMMED, "gaps", *COUNTED_AS)]
+    firsts = [F.min_by(name, "row_group").alias(name) for name in _FIRST]
+    lasts = [F.max_by(name, "row_group").alias(name) for name in _LAST]
+    grouped = reduce(DataFrame.unionByName, parts).groupBy(*NAMES)
+    return grouped.agg(*sums, *firsts, *lasts, F.max("highest").alias("highest")).select(*PRODUCERS.names)
+
+
+def _part(rows: DataFrame, names: Sequence[str], more: dict[str, Column]) -> DataFrame:
+    every = ("row_group", *_SUMMED, "gaps", *_FIRST, *_LAST, "highest", *COUNTED_AS)
+    there = {**{name: F.col(name) for name in names}, **more}
+    return rows.select(*NAMES, *(there.get(name, F.lit(None)).cast("bigint").alias(name) for name in every))
+
+
+def _topic_sums(table: DataFrame, **sums: Column) -> DataFrame:
+    return table.select("topic", *(sums.get(name, F.lit(0)).cast("bigint").alias(name) for name in SUMMED))
+
+
+def _number(condition: Column) -> Column:
+    return condition.cast("int")
+
+
+# --- suspects ------------------------------------------------------------------------------------------------------
+
+
+def _held_ids(suspects: DataFrame) -> Numbers | None:
+    """The fingerprints of all suspects, ascending; None if they are too many to be held."""
+    if suspects.count() > _MOST_IDS_HELD:
+        return None
+    found: Numbers = np.unique(suspects.select("fingerprint").toArrow().column(0).to_numpy())
+    return found
+
+
+def _compared(rows: DataFrame) -> DataFrame:
+    """Suspects with the first rows of their ids, among rows that have these; a suspect may be there twice."""
+    by_id = Window.partitionBy(*NAMES, "sequence_id")
+    by_payload = Window.partitionBy(*NAMES, "sequence_id", "is_read", "payload_hash")
+    place = F.struct("row", *PLACE)
+    first = {
+        "any": F.min(place).over(by_id),
+        "same": F.when(F.col("is_read"), F.min(place).over(by_payload)),
+    }
+    unread = F.min(F.when(~F.col("is_read"), F.col("row"))).over(by_id)
+    beside = rows.select("*", unread.alias("unread_row"), *(each.alias(name) for name, each in first.items()))
+    firsts = [F.col(f"{which}.{name}").alias(f"{which}_{name}") for which in first for name in ("row", *PLACE)]
+    return beside.where("highest is not null").select("*", *firsts).select(*tasks.COMPARED)
+
+
+# --- results -------------------------------------------------------------------------------------------------------
+
+
+def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Counts:
+    of_kinds = {row["finding"]: row["count"] for row in findings.groupBy("finding").count().collect()}
+    names = ("rows", "markers", "messages", "producers", "unopened_batches")
+    sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
+    wrong = F.count_if(F.col("findings") > 0).alias("wrong")
+    unproven = F.count_if(reduce(Column.__add__, map(F.col, UNPROVEN)) > 0).alias("unproven")
+    of_topics = topics.agg(*sums, wrong, unproven).collect()[0]
+    gaps = producers.agg(F.coalesce(F.sum("gaps"), F.lit(0))).collect()[0][0]
+    return Counts(
+        topics_with_findings=of_topics["wrong"],
+        topics_not_proven=of_topics["unproven"],
+        gaps=gaps,
+        findings={kind.value: of_kinds.get(kind.value, 0) for kind in KINDS},
+        **{name: of_topics[name] for name in names},
+    )
+
+
+def _shown(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Shown:
+    found = reduce(Column.__add__, map(F.col, COUNTED_AS)).alias("findings")
+    of_producers = producers.select("*", found).where("findings > 0")
+    not_clean = topics.where(F.col("verdict") != Verdict.CLEAN.value)
+    most = F.desc("findings")
+    return Shown(
+        _first(findings, map(F.asc, ORDER_OF_FINDINGS)),
+        _first(of_producers, (most, *map(F.asc_nulls_last, ORDER_OF_PRODUCERS))),
+        _first(not_clean, (most, F.asc("topic"))),
+    )
+
+
+def _first(rows: DataFrame, order: Iterator[Column] | Sequence[Column]) -> tuple[Row, ...]:
+    return tuple(row.asDict() for row in rows.orderBy(*order).limit(SHOWN_ROWS).collect())

@@ -1,0 +1,87 @@
+"""``spark-submit job.py --extract DIR --output DIR``: look for duplicate messages in an extract on Spark.
+
+The options and the tables are those of ``pulsar-sidecar deduplication duplicates``. Nothing here reaches a metadata
+store, a broker or a bookie. Exit codes: 0 clean; 2 there are findings; 1 nothing was found in what could be seen, but
+not everything could be, or an error or wrong usage.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
+from pulsar_sidecar.deduplication.verifying.duplicates.running import Opened, Order, find_duplicates
+from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
+from pulsar_sidecar.model.errors import SidecarError
+from pyspark.sql import SparkSession
+
+from pyspark_jobs.duplicates.engine import SparkEngine
+from pyspark_jobs.running.directories import Directory, demand_files
+from pyspark_jobs.running.sessions import (
+    JobParser,
+    installed_version,
+    session,
+    set_where_not_submitted,
+    ship_wheel,
+)
+
+_ROWS_OF_A_PARTITION = 1_000_000
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job; its exit code."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with TemporaryDirectory() as scratch:
+        spark = session(SparkSession.builder.appName("duplicates"))
+        try:
+            ship_wheel(spark.sparkContext, Path(scratch))
+            summary = run(spark, options.extract, options.output)
+        except SidecarError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return EXIT_ERROR
+        finally:
+            spark.stop()
+    concluded = conclude(summary, options.output)
+    print(f"{concluded.verdict}\nnext: {concluded.next_step}")  # noqa: T201
+    return concluded.exit_code
+
+
+def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
+    """Look through an extract.
+
+    Raises:
+        InvalidInputError: it is not whole; nothing is left behind.
+    """
+    with Directory(spark, output).making() as unfinished:
+        place = Directory(spark, extract)
+        manifest = parse_manifest(place.read_document(MANIFEST_NAME))
+        demand_files(place, {file.path: file.sha256 for file in manifest.files})
+        _set_partitions(spark, manifest)
+        engine = SparkEngine(spark, place, manifest, unfinished)
+        try:
+            opened = Opened(manifest, place.sha256(MANIFEST_NAME))
+            return find_duplicates(engine, opened, Order(installed_version(), output))
+        finally:
+            engine.release()
+
+
+def _set_partitions(spark: SparkSession, manifest: ExtractManifest) -> None:
+    """As many partitions after a shuffle as the messages are worth, if all of them were suspects."""
+    wanted = max(manifest.messages // _ROWS_OF_A_PARTITION, min(spark.sparkContext.defaultParallelism, 2))
+    set_where_not_submitted(spark, {"spark.sql.shuffle.partitions": str(wanted)})
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = JobParser(prog="job.py", description=__doc__)
+    parser.add_argument("--extract", required=True, metavar="DIR", help="what deduplication extract made")
+    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""What is done in Spark's workers: row groups, and what is known of their rows, to rows of `duplicates.tables`.
+
+Invariant: every value comes from `deduplication.verifying`, which the embedded engine calls too; here rows only change
+form.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pulsar_sidecar.analysis.schemas import schema_of
+from pulsar_sidecar.deduplication.verifying.duplicates.judging import NOWHERE, Earlier, findings_of
+from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
+    NAMES,
+    PLACE,
+    SUMMARY_COLUMNS,
+    SUSPECT_COLUMNS,
+    Carried,
+    Numbers,
+    Told,
+    TopicProducer,
+    rows_with_ids,
+    summarise,
+    suspects_of,
+    topic_parts,
+)
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import FINDINGS, SUMMARIES, SUSPECTS
+from pulsar_sidecar.deduplication.verifying.duplicates.topics import judge_topics as topics_judged
+
+from pyspark_jobs.running.tasks import Batches, each_batch, pack
+
+SUMMARY, PART = "summary", "part"
+LOOKS = schema_of("tag string, content binary")
+"""What one look at all row groups tells: `tables.SUMMARIES` and `tables.TOPIC_PARTS`, packed."""
+COMPARED = (
+    *(field.name for field in SUSPECTS if field.name not in ("fingerprint", "row_group", "gaps")),
+    "unread_row",
+    *(f"{which}_{name}" for which in ("any", "same") for name in ("row", *PLACE)),
+)
+"""The columns of suspects with the first rows of their ids, which `judge` looks at."""
+
+Groups = Sequence[tuple[str, int]]
+"""The files and the numbers in them of all row groups, in the order of their rows."""
+
+
+def look(batches: Batches, groups: Groups) -> Iterator[pa.RecordBatch]:
+    """Numbers of row groups to `LOOKS`."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            table = _read(groups, number, SUMMARY_COLUMNS)
+            told = [(SUMMARY, summarise(number, table).batch(SUMMARIES)), (PART, topic_parts(number, table))]
+            yield pa.RecordBatch.from_pylist([{"tag": tag, "content": pack(rows)} for tag, rows in told], schema=LOOKS)
+
+
+def look_again(carried: pa.Table, groups: Groups) -> pa.Table:
+    """All of `tables.CARRIED` of one row group to `tables.SUSPECTS`."""
+    number, about = _about(carried, lambda row: Carried(*(row[name] for name in Carried._fields)))
+    told, gaps = suspects_of(number, _read(groups, number, SUSPECT_COLUMNS), about)
+    counted = {"row_group": np.full(len(gaps), number), "gaps": np.fromiter(gaps.values(), np.int64, len(gaps))}
+    counts = Told(list(gaps), np.arange(len(gaps)), counted)
+    return pa.Table.from_batches([told.batch(SUSPECTS), counts.batch(SUSPECTS)])
+
+
+def look_for_ids(bounds: pa.Table, groups: Groups, wanted: Numbers | None) -> pa.Table:
+    """The bounds of suspects' ids of one row group's producers to rows that have these, as `tables.SUSPECTS`."""
+    number, about = _about(bounds, lambda row: (row["least"], row["greatest"]))
+    return pa.Table.from_batches(
+        [rows_with_ids(number, _read(groups, number, SUSPECT_COLUMNS), about, wanted).batch(SUSPECTS)]
+    )
+
+
+def _about(rows: pa.Table, value: Callable[[Mapping[str, Any]], Any]) -> tuple[int, dict[TopicProducer, Any]]:
+    some = rows.to_pylist()
+    return some[0]["row_group"], {TopicProducer(*(row[name] for name in NAMES)): value(row) for row in some}
+
+
+def _read(groups: Groups, number: int, columns: Sequence[str]) -> pa.Table:
+    path, group = groups[number]
+    with pq.ParquetFile(path) as file:
+        return file.read_row_group(group, columns=list(columns), use_threads=False)
+
+
+@each_batch
+def judge(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`COMPARED` to `tables.FINDINGS`."""
+    rows = {name: batch.column(name) for name in COMPARED}
+    numbers = {name: rows[name].fill_null(NOWHERE).to_numpy() for name in ("any_row", "unread_row", "same_row")}
+    places = {
+        name: tuple(rows[f"{which}_{name}"].fill_null(NOWHERE).to_numpy() for which in ("any", "same"))
+        for name in PLACE
+    }
+    suspects = {
+        name: rows[name].to_numpy(zero_copy_only=False) for name in SUSPECTS.names if name in rows and name not in NAMES
+    }
+    every, _, columns = findings_of(suspects, Earlier(*numbers.values()), places)
+    names = {name: rows[name].take(pa.array(every)) for name in NAMES}
+    arrays = [({**names, **columns})[field.name].cast(field.type) for field in FINDINGS]
+    yield pa.RecordBatch.from_arrays(arrays, schema=FINDINGS)
+
+
+@each_batch
+def judge_topics(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """`tables.TOPIC_SUMS`, one row for each topic, to `tables.TOPICS`."""
+    if batch.num_rows:
+        yield topics_judged(batch)

@@ -1,0 +1,26 @@
+"""``deduplication duplicates``: what a person types becomes a request, what was found a sentence and an exit code."""
+
+from pathlib import Path
+
+import pytest
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
+from pulsar_sidecar.model.errors import InvalidInputError
+
+from tests.unit.cli.running import Terminal
+
+_ASKED = ("deduplication", "duplicates", "--extract", "extracts/monday", "--output", "found")
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 2])
+def test_it_says_what_was_found_and_ends_with_its_code(terminal: Terminal, exit_code: int) -> None:
+    terminal.concluded = Concluded(exit_code, "findings: 2 duplicate", "see found/report.html")
+    ran = terminal.run(*_ASKED)
+    assert (ran.code, ran.out) == (exit_code, "findings: 2 duplicate\nnext: see found/report.html\n")
+    assert terminal.asked == [DuplicatesRequest(Path("extracts/monday"), Path("found"))]
+
+
+def test_an_extract_that_is_not_whole_is_an_error(terminal: Terminal) -> None:
+    terminal.concluded = InvalidInputError("extracts/monday holds no readable manifest.json")
+    ran = terminal.run(*_ASKED)
+    assert (ran.code, ran.out) == (1, "")
+    assert "holds no readable manifest.json" in ran.err
