@@ -14,12 +14,15 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.offload.object_stores import credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.bootstrap.stored_messages import verify_stored
+from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.deduplication.verifying.verify import Verdict
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import PermanentError
-from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext, UnseenCause
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.audits import Audits, demand_unused
@@ -218,6 +221,26 @@ def test_an_audit_of_offloaded_topics(
         assert workload.read_all(both) == workload.read_all(moved) == numbers
     used = {row["topic"]: row["ledgers"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
     assert (used[str(both)], used[str(moved)]) == (CLOSED_LEDGERS + 1, 1)
+
+
+def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
+    offloading_cluster: ClusterUnderTest, directory: DirectoryStorage, tmp_path: Path
+) -> None:
+    base = directory.context(1, 2).driver_metadata["storageBasePath"]
+    at_once = {"managedLedgerOffloadDeletionLagInMillis": 0}
+    namespaces = ("public/default", offload_to_directory(offloading_cluster, base, tmp_path / "profile.xml", at_once))
+    both, moved = (parse_topic_name(f"persistent://{namespace}/verified-{unique()}") for namespace in namespaces)
+    offloaded(offloading_cluster, both)
+    replaced = offloaded(offloading_cluster, moved)
+    until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
+    stored = StoredMessagesRequest(offloading_cluster.addresses.metadata_store_url)
+    (whole,), (part,) = (verify_stored(VerifyRequest(str(each), stored), lambda text: None) for each in (both, moved))
+    assert (whole.verdict, whole.entries) == (Verdict.CLEAN, CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1)
+    assert (part.verdict, part.entries) == (Verdict.NOT_PROVEN, 1)
+    last = EntryId(ENTRIES_PER_LEDGER - 1)
+    assert [(each.ledger_id, each.first_entry_id, each.last_entry_id, each.cause) for each in part.unseen] == [
+        (ledger_id, 0, last, UnseenCause.OFFLOADED) for ledger_id in sorted(replaced)
+    ]
 
 
 def copies_deleted(cluster: ClusterUnderTest, topic: TopicName) -> bool:
