@@ -21,6 +21,7 @@ from tests.benchmarks import (
     dumps,
     duplicates,
     entries,
+    exactly_once,
     index_check,
     index_show,
     inflight,
@@ -53,6 +54,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     index_show,
     message_extract,
     duplicates,
+    exactly_once,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

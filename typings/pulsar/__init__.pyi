@@ -19,6 +19,7 @@ class InitialPosition:
 class MessageId:
     earliest: _pulsar.MessageId
     latest: _pulsar.MessageId
+    _msg_id: _pulsar.MessageId
     def __init__(self, partition: int = -1, ledger_id: int = -1, entry_id: int = -1, batch_index: int = -1) -> None: ...
 
 class Message:

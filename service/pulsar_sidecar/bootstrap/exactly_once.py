@@ -1,14 +1,17 @@
-"""Opens `ExactlyOncePublisher` for Python programs, and the brokers behind it for the commands."""
+"""Opens `ExactlyOncePublisher` and `ExactlyOnceReader` for Python programs, and brokers for the commands."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Unpack
 
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.message_source import ClientMessageSource
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher, PublisherOptions
+from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -61,3 +64,31 @@ def open_publisher(
         ExactlyOncePublisher(producers, clock, parse_topic_name(topic), **options) as publisher,
     ):
         yield publisher
+
+
+@contextmanager
+def open_reader(
+    broker_service_url: str,
+    topic: str,
+    after: Mapping[int, ReadPosition] | None = None,
+    *,
+    auth_plugin: str | None = None,
+    auth_params: str | None = None,
+    tls: TlsOptions | None = None,
+) -> Iterator[ExactlyOnceReader]:
+    """An `ExactlyOnceReader` on a cluster, after the positions that the program has stored.
+
+    Args:
+        broker_service_url: ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``.
+        topic: its name, in any of Pulsar's spellings.
+        after: the last position stored of each partition (0 for a topic without partitions).
+        auth_plugin: as in ``client.conf``, for example ``token``; None for none.
+        auth_params: the plugin's parameters.
+        tls: how to connect to brokers with TLS.
+    """
+    client = open_client(broker_service_url, parse_credentials(auth_plugin, auth_params), tls)
+    with (
+        closing(client),
+        ExactlyOnceReader(ClientMessageSource(client), SystemClock(), parse_topic_name(topic), after) as reader,
+    ):
+        yield reader

@@ -158,21 +158,38 @@ def test_nothing_beyond_the_resume_point_is_sent_before_that_is_confirmed(broker
     topic = brokers.topic(TOPIC)
     assert (topic.pushed, topic.persisted) == ({NAME: 2}, {})
     topic.disconnect("killed")
-    brokers.sent.clear()
     publisher = opened(brokers)
     assert publisher.last_sequence_id == 2
     tries: list[str] = []
 
     def step(happening: str) -> None:
         tries.extend([happening] * happening.startswith("send"))
+        if happening == "send 3":
+            assert topic.persisted == {NAME: 2}
         if len(tries) == 3:
             tries.append("bookies refuse what was pushed")
             topic.fail_writes()
 
     brokers.step = step
-    publish(publisher, range(6))
-    assert {batch.first_sequence_id for _, batch in brokers.sent[:2]} == {0}
-    publisher.flush()
+    publish_and_flush(publisher, range(6))
+    assert tries[:3] == ["send 0", "send 0", "send 0"]
+    assert topic.sequence_ids == list(range(6))
+
+
+@pytest.mark.parametrize("got_through", [0, 1])
+def test_a_resume_point_is_asked_for_alone(got_through: int, brokers: FakeDeduplicatingBrokers) -> None:
+    first = opened(brokers)
+    brokers.hold = True
+    publish(first, range(3))
+    topic = brokers.topic(TOPIC)
+    topic.disconnect("killed")
+    publisher = opened(brokers)
+    topic.write(got_through)
+    brokers.sent.clear()
+    brokers.step = lambda happening: topic.write(1)
+    publish_and_flush(publisher, [2, 3, 4, 5])
+    batches = [[message.sequence_id for message in batch.messages] for _, batch in brokers.sent]
+    assert batches[-2:] == [[2], [3, 4, 5]]
     assert topic.sequence_ids == list(range(6))
 
 

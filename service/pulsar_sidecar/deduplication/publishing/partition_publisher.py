@@ -125,7 +125,7 @@ class PartitionPublisher:
             self._seal()
         self._work(lambda: not self._waiting)
 
-    def settle(self) -> None:
+    def await_receipts(self) -> None:
         """Wait until everything that was sent is confirmed; raises as `add`."""
         self._work(lambda: not self._waiting and not self._in_flight)
 

@@ -175,7 +175,7 @@ class ExactlyOncePublisher:
             for lane in self._lanes:
                 lane.send()
             for lane in self._lanes:
-                lane.settle()
+                lane.await_receipts()
         except SidecarError as error:
             self._remember(error)
             raise

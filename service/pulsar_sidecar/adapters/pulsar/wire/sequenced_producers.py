@@ -46,7 +46,7 @@ class BrokerSequencedProducers:
 
     def open(self, topic: TopicName, name: str | None) -> SequencedProducer:
         self._owners.forget(topic)
-        with _told_apart(topic):
+        with _connection_errors_translated(topic):
             connection = self._connections.open(self._owners.of(topic))
             try:
                 producer = _BrokerProducer(connection, topic, name, self._clock)
@@ -146,7 +146,7 @@ class _BrokerProducer:
             return
         try:
             if self._failure is None and not self.is_closed:
-                with _told_apart(self._topic):
+                with _connection_errors_translated(self._topic):
                     self._take(0)
         except SidecarError as error:
             self._failure = error
@@ -171,7 +171,7 @@ class _BrokerProducer:
             if self._failure is not None:
                 raise self._failure
             try:
-                with _told_apart(self._topic):
+                with _connection_errors_translated(self._topic):
                     yield
             except SidecarError as error:
                 self._failure = error
@@ -184,9 +184,9 @@ class _BrokerProducer:
             self._heard_at = self._clock.monotonic_seconds()
             receipt = None if frame is None else self._producer.receipt_in(frame[0])
             if receipt is not None:
-                self._settle(receipt.sequence_id, position_in(receipt))
+                self._confirm(receipt.sequence_id, position_in(receipt))
 
-    def _settle(self, sequence_id: int, position: Position | None) -> None:
+    def _confirm(self, sequence_id: int, position: Position | None) -> None:
         if not self._owed or self._owed[0].judged_by != sequence_id:
             raise OutcomeUnknownError(f"a broker confirmed a message of {self._topic} out of order: {sequence_id}")
         entry = self._owed.popleft()
@@ -200,7 +200,7 @@ class _BrokerProducer:
 
 
 @contextmanager
-def _told_apart(topic: TopicName) -> Iterator[None]:
+def _connection_errors_translated(topic: TopicName) -> Iterator[None]:
     """A connection that fails says nothing of what was sent."""
     try:
         yield

@@ -1,0 +1,209 @@
+"""`ExactlyOnceReader`: data and position together, the reading half of PIP-6.
+
+A program that stores what it makes of a message and the message's position in one transaction applies each message
+once, however often it is killed: it begins again after the position that it finds stored.
+"""
+
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, Self
+
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.names import TopicName
+
+_POSITION: Final = re.compile(r"(\d{1,19}):(\d{1,19}):(-1|\d{1,10}):(-1|\d{1,10})", re.ASCII)
+_LOOK_SECONDS: Final = 0.2
+_MOST_IN_A_ROW: Final = 1000
+"""Asking a partition that has nothing takes a millisecond, so one that has something keeps its turn for a while."""
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+
+
+class ReadPosition(NamedTuple):
+    """Where a message lies, in the order of its partition; as text ``ledgerId:entryId:partition:batchIndex``."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    partition: int
+    batch_index: int
+
+    def __str__(self) -> str:
+        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ReadPosition":
+        """Read what ``str`` wrote; an `InvalidInputError` for any other text."""
+        match = _POSITION.fullmatch(text)
+        if match is None:
+            raise InvalidInputError(f"{text!r:.80} is not a position; those are ledgerId:entryId:partition:batchIndex")
+        ledger_id, entry_id, partition, batch_index = map(int, match.groups())
+        return cls(LedgerId(ledger_id), EntryId(entry_id), partition, batch_index)
+
+    def is_after(self, other: "ReadPosition") -> bool:
+        """Whether it comes later in the same partition."""
+        return (self.ledger_id, self.entry_id, self.batch_index) > (other.ledger_id, other.entry_id, other.batch_index)
+
+
+class ReadMessage(NamedTuple):
+    """A message, and what to store together with its effects.
+
+    Attributes:
+        partition: 0 for a topic without partitions.
+        position: the message's own; a reader that is given it begins after it.
+    """
+
+    payload: bytes
+    key: str | None
+    properties: Mapping[str, str]
+    event_time_ms: int | None
+    partition: int
+    position: ReadPosition
+
+
+class Reading(Protocol):
+    """One partition, being read; used by one thread."""
+
+    def next(self, wait_seconds: float) -> ReadMessage | None:
+        """The next message, None when none came in time; a `TemporaryError` ends this reading."""
+
+    def close(self) -> None:
+        """Leave; raises nothing."""
+
+
+class MessageSource(Protocol):
+    """What an `ExactlyOnceReader` reads from; raises the errors of `model.errors`."""
+
+    def partitions(self, topic: TopicName) -> int:
+        """The number of partitions, 0 for a topic without."""
+
+    def open(self, topic: TopicName, partition: int, after: ReadPosition | None) -> Reading:
+        """Read from the first message after a position, from the oldest for None."""
+
+
+class ExactlyOnceReader:
+    """Hands out each message of a topic once, in the order of its partition; used by one thread, and by ``with``.
+
+    A reader is no subscription: retention decides how long a topic keeps what has not been read.
+    """
+
+    def __init__(
+        self,
+        source: MessageSource,
+        clock: Clock,
+        topic: TopicName,
+        after: Mapping[int, ReadPosition] | None = None,
+        patience_seconds: float = 120.0,
+    ) -> None:
+        """Begin after the positions that the program has stored.
+
+        Args:
+            source: the brokers.
+            clock: for waiting.
+            topic: with partitions or without.
+            after: the last position stored of each partition; a partition that is missing is read from its beginning.
+            patience_seconds: how long a partition may fail before a call raises its error.
+
+        Raises:
+            ConflictError: a position belongs to a partition that the topic does not have.
+        """
+        self._source = source
+        self._clock = clock
+        self._patience_seconds = patience_seconds
+        count = source.partitions(topic)
+        names = [topic.partition(index) for index in range(count)] or [topic]
+        unknown = [index for index in after or {} if not 0 <= index < len(names)]
+        if unknown:
+            raise ConflictError(f"{topic} has {count} partitions, and a position of partition {unknown[0]} was given")
+        self._lanes = deque(_Lane(index, name, (after or {}).get(index)) for index, name in enumerate(names))
+        self._in_a_row = 0
+
+    def read(self, wait_seconds: float) -> ReadMessage | None:
+        """The next message of any partition, in turns; None when none came in time.
+
+        Raises:
+            TemporaryError: a partition could not be read for too long.
+            PermanentError: a broker refused.
+        """
+        until = self._clock.monotonic_seconds() + wait_seconds
+        while True:
+            for _ in range(len(self._lanes)):
+                found = self._next(self._lanes[0], 0)
+                if found is not None:
+                    return found
+                self._turn()
+            left = until - self._clock.monotonic_seconds()
+            if left <= 0:
+                return None
+            found = self._next(self._lanes[0], min(_LOOK_SECONDS, left))
+            if found is not None:
+                return found
+
+    def __iter__(self) -> Iterator[ReadMessage]:
+        """Every message, without end."""
+        while True:
+            found = self.read(_LONGEST_PAUSE_SECONDS)
+            if found is not None:
+                yield found
+
+    def close(self) -> None:
+        """Leave; idempotent."""
+        for lane in self._lanes:
+            lane.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self, lane: "_Lane", wait_seconds: float) -> ReadMessage | None:
+        try:
+            if lane.reading is None:
+                lane.reading = self._source.open(lane.topic, lane.index, lane.after)
+            found = lane.reading.next(wait_seconds)
+        except TemporaryError:
+            lane.close()
+            now = self._clock.monotonic_seconds()
+            lane.failing_since = now if lane.failing_since is None else lane.failing_since
+            if now - lane.failing_since >= self._patience_seconds:
+                lane.failing_since = None
+                raise
+            self._clock.wait_seconds(lane.pause_seconds)
+            lane.pause_seconds = min(_LONGEST_PAUSE_SECONDS, 2 * lane.pause_seconds)
+            return None
+        lane.failing_since, lane.pause_seconds = None, _FIRST_PAUSE_SECONDS
+        if found is None or (lane.after is not None and not found.position.is_after(lane.after)):
+            # A client that has lost its broker may hand out again what it had handed out.
+            return None
+        lane.after = found.position
+        self._in_a_row += 1
+        if self._in_a_row >= _MOST_IN_A_ROW:
+            self._turn()
+        return found
+
+    def _turn(self) -> None:
+        self._lanes.rotate(-1)
+        self._in_a_row = 0
+
+
+class _Lane:
+    """One partition, and the last position that was handed out of it."""
+
+    def __init__(self, index: int, topic: TopicName, after: ReadPosition | None) -> None:
+        self.index = index
+        self.topic = topic
+        self.after = after
+        self.reading: Reading | None = None
+        self.failing_since: float | None = None
+        self.pause_seconds = _FIRST_PAUSE_SECONDS
+
+    def close(self) -> None:
+        if self.reading is not None:
+            self.reading.close()
+            self.reading = None

@@ -1,0 +1,153 @@
+"""A namespace whose topics are deduplicated, publishers on it, and what lies in its topics afterwards."""
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+import pulsar
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
+from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
+from pulsar_sidecar.deduplication.publishing.messages import Batch, BatchLimits
+from pulsar_sidecar.deduplication.publishing.ports import (
+    DEDUPLICATION_ENABLED,
+    Receipt,
+    SequencedProducer,
+    SequencedProducers,
+)
+from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.clients import PatientClient
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import unique
+
+CLOCK = SystemClock()
+_READ_MS = 60_000
+
+
+@dataclass
+class Stage:
+    """`producers` are the real ones, to be wrapped or used as they are."""
+
+    cluster: ClusterUnderTest
+    namespace: str
+    admin: BrokerTopicAdmin
+    rest: AdminRest
+    client: PatientClient
+    producers: BrokerSequencedProducers
+
+    def topic(self, partitions: int = 0) -> TopicName:
+        topic = parse_topic_name(f"persistent://{self.namespace}/records-{unique()}")
+        self.admin.create(topic, partitions)
+        for index in range(max(1, partitions)):
+            one = topic.partition(index) if partitions else topic
+            until(lambda one=one: self.producers.deduplication_status(one) == "Enabled", "brokers deduplicate")  # type: ignore[misc]
+        return topic
+
+    def publisher(
+        self, topic: TopicName, name: str = "loader", messages: int = 100, producers: SequencedProducers | None = None
+    ) -> ExactlyOncePublisher:
+        limits = BatchLimits(messages=messages)
+        return ExactlyOncePublisher(producers or self.producers, CLOCK, topic, producer_name=name, limits=limits)
+
+    def owner(self, topic: TopicName) -> str:
+        """The member that serves the topic."""
+        found = self.rest.get(f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}")
+        assert isinstance(found, dict)
+        urls = self.cluster.addresses.member_urls
+        return next(name for name, url in urls.items() if name.startswith("broker-") and url in found.values())
+
+    def unload(self, topic: TopicName) -> None:
+        self.rest.change("PUT", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/unload")
+
+    def stored(self, topic: TopicName) -> list[pulsar.Message]:
+        """Every message of a topic, or of one partition, as a reader gets it."""
+        found = []
+        with closing(self.client.create_reader(str(topic), pulsar.MessageId.earliest)) as reader:
+            while reader.has_message_available():
+                found.append(reader.read_next(_READ_MS))
+        return found
+
+
+@contextmanager
+def exactly_once_stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
+    addresses = cluster.addresses
+    rest = AdminRest(addresses.web_service_urls)
+    admin = BrokerTopicAdmin(rest)
+    namespace = f"public/exactly-once-{unique()}"
+    admin.ensure_namespace(*namespace.split("/"))
+    admin.set_namespace_policy(namespace, "deduplication", True)
+    forever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    admin.set_namespace_policy(namespace, "retention", forever)
+    identity = ClientCredentials(), TlsOptions()
+    with (
+        closing(PatientClient(addresses)) as client,
+        sequenced_producers(addresses.broker_service_url, addresses.web_service_urls, *identity, CLOCK) as producers,
+    ):
+        yield Stage(cluster, namespace, admin, rest, client, producers)
+
+
+@dataclass
+class LosingAnswers:
+    """`SequencedProducers` that lose every n-th receipt, and its connection with it.
+
+    Attributes:
+        lie: claim that the topic is deduplicated, and that the broker remembers what it has confirmed.
+    """
+
+    real: SequencedProducers
+    every: int
+    lie: bool = False
+    received: int = 0
+    lost: int = 0
+    confirmed: int = -1
+
+    def open(self, topic: TopicName, name: str | None) -> SequencedProducer:
+        return _LosingProducer(self.real.open(topic, name), self)
+
+    def partitions(self, topic: TopicName) -> int:
+        return self.real.partitions(topic)
+
+    def deduplication_status(self, topic: TopicName) -> str:
+        return DEDUPLICATION_ENABLED if self.lie else self.real.deduplication_status(topic)
+
+
+@dataclass
+class _LosingProducer:
+    real: SequencedProducer
+    network: LosingAnswers
+    name: str = field(init=False)
+    last_sequence_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name, self.last_sequence_id = self.real.name, self.real.last_sequence_id
+        self.sent: deque[Batch] = deque()
+        if self.network.lie:
+            self.last_sequence_id = self.network.confirmed
+
+    def send(self, batch: Batch, pushed: int) -> None:
+        self.sent.append(batch)
+        self.real.send(batch, pushed)
+
+    def receive(self, wait_seconds: float) -> Receipt | None:
+        receipt = self.real.receive(wait_seconds)
+        if receipt is None:
+            return None
+        self.network.received += 1
+        batch = self.sent.popleft()
+        if self.network.received % self.network.every:
+            self.network.confirmed = batch.last_sequence_id
+            return receipt
+        self.network.lost += 1
+        self.close()
+        raise TemporaryError("the answer got lost")
+
+    def close(self) -> None:
+        self.real.close()

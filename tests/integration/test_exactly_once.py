@@ -1,0 +1,292 @@
+"""Each record once, in order, on real brokers: they are killed, topics move, answers and publishers are lost."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pulsar
+import pytest
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.producers import OpenProducer
+from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import entries_of
+from pulsar_sidecar.bootstrap.exactly_once import open_reader
+from pulsar_sidecar.deduplication.publishing.messages import (
+    Batch,
+    BatchLimits,
+    NameTakenError,
+    OutgoingMessage,
+    PublishCounts,
+)
+from pulsar_sidecar.deduplication.publishing.partition_publisher import Patience
+from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
+from tests.cluster.reading_into_sqlite import apply, opened, positions
+from tests.cluster.running import ClusterUnderTest
+
+RECORD_BYTES = 37
+LARGE_BYTES = 12 * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
+    with exactly_once_stage(cluster) as one:
+        yield one
+
+
+def record(number: int) -> OutgoingMessage:
+    """As a file's record: its id is its offset."""
+    return OutgoingMessage(b"record %d" % number, number * RECORD_BYTES, event_time_ms=number + 1)
+
+
+def publish(publisher: ExactlyOncePublisher, numbers: range) -> None:
+    for number in numbers:
+        publisher.publish(record(number))
+
+
+def numbers_in(messages: list[pulsar.Message]) -> list[int]:
+    return [int(message.data().split()[1]) for message in messages]
+
+
+def demand_each_once_in_order(stage: Stage, topic: TopicName, partitions: int, count: int) -> None:
+    names = [topic.partition(index) for index in range(partitions)] or [topic]
+    stored = [numbers_in(stage.stored(name)) for name in names]
+    for numbers in stored:
+        assert numbers == sorted(set(numbers)), "in order, and none twice"
+    assert sorted(number for numbers in stored for number in numbers) == list(range(count)), "and none is missing"
+
+
+def test_brokers_are_killed_and_topics_move(stage: Stage) -> None:
+    topic = stage.topic(partitions=3)
+    moved = threading.Event()
+
+    def move() -> None:
+        for partition in (0, 1, 2):
+            stage.unload(topic.partition(partition))
+        owner = stage.owner(topic.partition(0))
+        stage.cluster.kill(owner)
+        stage.cluster.restart(owner)
+        stage.rest.change("PUT", f"/admin/v2/namespaces/{stage.namespace}/unload")
+        moved.set()
+
+    with stage.publisher(topic) as publisher:
+        mover = threading.Thread(target=move)
+        mover.start()
+        count = 0
+        while not moved.is_set() or count < 20_000:
+            publish(publisher, range(count, count + 500))
+            count += 500
+        mover.join()
+        publisher.flush()
+        counts = publisher.counts
+    assert counts.stored + counts.stored_before_answer_lost == count
+    assert counts.duplicates == 0
+    demand_each_once_in_order(stage, topic, 3, count)
+
+
+def test_answers_are_lost(stage: Stage) -> None:
+    topic = stage.topic()
+    network = LosingAnswers(stage.producers, every=7)
+    with stage.publisher(topic, producers=network) as publisher:
+        publish(publisher, range(3_000))
+        publisher.flush()
+        assert publisher.counts.stored_before_answer_lost > 0
+    assert network.lost > 3
+    demand_each_once_in_order(stage, topic, 0, 3_000)
+
+
+def test_without_deduplication_the_same_stores_duplicates(stage: Stage) -> None:
+    topic = stage.topic()
+    stage.admin.set_policy(topic, "deduplicationEnabled", False)
+    with pytest.raises(ConflictError, match="set-deduplication"):
+        until_refused(lambda: stage.publisher(topic).close())
+    deceived = LosingAnswers(stage.producers, every=7, lie=True)
+    with stage.publisher(topic, producers=deceived) as publisher:
+        publish(publisher, range(3_000))
+    numbers = numbers_in(stage.stored(topic))
+    assert len(numbers) > len(set(numbers))
+
+
+def until_refused(attempt: Callable[[], None]) -> None:
+    """Brokers apply a policy within moments, not at once."""
+    for _ in range(100):
+        attempt()
+        CLOCK.wait_seconds(0.2)
+
+
+def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(stage: Stage) -> None:
+    topic = stage.topic(partitions=3)
+    first = stage.publisher(topic)
+    publish(first, range(2_345))
+    first.abandon()
+    with stage.publisher(topic, messages=130) as second:
+        lasts = [second.last_sequence_id_of(partition) for partition in range(3)]
+        publish(second, range(4_000))
+        second.flush()
+        assert second.counts.duplicates >= 2_000
+        assert second.counts.stored + second.counts.duplicates == 4_000
+    assert max(lasts) % RECORD_BYTES == 0
+    demand_each_once_in_order(stage, topic, 3, 4_000)
+
+
+def test_large_messages_arrive_whole_and_once(stage: Stage) -> None:
+    topic = stage.topic()
+    network = LosingAnswers(stage.producers, every=3)
+    large = {4, 5, 9}
+    with stage.publisher(topic, messages=2, producers=network) as publisher:
+        for number in range(12):
+            payload = b"record %d " % number + (b"x" * LARGE_BYTES if number in large else b"")
+            publisher.publish(OutgoingMessage(payload, number))
+            if number == 9:
+                stage.unload(topic)
+    stored = stage.stored(topic)
+    assert numbers_in(stored) == list(range(12))
+    assert [len(message.data()) > LARGE_BYTES for message in stored] == [number in large for number in range(12)]
+
+
+# --- half a message ------------------------------------------------------------------------------------------------
+
+HALF = Batch([OutgoingMessage(b"record 1 " + b"x" * LARGE_BYTES, 1)], 1, 1)
+
+
+def send_first_chunk(stage: Stage, topic: TopicName, bearing: int) -> None:
+    """Of a message with the id 1; the entry bears another id, or that one."""
+    with ExitStack() as stack:
+        connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
+        owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
+        connection = stack.enter_context(connections.using(owners.of(topic)))
+        producer = OpenProducer(connection, topic, "loader")
+        first = next(entries_of(HALF, 0, "loader", CLOCK.now_ms(), connection.max_message_bytes, "half"))
+        first.metadata.sequence_id = bearing
+        producer.send(first.metadata, first.payload, is_chunk=True, judged_by=1)
+        producer.receipt()
+        producer.leave()
+
+
+def test_half_a_message_in_the_topic_does_not_hide_the_whole(stage: Stage) -> None:
+    topic = stage.topic()
+    with stage.publisher(topic) as publisher:
+        publisher.publish(record(0))
+    send_first_chunk(stage, topic, bearing=0)
+    stage.unload(topic)
+    with stage.publisher(topic) as publisher:
+        assert publisher.last_sequence_id == 0
+        publisher.publish(HALF.messages[0])
+    assert numbers_in(stage.stored(topic)) == [0, 1]
+
+
+def test_a_chunk_that_bears_the_messages_own_id_hides_it(stage: Stage) -> None:
+    """What Java's and C++'s clients send: the broker takes half a message for the whole, and refuses the whole."""
+    topic = stage.topic()
+    with stage.publisher(topic) as publisher:
+        publisher.publish(record(0))
+    send_first_chunk(stage, topic, bearing=1)
+    stage.unload(topic)
+    with stage.publisher(topic) as publisher:
+        assert publisher.last_sequence_id == 1
+        publisher.publish(HALF.messages[0])
+        publisher.publish(record(2))
+        publisher.flush()
+        assert publisher.counts == PublishCounts(stored=1, duplicates=1)
+    assert numbers_in(stage.stored(topic)) == [0, 2]
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_something_else(stage: Stage) -> None:
+    topic = stage.topic()
+    with stage.publisher(topic) as first:
+        publish(first, range(150))
+        with pytest.raises(NameTakenError):
+            ExactlyOncePublisher(
+                stage.producers, CLOCK, topic, producer_name="loader", patience=Patience(takeover_seconds=7)
+            )
+        publish(first, range(150, 300))
+    demand_each_once_in_order(stage, topic, 0, 300)
+
+
+def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Stage) -> None:
+    topic = stage.topic(partitions=3)
+    with ExactlyOncePublisher(stage.producers, CLOCK, topic, limits=BatchLimits(messages=10)) as publisher:
+        name = publisher.producer_name
+        for number in range(300):
+            publisher.publish(OutgoingMessage(b"record %d" % number, key=f"key {number}"))
+            if number == 150:
+                stage.rest.change("PUT", f"/admin/v2/namespaces/{stage.namespace}/unload")
+        publisher.flush()
+        assert publisher.producer_name == name
+    demand_each_once_in_order(stage, topic, 3, 300)
+
+
+def test_what_brokers_never_deduplicate_is_refused(stage: Stage) -> None:
+    system = parse_topic_name(f"{stage.namespace}/__change_events")
+    with pytest.raises(InvalidInputError, match="system topic"):
+        stage.publisher(system)
+
+
+# --- why not the client --------------------------------------------------------------------------------------------
+
+
+def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_doubles_the_rest(stage: Stage) -> None:
+    topic = stage.topic()
+    send_by_client(stage, topic, range(10))
+    assert last_sequence_id(stage, topic) == 0
+    stage.unload(topic)
+    assert last_sequence_id(stage, topic) == 0
+    send_by_client(stage, topic, range(1, 10))
+    assert sorted(numbers_in(stage.stored(topic))) == sorted([*range(10), *range(1, 10)])
+
+
+def last_sequence_id(stage: Stage, topic: TopicName) -> int:
+    opened = stage.producers.open(topic, "by-client")
+    opened.close()
+    return opened.last_sequence_id
+
+
+def send_by_client(stage: Stage, topic: TopicName, numbers: range) -> None:
+    """As one batch."""
+    batching = {"batching_enabled": True, "batching_max_messages": len(numbers), "batching_max_publish_delay_ms": 5_000}
+    with closing(stage.client.create_producer(str(topic), "by-client", **batching)) as producer:
+        for number in numbers:
+            producer.send_async(b"record %d" % number, None, sequence_id=number)  # type: ignore[attr-defined]
+        producer.flush()  # type: ignore[attr-defined]
+
+
+# --- the reading half ----------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """What ends a program between two of its steps."""
+
+
+def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage: Stage, tmp_path: Path) -> None:
+    topic = stage.topic(partitions=3)
+    with stage.publisher(topic) as publisher:
+        publish(publisher, range(400))
+    url = stage.cluster.addresses.broker_service_url
+    for rounds in range(200):
+        # Another of the five steps each time, in the middle of a batch.
+        left = itertools.count(151 + rounds, -1)
+
+        def step(name: str, left: Iterator[int] = left) -> None:
+            if not next(left):
+                raise Killed(name)
+
+        with closing(opened(tmp_path / "totals.db")) as database:
+            try:
+                with open_reader(url, str(topic), positions(database)) as reader:
+                    apply(reader, database, step, 5)
+                break
+            except Killed:
+                if rounds == 2:
+                    stage.unload(topic.partition(0))
+    assert rounds > 7
+    with closing(opened(tmp_path / "totals.db")) as database:
+        totals = dict(database.execute("select * from totals"))
+    assert totals == {"record": 400} | {str(number): 1 for number in range(400)}
