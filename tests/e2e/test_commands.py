@@ -1,6 +1,7 @@
 """The command line as an operator types it, against a running sidecar of a real cluster."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,35 @@ def test_deleting_topics(scene: Scene) -> None:
     scene.oracles.told(used.data)
     scene.oracles.wait_until_drained(sidecar)
     assert not workload.existing(used.data)
+
+
+def test_publishing_a_file_exactly_once(scene: Scene, tmp_path: Path) -> None:
+    workload, addresses, topic = scene.workload, scene.cluster.addresses, scene.topic("publish me")
+    file = tmp_path / "lines.txt"
+    file.write_text("a\nb\nhalf")
+    command = (
+        *("publish", str(file), str(topic), "--producer-name", "n", "--output", "json"),
+        *("--broker-service-url", addresses.broker_service_url),
+        *("--web-service-url", ",".join(addresses.web_service_urls)),
+    )
+    failed(run_command(*command), REFUSED, "does not exist")
+    workload.admin("PUT", workload.of_topic(topic))
+    failed(run_command(*command), REFUSED, "set-deduplication")
+    workload.admin("POST", workload.of_topic(topic, "deduplicationEnabled"), True)
+    until(
+        lambda: workload.admin("GET", workload.of_topic(topic, "stats"))["deduplicationStatus"] == "Enabled",
+        "the topic is deduplicated",
+    )
+    assert done(run_command(*command, "--dry-run", "--complete")).json["records"] == 3
+    unfinished = run_command(*command)
+    assert (unfinished.exit_code, unfinished.json["stored"], unfinished.json["unfinishedAt"]) == (4, 2, 4)
+    assert shlex.join(["pulsar-sidecar", *command[:5]]) in unfinished.stderr
+    finished = done(run_command(*command, "--complete")).json
+    assert (finished["records"], finished["storedEarlier"], finished["stored"]) == (3, 2, 1)
+    assert done(run_command(*command)).json["stored"] == 0
+    failed(run_command(*command, "--fresh"), REFUSED, "--fresh, and there is a checkpoint")
+    file.write_text("A\nb\nhalf")
+    failed(run_command(*command), REFUSED, "changed between the bytes 0 and ")
 
 
 def of_component(left: TopicLedgers, component: LedgerComponent) -> int:

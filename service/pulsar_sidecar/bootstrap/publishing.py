@@ -5,10 +5,9 @@ from contextlib import ExitStack, closing
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
-from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.bootstrap.process import asked_to_stop
 from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, Report
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
@@ -38,16 +37,15 @@ def publish_file(
     place = request.checkpoint or checkpoint_path(request.file, request.publish.producer_name)
     with ExitStack() as stack:
         source = stack.enter_context(source_file(request.file))
+        url = brokers.broker_service_url
+        producers = stack.enter_context(sequenced_producers(url, [brokers.web_service_url], credentials, tls, clock))
         connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock)))
-        owners = TopicOwners(brokers.broker_service_url, connections)
-        rest = AdminRest([brokers.web_service_url], credentials, tls)
-        producers = stack.enter_context(closing(BrokerSequencedProducers(owners, connections, rest, clock)))
         stop = stack.enter_context(asked_to_stop(say, _STOPPING))
         publisher = FilePublisher(
             source,
             request.publish,
             producers,
-            BrokerTopicTails(owners, connections, clock),
+            BrokerTopicTails(TopicOwners(url, connections), connections, clock),
             CheckpointFile(place),
             clock,
             stop,

@@ -1,0 +1,72 @@
+"""``pulsar-sidecar publish`` that is killed at a chosen step; production code has no switch for that.
+
+python -m tests.cluster.failing_publisher after:record-published:300 publish FILE TOPIC --producer-name NAME
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from pulsar_sidecar.__main__ import programs
+from pulsar_sidecar.bootstrap.publishing import publish_file
+from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
+
+KILLED = -signal.SIGKILL
+POINTS = tuple(f"{when}:{step.value}" for step in PublishStep for when in ("before", "after"))
+_PROJECT = Path(__file__).parents[2]
+_SECONDS = 120
+
+
+class KillsAt(PublishSteps):
+    """Ends the process as ``kill -9`` does when a point is passed for the nth time."""
+
+    def __init__(self, point: str, occurrence: int) -> None:
+        self._point = point
+        self._occurrence = occurrence
+        self._seen: Counter[str] = Counter()
+
+    def about_to(self, step: PublishStep) -> None:
+        self._pass(f"before:{step.value}")
+
+    def reached(self, step: PublishStep) -> None:
+        self._pass(f"after:{step.value}")
+
+    def _pass(self, point: str) -> None:
+        self._seen[point] += 1
+        if point == self._point and self._seen[point] == self._occurrence:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    stdout: str
+    stderr: str
+
+
+def publish_until(point: str, occurrence: int, arguments: Sequence[str]) -> Ended:
+    """Run the command in a process of its own, which is killed at the point if it comes there."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments],
+        cwd=_PROJECT,
+        env=os.environ | {"PYTHONPATH": f"{_PROJECT / 'service'}:{_PROJECT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+if __name__ == "__main__":
+    when, step_name, nth = sys.argv[1].split(":")
+    steps = KillsAt(f"{when}:{step_name}", int(nth))
+    chosen = replace(programs(), publish_file=partial(publish_file, steps=steps))
+    command_line(chosen)(sys.argv[2:], prog_name="pulsar-sidecar")

@@ -1,0 +1,240 @@
+"""``pulsar-sidecar publish`` on real brokers: killed at every step, each record is stored once and in order."""
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
+from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.requests import Published, PublishRequest
+from pulsar_sidecar.model.names import TopicName
+
+from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
+from tests.cluster.failing_publisher import KILLED, POINTS, Ended, publish_until
+from tests.cluster.patience import until
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import CommandAnswer, run_command
+
+NAME = "loader-1"
+PARTITIONS = 3
+RECORDS = 40_000
+LATE = ("before:record-published", 700)
+"""A kill that leaves records behind the last checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
+    with exactly_once_stage(cluster) as one:
+        yield one
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--fault-rounds"))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A file of lines of JSON, and where it goes."""
+
+    stage: Stage
+    file: Path
+    topic: TopicName
+    count: int
+
+    @property
+    def arguments(self) -> list[str]:
+        addresses = self.stage.cluster.addresses
+        return [
+            "--output", "json", "publish", str(self.file), str(self.topic), "--producer-name", NAME,
+            "--format", "json-lines", "--batch-size", "100",
+            "--broker-service-url", addresses.broker_service_url,
+            "--web-service-url", ",".join(addresses.web_service_urls),
+        ]  # fmt: skip
+
+    def published(self, *more: str) -> dict[str, Any]:
+        answer = run_command(*self.arguments, *more)
+        assert answer.exit_code == 0, answer.stderr
+        assert "Traceback" not in answer.stderr
+        document: dict[str, Any] = answer.json
+        return document
+
+    def refused(self, reason: str, *more: str) -> CommandAnswer:
+        answer = run_command(*self.arguments, *more)
+        assert (answer.exit_code, answer.stdout) == (1, ""), answer
+        assert reason in answer.stderr
+        return answer
+
+    def killed(self, point: str, occurrence: int, *more: str) -> Ended:
+        ended = publish_until(point, occurrence, [*self.arguments, *more])
+        assert ended.code == KILLED, ended
+        return ended
+
+    def stored(self) -> list[list[int]]:
+        partitions = self.stage.producers.partitions(self.topic)
+        names = [self.topic.partition(index) for index in range(partitions)] or [self.topic]
+        return [[int(message.data().split()[1]) for message in self.stage.stored(name)] for name in names]
+
+    def check_each_once_in_order(self) -> None:
+        found = self.stored()
+        for numbers in found:
+            assert numbers == sorted(set(numbers)), "in order, and none twice"
+        assert sorted(number for numbers in found for number in numbers) == list(range(self.count)), "none is missing"
+
+
+def job(stage: Stage, directory: Path, count: int, partitions: int = PARTITIONS) -> Job:
+    file = directory / "events.jsonl"
+    file.write_bytes(lines(range(count)))
+    return Job(stage, file, stage.topic(partitions), count)
+
+
+def lines(numbers: Sequence[int]) -> bytes:
+    documents = (
+        {"payload": f"record {number}", "key": f"key {number % 50}", "eventTime": number + 1} for number in numbers
+    )
+    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def test_killed_before_and_after_every_step(stage: Stage, tmp_path: Path, rounds: int) -> None:
+    for number in range(rounds):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        one = job(stage, directory, RECORDS)
+        points = list(POINTS)
+        random.Random(number).shuffle(points)
+        for point in points:
+            if point.endswith((":record-resent", ":tail-read-back")):
+                one.killed(*LATE)
+            # What happens once a second is brought about by a rate that makes the file last.
+            nth = 150 if point.endswith(":record-published") else 1
+            one.killed(point, nth, "--rate", "2000")
+        summary = one.published()
+        assert summary["records"] == summary["storedEarlier"] + summary["stored"] + summary["duplicatesRefused"]
+        assert (summary["records"], summary["bytes"]) == (RECORDS, one.file.stat().st_size)
+        assert summary["sha256"] == hashlib.sha256(one.file.read_bytes()).hexdigest()
+        one.check_each_once_in_order()
+        again = one.published()
+        assert (again["stored"], again["duplicatesRefused"], again["storedEarlier"]) == (0, 0, RECORDS)
+
+
+def test_without_deduplication_the_records_come_twice(stage: Stage, tmp_path: Path) -> None:
+    """The control: what a broker does not remember is stored again, so it is its memory that the others rely on."""
+    one = job(stage, tmp_path, 500)
+    stage.admin.set_policy(one.topic, "deduplicationEnabled", False)
+    partitions = [one.topic.partition(index) for index in range(PARTITIONS)]
+    for topic in partitions:
+        until(lambda topic=topic: stage.producers.deduplication_status(topic) == "Disabled", "it is off")  # type: ignore[misc]
+    one.refused("Disabled")
+    for _ in range(2):
+        checkpoint_path(one.file, NAME).unlink(missing_ok=True)
+        assert published_by_a_liar(one).stored == one.count
+    assert sorted(number for numbers in one.stored() for number in numbers) == sorted([*range(one.count)] * 2)
+
+
+def published_by_a_liar(one: Job) -> Published:
+    """To brokers that claim to deduplicate."""
+    stage = one.stage
+    connections = BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)
+    owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
+    request = PublishRequest(one.topic, NAME, RecordFormat.JSON_LINES, is_fresh=True)
+    with closing(connections), source_file(one.file) as source:
+        return FilePublisher(
+            source,
+            request,
+            LosingAnswers(stage.producers, every=10**9, lie=True),
+            BrokerTopicTails(owners, connections, CLOCK),
+            CheckpointFile(checkpoint_path(one.file, NAME)),
+            CLOCK,
+            Event(),
+        ).run()
+
+
+def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(stage: Stage, tmp_path: Path) -> None:
+    one = job(stage, tmp_path, 5_000)
+    one.killed("before:checkpoint-written", 2)
+    forget(stage, one.topic)
+    one.killed(*LATE)
+    checkpoint_path(one.file, NAME).unlink()
+    one.killed(*LATE)
+    forget(stage, one.topic)
+    checkpoint_path(one.file, NAME).unlink()
+    one.published()
+    one.check_each_once_in_order()
+
+
+def forget(stage: Stage, topic: TopicName) -> None:
+    """Off and on again, as an administrator might."""
+    for wanted, status in ((False, "Disabled"), (True, "Enabled")):
+        stage.admin.set_policy(topic, "deduplicationEnabled", wanted)
+        for index in range(PARTITIONS):
+            one = topic.partition(index)
+            until(lambda one=one, status=status: stage.producers.deduplication_status(one) == status, status)  # type: ignore[misc]
+
+
+def test_another_file_is_refused_with_where(stage: Stage, tmp_path: Path) -> None:
+    one = job(stage, tmp_path, 3_000)
+    one.killed("after:record-published", 1_500, "--rate", "1000")
+    good = one.file.read_bytes()
+    with one.file.open("r+b") as file:
+        file.write(b" ")
+    one.refused("changed between the bytes 0")
+    one.file.write_bytes(lines(range(3_000, 6_000)))
+    checkpoint_path(one.file, NAME).unlink()
+    one.refused("the file")
+    one.refused("has published to", "--fresh")
+    one.file.write_bytes(good)
+    one.published()
+    one.check_each_once_in_order()
+    stage.admin.add_partitions(one.topic, PARTITIONS + 1)
+    one.refused("4 partitions and had 3")
+
+
+def test_large_records_in_chunks(stage: Stage, tmp_path: Path) -> None:
+    """Killed between them; some do not fit into an entry."""
+    file = tmp_path / "large.bin"
+    payloads = [
+        b"record 0",
+        b"record 1 " + b"a" * 12_000_000,
+        b"record 2",
+        b"record 3 " + b"b" * 7_000_000,
+        b"record 4",
+    ]
+    file.write_bytes(b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads))
+    one = Job(stage, file, stage.topic(), len(payloads))
+    for nth in (2, 2, 1):
+        ended = publish_until("after:record-published", nth, [*one.arguments, "--format", "length-prefixed"])
+        assert ended.code in (KILLED, 0), ended
+    one.published("--format", "length-prefixed")
+    one.check_each_once_in_order()
+    assert [message.data() for message in stage.stored(one.topic)] == payloads
+
+
+def test_a_signal_ends_it_in_order(stage: Stage, tmp_path: Path) -> None:
+    one = job(stage, tmp_path, 20_000)
+    command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--rate", "2000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(checkpoint_path(one.file, NAME).exists, "it publishes")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert f"pulsar-sidecar publish {one.file}" in err
+    assert "Traceback" not in err
+    stopped = json.loads(out)
+    assert 0 < stopped["records"] == stopped["stored"] < one.count
+    summary = one.published()
+    assert (summary["storedEarlier"], summary["duplicatesRefused"]) == (stopped["records"], 0)
+    one.check_each_once_in_order()
