@@ -131,6 +131,24 @@ def test_killed_before_and_after_every_step(stage: Stage, tmp_path: Path, rounds
         assert (again["stored"], again["duplicatesRefused"], again["storedEarlier"]) == (0, 0, RECORDS)
 
 
+def test_killed_at_any_moment_while_brokers_die(stage: Stage, tmp_path: Path, rounds: int) -> None:
+    one = job(stage, tmp_path, 2 * RECORDS)
+    dice = random.Random(rounds)
+    command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--rate", "8000"]
+    for number in range(4 * rounds):
+        owner = stage.owner(one.topic.partition(number % PARTITIONS))
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        Event().wait(dice.uniform(1.0, 2.5))
+        if number % 2:
+            stage.cluster.kill(owner)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if number % 2:
+            stage.cluster.restart(owner)
+    one.published()
+    one.check_each_once_in_order()
+
+
 def test_without_deduplication_the_records_come_twice(stage: Stage, tmp_path: Path) -> None:
     """The control: what a broker does not remember is stored again, so it is its memory that the others rely on."""
     one = job(stage, tmp_path, 500)
