@@ -19,7 +19,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     SUSPECT_COLUMNS,
     Carried,
     Numbers,
-    Told,
+    ProducerRows,
     TopicProducer,
     rows_with_ids,
     summarise,
@@ -59,7 +59,7 @@ def look_again(carried: pa.Table, groups: Groups) -> pa.Table:
     number, about = _about(carried, lambda row: Carried(*(row[name] for name in Carried._fields)))
     told, gaps = suspects_of(number, _read(groups, number, SUSPECT_COLUMNS), about)
     counted = {"row_group": np.full(len(gaps), number), "gaps": np.fromiter(gaps.values(), np.int64, len(gaps))}
-    counts = Told(list(gaps), np.arange(len(gaps)), counted)
+    counts = ProducerRows(list(gaps), np.arange(len(gaps)), counted)
     return pa.Table.from_batches([told.batch(SUSPECTS), counts.batch(SUSPECTS)])
 
 

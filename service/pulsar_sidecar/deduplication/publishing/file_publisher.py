@@ -219,12 +219,12 @@ class FilePublisher:
                     break
                 is_time = self._clock.monotonic_seconds() - settled_at >= SETTLE_SECONDS
                 if is_time or self._records - settled_records >= SETTLE_RECORDS:
-                    self._settle(publisher)
+                    self._flush(publisher)
                     settled_at, settled_records = self._clock.monotonic_seconds(), self._records
         except InvalidInputError:
-            self._settle(publisher)
+            self._flush(publisher)
             raise
-        self._settle(publisher)
+        self._flush(publisher)
 
     def _publish_one(self, publisher: ExactlyOncePublisher, record: FileRecord, pace: Pace) -> None:
         message = _message(record)
@@ -241,7 +241,7 @@ class FilePublisher:
                 pace.after(1)
         self._records += 1
 
-    def _settle(self, publisher: ExactlyOncePublisher) -> None:
+    def _flush(self, publisher: ExactlyOncePublisher) -> None:
         with self._steps.taking(PublishStep.FLUSHED):
             publisher.flush()
         self._write_checkpoint(publisher)

@@ -32,7 +32,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     Carried,
     Mask,
     Numbers,
-    Told,
+    ProducerRows,
     TopicProducer,
     highest_before,
     rows_with_ids,
@@ -118,7 +118,7 @@ class _Summaries:
     columns: dict[str, Numbers]
 
     @classmethod
-    def together(cls, told: Sequence[Told]) -> "_Summaries":
+    def together(cls, told: Sequence[ProducerRows]) -> "_Summaries":
         numbers: dict[TopicProducer, int] = {}
         nothing = np.zeros(0, np.int64)
         of = np.concatenate([nothing, *(_numbered(each, numbers) for each in told)])
@@ -309,26 +309,26 @@ class EmbeddedEngine:
 # --- work on row groups --------------------------------------------------------------------------------------------
 
 
-def _look(number: int, table: pa.Table) -> tuple[Told, pa.RecordBatch]:
+def _look(number: int, table: pa.Table) -> tuple[ProducerRows, pa.RecordBatch]:
     return summarise(number, table), topic_parts(number, table)
 
 
 def _look_again(
     carried: Mapping[int, Mapping[TopicProducer, Carried]], number: int, table: pa.Table
-) -> tuple[Told, dict[TopicProducer, int]]:
+) -> tuple[ProducerRows, dict[TopicProducer, int]]:
     return suspects_of(number, table, carried[number])
 
 
 def _look_for(
     bounds: Mapping[int, Mapping[TopicProducer, tuple[int, int]]], ids: Numbers | None, number: int, table: pa.Table
-) -> Told:
+) -> ProducerRows:
     return rows_with_ids(number, table, bounds[number], ids)
 
 
 # --- between row groups --------------------------------------------------------------------------------------------
 
 
-def _numbered(told: Told, numbers: dict[TopicProducer, int]) -> Numbers:
+def _numbered(told: ProducerRows, numbers: dict[TopicProducer, int]) -> Numbers:
     """Each row's producer by a number that is the same in all row groups; new ones get the next."""
     of = np.array([numbers.setdefault(each, len(numbers)) for each in told.producers], np.int64)
     return of[told.of]
@@ -363,7 +363,7 @@ def _judge(
     )
     of = rows["producer"][place][every]
     np.add.at(found.counts, (of, kinds), 1)
-    batch = Told(producers, of, columns).batch(FINDINGS)
+    batch = ProducerRows(producers, of, columns).batch(FINDINGS)
     output.write(Table.FINDINGS, batch)
     ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
     together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
@@ -393,7 +393,7 @@ def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa
         "highest": np.maximum.reduceat(columns["highest"], starts),
         **{name: counts[:, place] for place, name in enumerate(COUNTED_AS)},
     }
-    batch = Told(summaries.producers, np.arange(len(starts)), told).batch(PRODUCERS)
+    batch = ProducerRows(summaries.producers, np.arange(len(starts)), told).batch(PRODUCERS)
     return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
 
 

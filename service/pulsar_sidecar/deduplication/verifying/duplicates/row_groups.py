@@ -57,7 +57,7 @@ class Carried(NamedTuple):
     first_after: int | None
 
 
-class Told(NamedTuple):
+class ProducerRows(NamedTuple):
     """Rows about producers: their columns, and which of the producers each row is about."""
 
     producers: Sequence[TopicProducer]
@@ -200,7 +200,7 @@ def _encoded(table: pa.Table, name: str) -> tuple[list[str], Numbers]:
 # --- one row group by itself ---------------------------------------------------------------------------------------
 
 
-def summarise(number: int, table: pa.Table) -> Told:
+def summarise(number: int, table: pa.Table) -> ProducerRows:
     """The row group of this number to `tables.SUMMARIES`."""
     rows = JudgedRows.among(table)
     sequence_id, starts, before = rows.sequence_id, rows.starts, rows.highest_before
@@ -222,7 +222,7 @@ def summarise(number: int, table: pa.Table) -> Told:
         "last_publish_ms": published[ends],
         "falls": _sums(is_later & ~rises, starts) > 0,
     }
-    return Told(rows.producers, np.arange(len(starts)), columns)
+    return ProducerRows(rows.producers, np.arange(len(starts)), columns)
 
 
 def topic_parts(number: int, table: pa.Table) -> pa.RecordBatch:
@@ -270,7 +270,7 @@ def _reduced(operation: np.ufunc, values: Numbers, starts: Numbers) -> Numbers:
 
 def suspects_of(
     number: int, table: pa.Table, carried: Mapping[TopicProducer, Carried]
-) -> tuple[Told, dict[TopicProducer, int]]:
+) -> tuple[ProducerRows, dict[TopicProducer, int]]:
     """The rows of these producers that do not rise, as `tables.SUSPECTS`, and how many gaps the producers have here."""
     rows = JudgedRows.among(table)
     about = [carried.get(each) for each in rows.producers]
@@ -300,14 +300,14 @@ def suspects_of(
     }
     counted = _sums(gaps, rows.starts).tolist()
     return (
-        Told(rows.producers, rows.of[chosen], columns),
+        ProducerRows(rows.producers, rows.of[chosen], columns),
         {each: count for each, count in zip(rows.producers, counted, strict=True) if each in carried},
     )
 
 
 def rows_with_ids(
     number: int, table: pa.Table, bounds: Mapping[TopicProducer, tuple[int, int]], wanted: Numbers | None
-) -> Told:
+) -> ProducerRows:
     """Rows of these producers whose ids are within the bounds and among the wanted, in the form of `tables.SUSPECTS`.
 
     ``wanted`` are `fingerprints`, ascending; None for all. A few more rows than wanted may come along.
@@ -323,7 +323,7 @@ def rows_with_ids(
         found = fingerprints(rows.producers, rows.of[chosen], rows.sequence_id[chosen])
         places = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
         chosen = chosen[wanted[places] == found]
-    return Told(rows.producers, rows.of[chosen], _stored(number, rows, chosen))
+    return ProducerRows(rows.producers, rows.of[chosen], _stored(number, rows, chosen))
 
 
 def _stored(number: int, rows: JudgedRows, chosen: Numbers) -> dict[str, npt.NDArray[np.generic]]:
