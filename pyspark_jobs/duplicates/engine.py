@@ -43,7 +43,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.duplicates import tasks
-from pyspark_jobs.running.directories import Directory, Rows, groups_on_disk
+from pyspark_jobs.running.directories import ROW_GROUPS_OF_A_TASK, Directory, Rows, groups_on_disk
 from pyspark_jobs.running.tasks import in_worker, mapped, spark_schema, unpacked
 
 _MOST_IDS_HELD: Final = 4_000_000
@@ -101,7 +101,8 @@ class SparkEngine:
     def _look(self) -> DataFrame:
         if not self._groups:
             return self._spark.createDataFrame([], spark_schema(tasks.LOOKS))
-        numbers = self._spark.range(0, len(self._groups), 1, len(self._groups))
+        wanted = max(len(self._groups) // ROW_GROUPS_OF_A_TASK, self._spark.sparkContext.defaultParallelism)
+        numbers = self._spark.range(0, len(self._groups), 1, min(len(self._groups), wanted))
         return mapped(numbers, tasks.LOOKS, tasks.look, self._groups)
 
     def _by_row_group(self, rows: DataFrame, task: object, *args: object) -> DataFrame:

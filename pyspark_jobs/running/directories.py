@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_jobs.running.tasks import About, Batches, Task, in_worker, mapped, spark_schema
 
 _DIGESTS_AT_ONCE = 4
-_ROW_GROUPS_OF_A_TASK = 8
+ROW_GROUPS_OF_A_TASK = 8
 _ROWS_AT_ONCE = 131_072
 """As many as a row group of ours has at most; another writer's may be larger."""
 
@@ -182,7 +182,7 @@ class Rows:
         groups = groups_on_disk(disk, self.names)
         if not groups:
             return self.spark.createDataFrame([], spark_schema(schema))
-        wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, self.spark.sparkContext.defaultParallelism)
+        wanted = max(len(groups) // ROW_GROUPS_OF_A_TASK, self.spark.sparkContext.defaultParallelism)
         numbers = self.spark.range(0, len(groups), 1, min(len(groups), wanted))
         columns = list(self.columns)
         work = in_worker(lambda some: task(_read(some, groups, columns), *args, **kwargs))
