@@ -149,7 +149,9 @@ def test_a_watched_topic_is_in_the_metrics(stage: Stage) -> None:
         until(lambda: value("snapshot_lag_entries") == 90, "the lag is in the metrics")
         assert value("cursor_left_over") == 0
         assert value("pinned_bytes") == value("pinned_alone_bytes") != 0
-        assert value("snapshot_lag_seconds") is None, "no message is covered whose time could be told"
+        lag_seconds = value("snapshot_lag_seconds")
+        assert lag_seconds is not None
+        assert lag_seconds > 0, "no message is covered, so it is the first one's age"
         stage.workload.admin("POST", f"namespaces/{namespace}/deduplication", False)
         until(lambda: value("cursor_left_over") == 1, "the cursor is left over")
 

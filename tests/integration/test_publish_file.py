@@ -183,7 +183,7 @@ def published_by_a_liar(one: Job) -> Published:
 
 def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(stage: Stage, tmp_path: Path) -> None:
     one = job(stage, tmp_path, 5_000)
-    one.killed("before:checkpoint-written", 2)
+    one.killed(*LATE)
     forget(stage, one.topic)
     one.killed(*LATE)
     checkpoint_path(one.file, NAME).unlink()

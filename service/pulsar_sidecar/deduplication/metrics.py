@@ -39,7 +39,8 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
         lambda view: None if view.since is None else view.since.entries,
     ),
     "snapshot_lag_seconds": (
-        "Age of the last message that the snapshot covers, by its publish time; 0 if nothing came after it.",
+        "Age of the last message that the snapshot covers, by its publish time, or of the next one where that is gone "
+        "or there is none; 0 if nothing came after it.",
         _lag_seconds,
     ),
     "load_replay_seconds": ("How long a load of the topic would replay.", lambda view: view.replay_seconds),

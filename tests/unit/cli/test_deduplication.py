@@ -48,7 +48,7 @@ def test_show(shell: Terminal) -> None:
         str(TOPIC),
         "  deduplication  enabled by the namespace's policy",
         "  snapshot       at 1:4, 4 producers and 1 replicators, in the cursor's node; "
-        "its last message was published 1 min ago",
+        "messages there were published 1 min ago",
         "  limits         6 of 10,000 names; 120 bytes, of 5,242,880 in an entry and 1,048,575 in a node of a "
         "stock ZooKeeper",
         "  since          25 entries, 2,500 bytes: a load replays them in about 0.0 s",

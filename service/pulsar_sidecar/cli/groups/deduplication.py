@@ -84,7 +84,7 @@ def _snapshot(snapshot: Mapping[str, Any]) -> str:
     if snapshot["ledgerId"] is not None:
         place = f"entry {snapshot['entryId']} of ledger {snapshot['ledgerId']}"
     age = snapshot["ageMs"]
-    published = "" if age is None else f"; its last message was published {span(age // 1000)} ago"
+    published = "" if age is None else f"; messages there were published {span(age // 1000)} ago"
     besides = f" and {replicators:,} replicators" if replicators else ""
     return f"at {snapshot['position']}, {producers:,} producers{besides}, in {place}{published}"
 

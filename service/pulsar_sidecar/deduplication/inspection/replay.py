@@ -84,7 +84,8 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
 def published_at(messages: StoredMessages, topic: TopicName, position: Position) -> int | None:
     """When the message at a position was published, milliseconds by its producer's clock; None if it cannot be read.
 
-    Brokers may have deleted the ledger that a snapshot ends with; then it is the first message after it.
+    Where brokers have deleted the ledger that a snapshot ends with, or it covers nothing yet, it is that of the first
+    message after it.
 
     Raises:
         TemporaryError: the metadata store could not be asked.
