@@ -16,15 +16,7 @@ from pulsar_sidecar.cli.groups import (
     audit,
     audit_sources,
     deduplication,
-    deduplication_checks,  # noqa: F401  it adds its command to those of deduplication
-    deduplication_duplicates,  # noqa: F401  it adds its command to those of deduplication
-    deduplication_health,  # noqa: F401  it adds its commands to those of deduplication
-    deduplication_policies,  # noqa: F401  it adds its commands to those of topics and namespaces
-    deduplication_verifying,  # noqa: F401  it adds its commands to those of deduplication
     delayed_index,
-    delayed_index_build,  # noqa: F401  it adds its command to those of delayed-index
-    delayed_index_checks,  # noqa: F401  it adds its commands to those of delayed-index
-    delayed_index_planning,  # noqa: F401  it adds its commands to those of delayed_index
     delayed_messages,
     ledger_deletion,
     subscriptions,
@@ -69,7 +61,9 @@ def command_line(programs: Programs) -> TyperGroup:
             "demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"
         ),
         "publish": LazyCommand(
-            "publish", "Publish a file's records to a topic, each stored exactly once and in order.", "publishing:app"
+            "publish",
+            "Publish a file's records to a topic, each stored exactly once and in order.",
+            "deduplication.publishing:app",
         ),
         **root.commands,
     }

@@ -9,7 +9,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
-from pulsar_sidecar.cli.groups.delayed_index import app
+from pulsar_sidecar.cli.groups.delayed_index.show import app
 from pulsar_sidecar.cli.groups.waiting_messages import utc
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.connecting import Context, NewDirectory
-from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesRequest
 
 _DUPLICATES_EXIT_CODES = (

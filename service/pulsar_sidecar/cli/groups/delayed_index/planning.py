@@ -9,7 +9,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
-from pulsar_sidecar.cli.groups.delayed_index import app
+from pulsar_sidecar.cli.groups.delayed_index.show import app
 
 _Limit = Annotated[int, typer.Option(min=1, max=100_000_000, help="How many entries of the backlog to read at most.")]
 _FIGURES = (

@@ -9,7 +9,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
-from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.verifying.describing import describe, verdict_of
 from pulsar_sidecar.deduplication.verifying.requests import (
     DEFAULT_ENTRIES_PER_SECOND,

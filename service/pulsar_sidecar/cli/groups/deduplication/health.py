@@ -9,7 +9,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path
-from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.model.errors import InvalidInputError
 

@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path
-from pulsar_sidecar.cli.groups.deduplication import app
+from pulsar_sidecar.cli.groups.deduplication.show import app
 
 _STORED_TWICE = 2
 _EXIT_CODES = (
