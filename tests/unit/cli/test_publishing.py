@@ -15,7 +15,13 @@ from pulsar_sidecar.deduplication.publishing.requests import (
     PublishRequest,
 )
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -106,13 +112,20 @@ def test_a_signal_and_an_unfinished_record_end_with_4_and_the_next_command(termi
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(ConflictError("other"), 1), (InvalidInputError("bad"), 1), (TemporaryError("silent"), 3)]
+    ("error", "code"),
+    [
+        (ConflictError("other"), 1),
+        (InvalidInputError("bad"), 1),
+        (TemporaryError("silent"), 3),
+        (OutcomeUnknownError("no answer"), 3),
+    ],
 )
 def test_what_failed_says_how_to_go_on_and_no_secret(terminal: Terminal, error: SidecarError, code: int) -> None:
     terminal.set("PULSAR_SIDECAR_AUTH_PARAMS", "token:secret")
     result = ran(terminal, "--fresh", answer=error)
     assert (result.code, result.out) == (code, "")
-    assert result.err.endswith(f"{AGAIN}\n{error}\n")
+    assert f"\n{error}\nwhat is stored stays stored" in result.err
+    assert result.err.endswith(f"{AGAIN}\n")
     assert "secret" not in result.err
 
 

@@ -149,21 +149,20 @@ class RollingHash:
         """The file's next bytes."""
         self._hash.update(data)
         self.end += len(data)
-
-    def marks(self) -> tuple[Mark, ...]:
-        """All, the last of which is of everything fed so far; this is where marks are set."""
-        if not self.end:
-            return ()
-        last = Mark(self.end, self._hash.hexdigest())
-        if self._marks and self._marks[-1].end == self.end:
-            return tuple(self._marks)
-        found = (*self._marks, last)
         if self.end - (self._marks[-1].end if self._marks else 0) >= self._step:
-            self._marks.append(last)
+            self._marks.append(self._here())
         if len(self._marks) >= _MOST_MARKS - 1:
             self._marks = self._marks[1::2]
             self._step *= 2
-        return found
+
+    def marks(self) -> tuple[Mark, ...]:
+        """All, the last of which is of everything fed so far."""
+        if not self.end or (self._marks and self._marks[-1].end == self.end):
+            return tuple(self._marks)
+        return (*self._marks, self._here())
+
+    def _here(self) -> Mark:
+        return Mark(self.end, self._hash.hexdigest())
 
 
 def verified(

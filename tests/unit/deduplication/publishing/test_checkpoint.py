@@ -145,6 +145,16 @@ def test_a_changed_byte_lies_between_the_two_that_are_named(fed: list[bytes], ch
     assert ("replaced" in str(raised.value)) == (before == 0)
 
 
+def test_what_was_published_without_a_checkpoint_between_has_marks_as_well() -> None:
+    data = bytearray(b"0123456789" * 5)
+    rolling = RollingHash()
+    for at in range(0, len(data), 5):
+        rolling.feed(data[at : at + 5])
+    data[23] ^= 1
+    with pytest.raises(ConflictError, match="between the bytes 20 and 30,"):
+        verified(BytesIO(bytes(data)), len(data), rolling.marks())
+
+
 def test_a_shrunk_file() -> None:
     marks = marked([b"0123456789"])
     with pytest.raises(ConflictError, match="9 bytes long, and 10 bytes of it are published"):

@@ -19,7 +19,7 @@ from pulsar_sidecar.deduplication.publishing.requests import (
     PublishRequest,
 )
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
 _DEFAULT_BATCH = BatchLimits().messages
@@ -123,11 +123,10 @@ def publish(
         with closing(_Progress()) as progress:
             published = options.programs.publish_file(request, output.info, progress.report)
     except SidecarError as error:
+        output.info(output.printable(str(error), kept="\n\t"))
         output.info(f"what is stored stays stored once; when the reason is gone, go on with:\n  {again}")
-        if isinstance(error, TemporaryError):
-            output.info(output.printable(str(error), kept="\n\t"))
-            raise typer.Exit(ExitCode.UNREACHABLE) from error
-        raise
+        is_silent = isinstance(error, TemporaryError | OutcomeUnknownError)
+        raise typer.Exit(ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED) from error
     output.document(_document(request, published), options.format(form))
     if is_dry_run:
         output.info("nothing was published")
