@@ -32,7 +32,7 @@ def look_for_duplicates(request: DuplicatesRequest, say: Callable[[str], None]) 
     with ended_in_order(), threads:
         extract = MessageExtract(request.extract, threads.map)
         opened = Opened(extract.manifest, sha256_of(request.extract / MANIFEST_NAME))
-        say(f"looking through {opened.manifest.messages:,} messages of {opened.manifest.topics:,} topics")
+        say(f"looking through {opened.manifest.messages:,} rows of {opened.manifest.topics:,} topics")
         engine = EmbeddedEngine(
             extract, partial(parquet_output, request.output), partial(disk_scratch, request.output), say
         )

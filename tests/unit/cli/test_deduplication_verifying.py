@@ -30,6 +30,7 @@ CLEAN = VerifiedTopic(
     first=at(3, 0),
     last=at(9, 4),
     rows=Counter({MessageKind.MESSAGE: 9000, MessageKind.MARKER: 3}),
+    earlier_chunks=0,
     producers={Producer("a\x1b", "west"): ProducerCounts(1, 9, 9, 0, 0, messages=9000)},
     findings=(),
     unseen=(),
@@ -56,6 +57,12 @@ def test_a_clean_topic(terminal: Terminal) -> None:
     (request,) = terminal.asked
     assert (request.topic, request.stored.metadata_store_url, request.stored.entries_per_second) == (TOPIC, URL[1], 2e4)
     assert (request.stored.ledgers_root, request.stored.metadata_store_auth) == ("/ledgers", None)
+
+
+def test_chunks_are_told_apart(terminal: Terminal) -> None:
+    terminal.verified = [replace(CLEAN, earlier_chunks=1200)]
+    ran = terminal.run("deduplication", "verify", TOPIC, *URL)
+    assert "9,000 message, 3 marker; 1,200 of them are chunks before a message's last\n" in ran.out
 
 
 def test_every_option(terminal: Terminal) -> None:

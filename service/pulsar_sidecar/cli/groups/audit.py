@@ -111,7 +111,7 @@ def run(
     The Spark job pyspark_jobs/orphan_ledgers/job.py takes the same options and gives the same tables.
 
     Example: pulsar-sidecar audit run --dump dumps/tuesday --listing listings/tuesday --previous audits/monday
-             --output audits/tuesday --bookkeeper-exclusive-to-cluster
+    --output audits/tuesday --bookkeeper-exclusive-to-cluster
     """
     policy = Policy(
         min_age_ms=round(min_age_hours * HOUR_MS),

@@ -35,6 +35,7 @@ def _partition(verified: VerifiedTopic, limit: int | None) -> dict[str, Any]:
         "firstPosition": None if verified.first is None else str(verified.first),
         "lastPosition": None if verified.last is None else str(verified.last),
         "rows": {kind.name.lower(): verified.rows[kind] for kind in MessageKind},
+        "earlierChunks": verified.earlier_chunks,
         "notSeen": [_unseen(each) for each in verified.unseen],
         "producers": [
             _producer(producer, counts, found.get(producer, Counter()))

@@ -107,6 +107,7 @@ class SequenceWatch:
 
     producers: dict[Producer, ProducerCounts] = field(default_factory=dict)
     kinds: Counter[MessageKind] = field(default_factory=Counter)
+    earlier_chunks: int = 0
     suspects: list[Suspect] = field(default_factory=list)
     _undecided: dict[Producer, int] = field(default_factory=dict)
 
@@ -114,6 +115,7 @@ class SequenceWatch:
         """The next row, whatever it is."""
         self.kinds[row.kind] += 1
         if not row.is_judged:
+            self.earlier_chunks += row.kind is not MessageKind.MARKER
             return
         producer, number = Producer(row.producer, row.replicated_from), row.sequence_id
         counts = self.producers.get(producer)

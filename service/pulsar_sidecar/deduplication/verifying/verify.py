@@ -42,6 +42,7 @@ class VerifiedTopic:
     Attributes:
         first: the first entry that was seen; None where there was none.
         rows: messages, chunks, and batches that could not be opened, by kind.
+        earlier_chunks: so many of the rows are chunks before the last one of their message.
         findings: in the order of the log.
         unseen: entries that were not read, and entries that hold no message.
     """
@@ -51,6 +52,7 @@ class VerifiedTopic:
     first: Position | None
     last: Position | None
     rows: Counter[MessageKind]
+    earlier_chunks: int
     producers: dict[Producer, ProducerCounts]
     findings: tuple[Finding, ...]
     unseen: tuple[UnseenEntries, ...]
@@ -141,6 +143,7 @@ def verify_topic(
         reading.first,
         reading.last,
         reading.watch.kinds,
+        reading.watch.earlier_chunks,
         reading.watch.producers,
         _findings(topic, messages, reading, progress),
         tuple(reading.unseen),

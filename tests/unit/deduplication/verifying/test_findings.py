@@ -155,6 +155,10 @@ def test_markers_and_the_beginnings_of_chunked_messages_are_not_judged() -> None
     assert told(log) == []
     log.add(10, chunk_id=2, chunks=3)
     assert [each.kind for each in found(log.rows)] == [DUPLICATE]
+    watch = SequenceWatch()
+    for row in log.rows:
+        watch.take(row)
+    assert (watch.earlier_chunks, watch.kinds[MessageKind.MARKER]) == (3, 1)
 
 
 def test_the_same_name_in_another_cluster_is_another_producer() -> None:

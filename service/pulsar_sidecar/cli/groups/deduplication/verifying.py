@@ -82,7 +82,7 @@ def verify(
     A topic with findings is read twice, the second time to compare payloads.
 
     Example: pulsar-sidecar deduplication verify persistent://public/default/orders
-             --metadata-store-url zk:zookeeper:2181
+    --metadata-store-url zk:zookeeper:2181
     """
     if parse_topic_name(topic).domain is not TopicDomain.PERSISTENT:
         raise InvalidInputError(f"{topic} has no entries; write persistent://tenant/namespace/topic")
@@ -116,7 +116,7 @@ def extract(
     not seen. The directory appears when the extract is complete; its manifest counts everything.
 
     Example: pulsar-sidecar deduplication extract public/default --output extracts/monday
-             --metadata-store-url zk:zookeeper:2181
+    --metadata-store-url zk:zookeeper:2181
     """
     stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
     manifest = ctx.obj.programs.make_extract(ExtractRequest(scope, directory, stored), output.info)
@@ -145,6 +145,8 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
     }
     yield f"{output.printable(partition['topic'])}: {said[partition['verdict']]}"
     rows = ", ".join(f"{count:,} {kind}" for kind, count in partition["rows"].items() if count)
+    if partition["earlierChunks"]:
+        rows += f"; {partition['earlierChunks']:,} of them are chunks before a message's last"
     if partition["entries"]:
         between = f"from {partition['firstPosition']} to {partition['lastPosition']}"
         yield f"  {partition['entries']:,} entries {between}; rows by kind: {rows}"
