@@ -14,8 +14,10 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.DeadLetterPolicy;
+import org.apache.pulsar.client.api.HashingScheme;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.MessageId;
+import org.apache.pulsar.client.api.MessageIdAdv;
 import org.apache.pulsar.client.api.Producer;
 import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.Reader;
@@ -75,6 +77,7 @@ public final class JavaClient {
             case "negativeAcknowledge" -> consumer.negativeAcknowledge(taken(call));
             case "leave" -> leave();
             case "send" -> answer.set("messageIds", send(call));
+            case "partitionsOf" -> answer.set("partitions", partitionsOf(call));
             case "readAll" -> answer.set("messages", readAll(call.get("topic").asText()));
             default -> throw new IllegalArgumentException("unknown: " + call);
         }
@@ -148,6 +151,22 @@ public final class JavaClient {
             }
         }
         return ids;
+    }
+
+    /** Publishes one message under each key; the partitions that they went to. */
+    private ArrayNode partitionsOf(JsonNode call) throws Exception {
+        ArrayNode partitions = JSON.createArrayNode();
+        try (Producer<byte[]> producer = client.newProducer()
+                .topic(call.get("topic").asText())
+                .hashingScheme(HashingScheme.valueOf(call.get("hashingScheme").asText()))
+                .enableBatching(false)
+                .create()) {
+            for (JsonNode key : call.get("keys")) {
+                MessageId id = producer.newMessage().key(key.asText()).value(new byte[0]).send();
+                partitions.add(((MessageIdAdv) id).getPartitionIndex());
+            }
+        }
+        return partitions;
     }
 
     private ArrayNode readAll(String topic) throws Exception {

@@ -105,6 +105,12 @@ class JavaClient:
         ]
         return ids
 
+    def partitions_of(self, keys: Sequence[str], topic: str, hashing_scheme: str) -> list[int]:
+        """Publish a message under each key; which partition each went to."""
+        call = self._call("partitionsOf", topic=topic, keys=list(keys), hashingScheme=hashing_scheme)
+        partitions: list[int] = call["partitions"]
+        return partitions
+
     def read_all(self, topic: str) -> list[JavaMessage]:
         """Everything on a topic without partitions, acknowledged or not."""
         return [_message(each) for each in self._call("readAll", topic=topic)["messages"]]
