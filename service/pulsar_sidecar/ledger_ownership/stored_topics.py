@@ -1,7 +1,7 @@
 """Which topics the metadata store knows: partitions, and topics without; no broker is asked and nothing is loaded."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
@@ -43,7 +43,7 @@ class StoredTopics:
             TemporaryError: the metadata store could not be asked.
         """
         for tenant in self._store.children(MANAGED_LEDGERS) or ():
-            yield from self.places_below(tenant)
+            yield from self._places_below(tenant, self._store.children(f"{MANAGED_LEDGERS}/{tenant}"))
 
     def places_below(self, scope: str) -> Iterator[TopicName]:
         """Every partition, and every topic without partitions, of a namespace or of a tenant.
@@ -55,11 +55,16 @@ class StoredTopics:
         children = self._store.children(f"{MANAGED_LEDGERS}/{scope}")
         if children is None and self._store.read(f"{POLICIES}/{scope}") is None:
             raise NotFoundError(f"there is no namespace or tenant {scope}")
+        yield from self._places_below(scope, children)
+
+    def _places_below(self, scope: str, children: Sequence[str] | None) -> Iterator[TopicName]:
+        """What is deleted meanwhile is not there: only the scope that was asked for has to exist."""
         # A tenant holds namespaces, and clusters of namespaces of the first kind (V1).
         domain = TopicDomain.PERSISTENT.value
         if "/" not in scope or domain not in (children or ()):
             for child in children or ():
-                yield from self.places_below(f"{scope}/{child}")
+                below = f"{scope}/{child}"
+                yield from self._places_below(below, self._store.children(f"{MANAGED_LEDGERS}/{below}"))
             return
         for child in self._store.children(f"{MANAGED_LEDGERS}/{scope}/{domain}") or ():
             topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
