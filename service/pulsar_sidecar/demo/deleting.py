@@ -6,7 +6,6 @@ Every number it ends with is counted on the cluster in this run.
 import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,14 +63,14 @@ class Drain:
     """How the sidecar's backlog went to zero.
 
     Attributes:
-        recorded: ledgers recorded in the first phase.
-        finished: records that were acknowledged, each with its outcome kept.
+        recorded: records of the first phase that a broker confirmed; a deletion that is repeated records again.
+        finished: records that were acknowledged, each with its outcome kept; a broker that is killed may hand out
+            again what was acknowledged, and may have stored a record without confirming it.
         seconds: from the last accepted deletion to nothing pending.
     """
 
     recorded: int
     finished: int
-    highest_pending: int
     pending: int
     seconds: float
 
@@ -114,21 +113,14 @@ class DeletionScenario:
         """The same through the sidecar, then wait until nothing is pending."""
         namespace = "public/two-phase"
         names, ledgers = self._prepare(namespace)
-        stop = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
-            highest = pool.submit(self._highest_pending, sidecar_url, stop)
-            try:
-                failed = self._delete_and_kill(sidecar_url, namespace, names)
-                self.environment.say("   the user repeats only what was not accepted; the sidecar finishes the rest")
-                left = delete_again(sidecar_url, namespace, failed, self._wait)
-                if left:
-                    raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
-                pending, seconds = self._drain(sidecar_url)
-            finally:
-                stop.set()
+        failed = self._delete_and_kill(sidecar_url, namespace, names)
+        self.environment.say("   the user repeats only what was not accepted; the sidecar finishes the rest")
+        left = delete_again(sidecar_url, namespace, failed, self._wait)
+        if left:
+            raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
+        pending, seconds = self._drain(sidecar_url)
         recorded, finished = _total(sidecar_url, "sent"), _total(sidecar_url, "acknowledged")
-        drain = Drain(recorded, finished, max(highest.result(), pending), pending, seconds)
-        return self._count(namespace, ledgers, self.topics - len(failed)), drain
+        return self._count(namespace, ledgers, self.topics - len(failed)), Drain(recorded, finished, pending, seconds)
 
     def watched(self, sidecar_url: str) -> WatchedDeletion:
         """The act without the sidecar once more, while the sidecar watches; nobody calls it."""
@@ -215,15 +207,6 @@ class DeletionScenario:
                 return pending, seconds
             self.environment.say(f"   {pending} pending, {running} topic deletions running")
             self._wait(2.0)
-
-    def _highest_pending(self, sidecar_url: str, stop: threading.Event) -> int:
-        """The most that was ever pending until the end; while brokers are dead it cannot be read, which is no zero."""
-        highest = 0
-        while not stop.is_set():
-            with suppress(requests.RequestException):
-                highest = max(highest, _pending(sidecar_url)[0])
-            self.environment.clock.wait_seconds(0.5, stop)
-        return highest
 
     def _wait(self, seconds: float) -> None:
         self.environment.clock.wait_seconds(seconds)

@@ -54,9 +54,9 @@ class Report:
             "",
             *table,
             "",
-            f"  the sidecar recorded {drain.recorded} ledgers before the brokers were asked and finished "
-            f"{drain.finished}: {drain.highest_pending} were pending at most,",
-            f"  and {drain.pending} pending were left {drain.seconds:.1f} s after the last deletion was accepted",
+            f"  the sidecar had {drain.recorded} records confirmed before the brokers were asked, and finished "
+            f"{drain.finished} (killed brokers repeat some);",
+            f"  {drain.pending} were pending {drain.seconds:.1f} s after the last deletion was accepted",
             f"  of {watched.leaked} ledgers that leaked while the sidecar only watched {watched.left} were left "
             f"{watched.seconds:.0f} s later (settle time {SETTLE_SECONDS} s, by default 200)",
             *_audit_lines(self.audit),

@@ -18,7 +18,7 @@ _CANCELLING = CancellationResult(60, 30, {"PERSISTED": 30}, 0, 0, 0)
 _REPORT = Report(
     _ACT,
     _CLEAN,
-    Drain(801, 801, 250, 0, 9.5),
+    Drain(801, 801, 0, 9.5),
     WatchedDeletion(34, 0, 31.0),
     _AUDIT,
     _CANCELLING,
@@ -37,7 +37,7 @@ def test_a_demo_in_which_everything_was_mended_kept_its_promise() -> None:
     [
         {"two_phase": _ACT},
         {"two_phase": replace(_CLEAN, topics_left=1)},
-        {"drain": Drain(801, 800, 250, 1, 9.5)},
+        {"drain": Drain(801, 800, 1, 9.5)},
         {"watched": WatchedDeletion(34, 1, 120.0)},
         {"audit": replace(_AUDIT, leaked=2)},
         {"audit": replace(_AUDIT, left=1)},
