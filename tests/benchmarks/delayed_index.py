@@ -14,10 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_segment
 from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
+from pulsar_sidecar.delayed_delivery.index.tracker.sealing import seal, sort_indexes
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+from pyroaring import BitMap
 
 from tests.benchmarks.reporting import Table
 from tests.fakes.clock import FakeClock
@@ -26,6 +28,7 @@ from tests.interop.java_tracker import JavaTrackers, java_trackers
 NAME = "delayed_index"
 _FIRST_DUE_MS = 1_700_000_000_000
 _NEVER_SEALS = 2**31
+_CONTROL = "control: numbers sorted, bitmaps made and segments written, nothing else"
 _HEADER = ("", "add", "hand out", "bytes an index in the queues", "indexes in memory", "bytes of snapshots")
 
 
@@ -72,6 +75,8 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
                 "tracker, one by one": lambda: _python(indexes, buckets, arguments, _add_one_by_one),
             }
             rows = [_row(name, measure(), arguments.messages) for name, measure in contenders.items()]
+    bare = statistics.median(_bare_seals(indexes, buckets) for _ in range(arguments.rounds))
+    rows.append((_CONTROL, f"{bare / arguments.messages:,.0f} ns", "", "", "", ""))
     title = (
         f"{arguments.messages:,} delayed messages of {arguments.ledgers} ledgers, due within {arguments.hours:g} h, "
         f"{arguments.batch:,} at a time"
@@ -141,6 +146,21 @@ def _round(
 def _add_batches(tracker: BucketDelayedDeliveryTracker, indexes: DelayedIndexes, batch: int) -> None:
     for start in range(0, len(indexes), batch):
         tracker.add_messages(indexes[start : start + batch])
+
+
+def _bare_seals(indexes: DelayedIndexes, settings: TrackerSettings) -> int:
+    """Processor time of what no seal can be without: one number for each message, sorted; a bitmap; segments' bytes."""
+    numbers = indexes.deliver_at_ms - _FIRST_DUE_MS << 32 | indexes.ledgers << 24 | indexes.entries
+    size = settings.min_index_count
+    buckets = [indexes[start : start + size] for start in range(0, len(indexes), size)]
+    segments = [segment for bucket in buckets for segment in seal(sort_indexes(bucket), settings).segments]
+    begin = time.thread_time_ns()
+    for start in range(0, len(indexes), size):
+        np.sort(numbers[start : start + size])
+        BitMap(indexes.entries[start : start + size].astype(np.uint32)).serialize()
+    for segment in segments:
+        encode_segment(segment)
+    return time.thread_time_ns() - begin
 
 
 def _add_one_by_one(tracker: BucketDelayedDeliveryTracker, indexes: DelayedIndexes, batch: int) -> None:
