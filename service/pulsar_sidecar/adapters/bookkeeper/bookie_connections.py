@@ -15,6 +15,7 @@ import re
 import socket
 import struct
 import threading
+from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -151,7 +152,7 @@ class BookieConnections:
             TemporaryError: at least one is not known to be stored.
         """
         if entries:
-            self._conversed(bookie, lambda connection: _Adding(connection, ledger_id, entries).add())
+            self._conversed(bookie, lambda connection: _Adding(connection, ledger_id, entries).finish())
 
     def close(self) -> None:
         """Close every idle connection; those in use close when their request ends. Idempotent."""
@@ -167,7 +168,7 @@ class BookieConnections:
     ) -> dict[EntryId, bytes]:
         entry_bytes = self._entry_bytes.get(ledger_id, _FIRST_GUESS_BYTES)
         return self._conversed(
-            bookie, lambda connection: _Pipeline(connection, ledger_id, wanted, batches, entry_bytes).read()
+            bookie, lambda connection: _Reading(connection, ledger_id, wanted, batches, entry_bytes).read()
         )
 
     def _conversed(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
@@ -232,8 +233,36 @@ def runs_of(wanted: Sequence[EntryId], *, longest: int, widest_gap: int) -> Iter
     yield EntryRun(start, last - start + 1)
 
 
-class _Pipeline:
-    """Some entries of one ledger over one connection; ``entry_bytes`` is how large they are taken to be."""
+class _Exchange(ABC):
+    """Requests about entries of one ledger over one connection, several of them in flight."""
+
+    def __init__(self, connection: socket.socket, ledger_id: LedgerId) -> None:
+        self._connection = connection
+        self._ledger_id = ledger_id
+
+    def finish(self) -> None:
+        """Return when everything is sent and answered.
+
+        Raises:
+            OSError: the connection broke, or no answer came in time.
+            TemporaryError: the bookie refuses, or answers something else.
+        """
+        answers = _answers(self._connection)
+        while self._send():
+            for frame in next(answers):
+                self._take(frame)
+
+    @abstractmethod
+    def _send(self) -> bool:
+        """Send what there is room for; whether any answer is still to come."""
+
+    @abstractmethod
+    def _take(self, frame: bytes) -> None:
+        """An answer."""
+
+
+class _Reading(_Exchange):
+    """Some entries; ``entry_bytes`` is how large they are taken to be."""
 
     def __init__(
         self,
@@ -244,8 +273,7 @@ class _Pipeline:
         entry_bytes: float,
     ) -> None:
         longest, widest_gap = (_LONGEST_RUN, int(_GAP_BYTES / max(1.0, entry_bytes))) if batches else (1, 0)
-        self._connection = connection
-        self._ledger_id = ledger_id
+        super().__init__(connection, ledger_id)
         self._wanted = frozenset(wanted)
         self._waiting = deque(runs_of(wanted, longest=longest, widest_gap=widest_gap))
         self._entry_bytes = entry_bytes
@@ -253,20 +281,11 @@ class _Pipeline:
         self._found: dict[EntryId, bytes] = {}
 
     def read(self) -> dict[EntryId, bytes]:
-        """Those that the bookie has.
-
-        Raises:
-            OSError: the connection broke, or no answer came in time.
-            TemporaryError: the bookie refuses, or answers something else.
-        """
-        answers = _answers(self._connection)
-        while self._waiting or self._in_flight:
-            self._send()
-            for frame in next(answers):
-                self._take(frame)
+        """Those that the bookie has; raises as `finish`."""
+        self.finish()
         return self._found
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
         requests = []
         longest = self._waiting[0].length if self._waiting else 1
         expected_bytes = min(longest * self._entry_bytes, max(_RUN_BYTES, self._entry_bytes))
@@ -277,6 +296,7 @@ class _Pipeline:
             requests.append(self._request(run))
         if requests:
             self._connection.sendall(b"".join(requests))
+        return bool(self._in_flight)
 
     def _request(self, run: EntryRun) -> bytes:
         header, ledger_id = _header_of(run) << 16, self._ledger_id
@@ -313,31 +333,17 @@ class _Pipeline:
             self._waiting.appendleft(EntryRun(run.first + len(entries), run.length - len(entries)))
 
 
-class _Adding:
-    """Some entries of one ledger, given to one bookie over one connection."""
+class _Adding(_Exchange):
+    """Some entries, given to one bookie."""
 
     def __init__(
         self, connection: socket.socket, ledger_id: LedgerId, entries: Sequence[tuple[EntryId, bytes]]
     ) -> None:
-        self._connection = connection
-        self._ledger_id = ledger_id
+        super().__init__(connection, ledger_id)
         self._waiting = deque(entries)
         self._in_flight: dict[int, int] = {}
 
-    def add(self) -> None:
-        """Return when the bookie has stored all of them.
-
-        Raises:
-            OSError: the connection broke, or no answer came in time.
-            TemporaryError: the bookie refuses, or answers something else.
-        """
-        answers = _answers(self._connection)
-        while self._waiting or self._in_flight:
-            self._send()
-            for frame in next(answers):
-                self._take(frame)
-
-    def _send(self) -> None:
+    def _send(self) -> bool:
         # One at least is in flight, however large it is. A bookie answers while it reads, so this cannot lock up.
         while self._waiting and (not self._in_flight or self._fits(len(self._waiting[0][1]))):
             entry_id, entry = self._waiting.popleft()
@@ -345,6 +351,7 @@ class _Adding:
             length = _ADD_REQUEST.size - _LENGTH.size + len(entry)
             header = (_PROTOCOL_VERSION << 8 | _ADD_ENTRY) << 16
             self._connection.sendall(_ADD_REQUEST.pack(length, header, _NO_PASSWORD_KEY) + entry)
+        return bool(self._in_flight)
 
     def _fits(self, entry_bytes: int) -> bool:
         full = len(self._in_flight) >= _MOST_IN_FLIGHT
