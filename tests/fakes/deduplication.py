@@ -1,6 +1,7 @@
 """Topics with deduplication cursors in memory, as brokers leave them when they unload a topic."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService, Ports
 from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
@@ -85,7 +86,8 @@ class DeduplicatedTopics:
         self.lengths = FakeLedgerLengths()
         self.cursors = FakeCursorPositions()
         self.stored = StoredDeduplications(self.store, self.snapshots, self.lengths, self.cursors)
-        ports = Ports(self.stored, self.messages, self.brokers, self.brokers, self.clock)
+        threads = ThreadPoolExecutor(8)
+        ports = Ports(self.stored, self.messages, self.brokers, self.brokers, self.clock, threads.map)
         self.service = DeduplicationService(ports)
 
     def put(

@@ -106,6 +106,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.runtime import TopicWatch
 from pulsar_sidecar.settings.fields import Settings
 
+_PARTITIONS_AT_ONCE = 8
 _CURSORS_AT_ONCE = 16
 """A repaired cursor is looked at again after some seconds."""
 
@@ -448,12 +449,15 @@ def open_deduplication(cluster: ClusterAccess) -> Room:
     owners = BrokerLiveOwners(cluster.rest, cluster.store)
     root = cluster.settings.ledgers_root_path
     entries = BookieTopicEntries(cluster.store, cluster.entries, root, Pace(cluster.clock, None))
+    threads = ThreadPoolExecutor(_PARTITIONS_AT_ONCE, "deduplication-show")
+    close_at_the_end(cluster.stack, threads.shutdown)
     ports = DeduplicationPorts(
         cluster.stored_deduplications,
         BookieReplayedEntries(entries),
         BrokerDeduplicationPolicies(cluster.rest, cluster.store, owners),
         owners,
         cluster.clock,
+        threads.map,
     )
     service, metrics = DeduplicationService(ports), DeduplicationMetrics(cluster.cluster_name)
     watched = [parse_topic_name(name) for name in cluster.settings.deduplication_watched_topics]

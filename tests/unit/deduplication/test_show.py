@@ -1,6 +1,8 @@
 """What ``deduplication show`` says of topics: policies, snapshot, replay and held ledgers, and what is odd."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from threading import Barrier
 
 import pytest
 from pulsar_sidecar.deduplication.inspection.show import DeduplicationView, ProducerSequence
@@ -9,6 +11,7 @@ from pulsar_sidecar.deduplication.replay_cost import SECONDS_PER_BYTE, SECONDS_P
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import Amount
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Unreadable
@@ -126,6 +129,24 @@ def test_each_partition_has_an_answer(topics: DeduplicatedTopics) -> None:
     views = topics.service.show(orders, ask_broker=True)
     assert [(view.topic.partition_index, view.status) for view in views] == [(0, None), (2, "Enabled")]
     assert all(view.snapshot is not None and view.snapshot.covered_until_ms == 0 for view in views)
+
+
+def test_partitions_are_read_at_the_same_time(topics: DeduplicatedTopics, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = parse_topic_name("persistent://public/default/partitioned")
+    topics.store.put(partitioned_topic_path(orders), b'{"partitions":3}')
+    for index in range(3):
+        topics.put(orders.partition(index), mark_delete=(1, -1), sequences={"p": index})
+        topics.messages.put((1, 0), "p", index, topic=orders.partition(index))
+    all_reading, lengths = Barrier(3, timeout=10), topics.lengths.measured
+
+    def measured(ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, LedgerReference] | Unreadable:
+        all_reading.wait()
+        return lengths(ledgers)
+
+    monkeypatch.setattr(topics.lengths, "measured", measured)
+    views = topics.service.show(orders)
+    assert [view.topic.partition_index for view in views] == [0, 1, 2]
+    assert [view.snapshot and view.snapshot.producers[0].last_sequence_id for view in views] == [0, 1, 2]
 
 
 def test_a_topic_that_does_not_exist(topics: DeduplicatedTopics) -> None:

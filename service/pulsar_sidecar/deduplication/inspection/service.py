@@ -1,5 +1,6 @@
 """The state of deduplication as the doors ask for it."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
@@ -14,16 +15,23 @@ from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
+ShowPartition = Callable[[TopicName], list[DeduplicationView]]
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What the service works with."""
+    """What the service works with.
+
+    Attributes:
+        at_once: calls the first for each of the second, several at a time, and answers in their order.
+    """
 
     stored: StoredDeduplications
     messages: StoredMessages
     policies: Policies
     running: RunningDeduplication
     clock: Clock
+    at_once: Callable[[ShowPartition, Iterable[TopicName]], Iterable[list[DeduplicationView]]]
 
 
 class DeduplicationService:
@@ -47,10 +55,15 @@ class DeduplicationService:
         places = self._ports.stored.topics.places_of(topic)
         decision, broker = self._decision(topic)
         statuses = self._ports.running.statuses(places, len(places)) if ask_broker else {}
-        found = [
-            self._view(place, stored, decision, broker, statuses.get(place), replay_at_most)
-            for place, stored in self._ports.stored.read(places)
-        ]
+
+        def views(place: TopicName) -> list[DeduplicationView]:
+            return [
+                self._view(place, stored, decision, broker, statuses.get(place), replay_at_most)
+                for _, stored in self._ports.stored.read([place])
+            ]
+
+        # Each partition waits for bookies, and a replay for thousands of entries: the slowest decides, not their sum.
+        found = [view for part in self._ports.at_once(views, places) for view in part]
         if not found:
             raise NotFoundError(f"{topic} has no partition that anybody has used, or it was deleted just now")
         return found
