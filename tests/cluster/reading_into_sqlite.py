@@ -1,6 +1,6 @@
 """A program that counts words of a topic's messages in SQLite: each message once, however often it is killed.
 
-This is the example of ``docs/publish-exactly-once.md``, with a hook at each step at which a test kills it.
+This is the example of ``docs/exactly-once-in-python.md``, with a hook at each step at which a test kills it.
 """
 
 import sqlite3
