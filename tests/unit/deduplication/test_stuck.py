@@ -5,7 +5,7 @@ from pulsar_sidecar.deduplication.inspection.forecast import DeduplicationForeca
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import BrokerSwitches, StuckCursor, StuckReason, StuckReport
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValues
 from pulsar_sidecar.deduplication.replay_cost import replay_seconds
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
@@ -75,6 +75,29 @@ def test_a_cursor_is_left_over_or_lags_or_is_all_right(
     assert [each.reason for each in found.stuck] == ([] if reason is None else [reason])
     assert (found.topics, found.cursors, found.found, found.unreadable) == (1, 1, len(found.stuck), ())
     assert all(each.certain for each in found.stuck)
+
+
+def test_a_topic_switched_off_under_a_namespace_that_is_on_is_found_by_the_ledgers_that_it_holds(stage: Stage) -> None:
+    roomy = LagLimits(1_000, 1_000_000)
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    stage.switched(on=True)
+    assert stage.stuck(limits=roomy).found == 0
+    stage.switched(on=False, topic=ORDERS)
+    (found,) = stage.stuck(limits=roomy).stuck
+    assert (found.reason, found.because, found.held_ledgers) == (StuckReason.LEFT_OVER, "off by the topic", 1)
+
+
+def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_ledgers(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
+        raise TemporaryError("no broker answers")
+
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    stage.switched(on=True)
+    monkeypatch.setattr(stage.brokers, "of_topic", away)
+    report = stage.stuck(limits=LagLimits(1_000, 1_000_000))
+    assert (report.found, report.unreadable) == (0, (f"{ORDERS}: its own policy is not known: no broker answers",))
 
 
 def test_topics_without_a_cursor_are_counted(stage: Stage) -> None:

@@ -180,8 +180,10 @@ class StuckCursors:
         if stored.unmeasured is not None:
             self._unreadable.append(f"{place}: {stored.unmeasured}")
         lags = _exceeds(limits, stored.since)
-        is_off, is_known, because = self._switched_off(place, ask=lags)
+        is_off, is_known, because = self._switched_off(place, ask=lags or bool(stored.held))
         if not is_off and not lags:
+            if not is_known and self._running is not None:
+                self._unreadable.append(f"{place}: its own policy is not known: {because}")
             return None
         if not is_off:
             because = _LATE
@@ -206,13 +208,16 @@ class StuckCursors:
         """Whether deduplication is off, whether that is certain, and who says so.
 
         A topic's own policy is asked for where the levels above say off, or with ``ask``: it costs several requests.
+        If it is not known, the last one is why.
         """
         if is_system_topic(place):
             return True, True, "brokers never deduplicate a system topic"
         above = self._switches.inherited(place.namespace)
         values = self._switches.of_topic(place) if ask or not above.applied else above
         if isinstance(values, Unreadable):
-            return not above.applied, False, f"off by the {above.decided_by.value}; {values.reason}"
+            if above.applied:
+                return False, False, values.reason
+            return True, False, f"off by the {above.decided_by.value}; {values.reason}"
         return not values.applied, True, f"off by the {values.decided_by.value}"
 
     def _with_remedies(self, found: Sequence[StuckCursor], limits: LagLimits) -> Iterator[StuckCursor]:
