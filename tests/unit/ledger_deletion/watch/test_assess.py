@@ -110,6 +110,19 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
     assert told[broken].startswith("its metadata is not understood: ")
 
 
+def test_ledgers_below_another_root(asking: Asking) -> None:
+    store, ledger_id = asking.world.store, asking.world.listed(asking.topic)[0]
+    moved = replace(asking.assessor, root="/bk/ledgers")
+    for made in (ledger_path, lambda _, root="/ledgers": instance_id_path(root)):
+        node = store.peek(made(ledger_id))
+        assert node is not None
+        store.put(made(ledger_id, "/bk/ledgers"), node.data)
+        store.remove(made(ledger_id))
+    (found,) = moved.candidates([(ledger_id, 9)])
+    assert isinstance(found, Candidate)
+    assert found.record.mark.instance_id == INSTANCE_ID
+
+
 def test_nothing_asked_nothing_told(asking: Asking) -> None:
     assert asking.assessor.candidates([]) == []
     assert asking.assessor.verdicts([], []) == []

@@ -409,6 +409,7 @@ def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: W
     assert balance.walk(listing([1, 2, 3]), [[unreadable], *nodes(named[2])]) == []
     assert (unreferenced(balance), balance.references, balance.nodes) == ([], 3, 3)
     assert balance.unreadable.keys() == {TOPIC}
+    assert balance.unreadable[TOPIC].path == TOPIC
     assert balance.hidden == (TOPIC if unreadable.unreadable else None)
     # Once it can be read again, what it dropped meanwhile is seen.
     found = balance.walk(listing([1, 2, 3]), nodes((TOPIC, b""), named[2]))
