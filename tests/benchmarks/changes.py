@@ -1,7 +1,8 @@
 """What hearing every change of ZooKeeper costs: the listener's processor time, and another client's latency.
 
-One process changes nodes at a steady rate, one listens, one is the other client, which reads and writes a node of its
-own. Rounds with and without the listener take turns on one server.
+One process changes topics' nodes at a steady rate; one listens, reads what changed and counts its ledgers, as the watch
+for leaked ledgers does; one is the other client, which reads and writes a node of its own. Rounds with and without the
+listener take turns on one server.
 """
 
 import argparse
@@ -22,10 +23,14 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.ledger_deletion.watch.balance import Balance
+from pulsar_sidecar.ledger_deletion.workflow.watching import NODES_AT_ONCE
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.benchmarks.reporting import Table
 from tests.contract.metadata_store_servers import raw_client
@@ -33,7 +38,10 @@ from tests.contract.metadata_store_servers import raw_client
 NAME = "changes"
 _NODES = [f"/managed-ledgers/public/default/persistent/topic-{number:04d}" for number in range(2_000)]
 _OTHER = "/other"
-_DATA = b"x" * 300
+_LEDGERS = [
+    ml.ManagedLedgerInfo.LedgerInfo(ledgerId=number, entries=50_000, size=1 << 24) for number in range(100, 116)
+]
+_DATA = ml.ManagedLedgerInfo(ledgerInfo=_LEDGERS).SerializeToString()
 _WINDOW = 200
 _TAKE_SECONDS = 0.2
 _TAKES_PER_ECHO = 5
@@ -41,6 +49,7 @@ _TAKES_PER_ECHO_AT_REST = 150
 _OTHER_PAUSE_SECONDS = 0.005
 _AT_REST_SECONDS = 60.0
 _MILLISECONDS = 1000.0
+_CLOCK = SystemClock()
 _SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 
 
@@ -169,7 +178,17 @@ def _at_rest(url: str) -> _Listened:
 def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
     """Hear changes until told to end; an echo precedes one in so many takes, and the last."""
     listened = _Listened()
-    with closing(ZooKeeperChanges(url, SystemClock())) as changes:
+    balance = Balance()
+    with closing(ZooKeeperChanges(url, _CLOCK)) as changes, closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:
+
+        def hear() -> None:
+            named = list(changes.take(0).nodes)
+            listened.named += len(named)
+            for start in range(0, len(named), NODES_AT_ONCE):
+                paths = named[start : start + NODES_AT_ONCE]
+                for path, node in zip(paths, store.read_many(paths), strict=True):
+                    balance.read(path, None if node is None else node.data)
+
         changes.arm()
         changes.echo_seconds()
         changes.take(0)
@@ -180,10 +199,10 @@ def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
             time.sleep(_TAKE_SECONDS)
             if takes % takes_per_echo == 0:
                 listened.echoes.append(changes.echo_seconds())
-            listened.named += len(changes.take(0).nodes)
+            hear()
             takes += 1
         changes.echo_seconds()
-        listened.named += len(changes.take(0).nodes)
+        hear()
         listened.processor_seconds = time.process_time() - started
     pipe.send(listened)
 
@@ -227,7 +246,7 @@ def _ended(child: Connection) -> Any:
 
 def _latency_table(without: _Rounds, heard: _Rounds) -> Table:
     rows = []
-    for name, rounds in (("nobody listens", without), ("all changes are heard", heard)):
+    for name, rounds in (("nobody listens", without), ("all changes are heard, their nodes read", heard)):
         cells = [_milliseconds(times, share) for times in (rounds.reads, rounds.writes) for share in (0.5, 0.99)]
         rows.append([name, f"{rounds.changes / rounds.seconds:,.0f}", *cells, f"{len(rounds.reads):,}"])
     return Table(

@@ -52,7 +52,8 @@ _ECHO_SECONDS = 30.0
 _BETWEEN_WALKS_SECONDS = 1.0
 _AFTER_FAILURE_SECONDS = 5.0
 _WALKS_IN_TURNS_SECONDS = 60.0
-_NODES_AT_ONCE = 500
+NODES_AT_ONCE = 50
+"""What is read in one request holds ZooKeeper up for every other client: 500 nodes doubled their 99th percentile."""
 
 
 class _StoppedError(Exception):
@@ -205,7 +206,7 @@ class LeakWatch:
             now_ms = store.now_ms()
             with self._lock:
                 self._tracker.heard(changes.ledgers, now_ms)
-        for paths in pieces(changes.nodes, _NODES_AT_ONCE):
+        for paths in pieces(changes.nodes, NODES_AT_ONCE):
             nodes = store.read_many(paths)
             now_ms = store.now_ms()
             with self._lock:

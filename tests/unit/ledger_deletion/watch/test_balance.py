@@ -402,6 +402,12 @@ def test_a_ledger_that_is_listed_twice_exists_once() -> None:
     assert (unreferenced(balance), balance.ledgers) == ([2, 4], 2)
 
 
+def test_before_the_first_walk_nothing_is_known() -> None:
+    balance = Balance()
+    assert (balance.references, balance.ledgers, balance.nodes) == (0, 0, 0)
+    assert list(balance.unreferenced()) == []
+
+
 @pytest.mark.parametrize("unreadable", [WalkedNode(TOPIC, b"", "NoAuth"), WalkedNode(TOPIC, GARBAGE)])
 def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: WalkedNode) -> None:
     named = [(TOPIC, managed_ledger_bytes([1])), (CURSOR, cursor_bytes(2)), (OTHER, managed_ledger_bytes([3]))]
