@@ -207,20 +207,22 @@ def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
     submit = tmp_path / "bin" / "spark-submit"
     submit.write_text('#!/bin/sh\nfor word in "$@"; do echo "$word"; done\n')
     submit.chmod(0o755)
-    for name in ("job.py", "sidecar.whl"):
-        (tmp_path / name).touch()
+    job, wheel = tmp_path / "duplicates" / "job.py", tmp_path / "sidecar.whl"
+    job.parent.mkdir()
+    job.touch()
+    wheel.touch()
     environment = {
-        "PATH": os.environ["PATH"], "SPARK_HOME": str(tmp_path), "SIDECAR_JOB": str(tmp_path / "job.py"),
-        "SIDECAR_WHEEL": str(tmp_path / "sidecar.whl"), "SPARK_SUBMIT_OPTIONS": "--conf a=b",
+        "PATH": os.environ["PATH"], "SPARK_HOME": str(tmp_path), "SIDECAR_JOB": str(job),
+        "SIDECAR_WHEEL": str(wheel), "SPARK_SUBMIT_OPTIONS": "--conf a=b",
     }  # fmt: skip
     script = str(SPARK / "submit.sh")
     ran = subprocess.run(
         ["/bin/sh", script, "--dump", "with space"], env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == [
-        "--master", "local[*]", "--name", "pulsar-sidecar-audit",
+        "--master", "local[*]", "--name", "pulsar-sidecar-duplicates",
         "--driver-java-options", "-XX:TieredStopAtLevel=1", "--driver-memory", "3g", "--conf", "a=b", "--py-files",
-        str(tmp_path / "sidecar.whl"), str(tmp_path / "job.py"), "--dump", "with space",
+        str(wheel), str(job), "--dump", "with space",
     ]  # fmt: skip
     missing = subprocess.run(
         ["/bin/sh", script, "--dump", "d"], env=environment | {"SIDECAR_WHEEL": "/nowhere"}, capture_output=True,
