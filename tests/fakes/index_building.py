@@ -109,14 +109,14 @@ class IndexToBuild:
             self.store.put(ledger_path(LedgerId(ledger)), ledger_metadata_bytes(last_entry_id=len(dues) - 1))
         self.mark_delete, self.acknowledged = mark_delete, acknowledged
         self.topic.cursor(SUBSCRIPTION, mark_delete)
-        cursors = FakeCursorPositions()
-        cursors.ranges[Position(LedgerId(mark_delete[0]), EntryId(mark_delete[1]))] = list(acknowledged)
+        self.cursors = FakeCursorPositions()
+        self.cursors.ranges[Position(LedgerId(mark_delete[0]), EntryId(mark_delete[1]))] = list(acknowledged)
         self.snapshots = FakeSnapshots(self.store, self.bookies)
         self.loaded: str | None = None
         self.factory = BUCKET_TRACKER_FACTORY
         self.settings = settings
         self.unreadable = False
-        self.stored = stored_indexes(self.store, self.bookies, cursors)
+        self.stored = stored_indexes(self.store, self.bookies, self.cursors)
         self.builder = IndexBuilder(
             self.store,
             self.stored,

@@ -227,7 +227,7 @@ def _remarks(stored: StoredDeduplication, decision: Decision, limits: Limits) ->
     if decision.enabled is False:
         yield (
             "deduplication is off and its cursor stands: a load of the topic deletes the cursor, "
-            "and until then it pins storage"
+            "and until then no ledger from its position on is trimmed"
         )
     if isinstance(snapshot, Snapshot):
         yield from _remarks_on(snapshot, limits)

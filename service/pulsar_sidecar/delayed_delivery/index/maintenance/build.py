@@ -360,4 +360,4 @@ def _equal(one: DelayedIndexes, other: DelayedIndexes) -> bool:
 
 
 def _listed(ledger_ids: Iterable[LedgerId]) -> str:
-    return ", ".join(map(str, ledger_ids)) or "none"
+    return ", ".join(map(str, ledger_ids))

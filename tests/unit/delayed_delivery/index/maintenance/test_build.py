@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 
-from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
 from tests.fakes.delayed_index import TOPIC
 from tests.fakes.index_building import DUE, FIRST_BUCKET, PATH, SUBSCRIPTION, IndexToBuild, small_buckets
 
@@ -23,7 +25,8 @@ THREE = {3: [DUE + 5, DUE, 0, DUE + 500], 5: [0, 0], 8: [DUE + 7], 9: [DUE + 8, 
 def test_buckets_are_sealed_as_a_tracker_seals_them() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     [built] = stage.build()
-    assert built.outcome is PointerOutcome.DONE
+    assert (built.build.index.subscription, built.outcome) == (SUBSCRIPTION, PointerOutcome.DONE)
+    assert built.ledgers == (FIRST_BUCKET, FIRST_BUCKET + 1)
     assert stage.named() == {
         str(BucketKey(LedgerId(3), LedgerId(3))): FIRST_BUCKET,
         str(BucketKey(LedgerId(8), LedgerId(9))): FIRST_BUCKET + 1,
@@ -42,6 +45,36 @@ def test_what_is_acknowledged_or_covered_gets_no_bit() -> None:
     stage.build()
     assert stage.indexed() == {(3, 1): DUE, (3, 3): DUE + 500, (8, 0): DUE + 7, (9, 0): DUE + 8, (9, 2): DUE + 10}
     assert set(stage.named()) == {str(BucketKey(LedgerId(a), LedgerId(b))) for a, b in [(3, 3), (7, 8), (9, 9)]}
+
+
+def test_offloaded_ledgers_are_left_out_and_those_that_are_acknowledged_not_named() -> None:
+    stage = IndexToBuild(THREE, small_buckets(), mark_delete=(5, 0))
+    offloaded = {id_: OffloadContext(1, id_, "aws-s3", {}, bookkeeper_deleted=True) for id_ in (3, 5)}
+    stage.store.put(managed_ledger_path(TOPIC.managed_ledger_name), managed_ledger_bytes(THREE, offloaded=offloaded))
+    for id_ in offloaded:
+        stage.store.remove(ledger_path(LedgerId(id_)))
+    [build] = stage.plan().subscriptions
+    assert build.left_out == {5: "offloaded"}
+    stage.build()
+    assert set(stage.indexed()) == {(8, 0), (9, 0), (9, 1), (9, 2)}
+
+
+def test_one_subscription_is_built_and_the_others_are_as_they_were() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.topic.cursor("another")
+    assert len(stage.builder.plan(TOPIC).subscriptions) == 2
+    assert len(stage.build()) == 1
+    assert len(stage.builder.plan(TOPIC, "another").subscriptions[0].buckets) == 2
+
+
+def test_a_built_ledger_says_whose_bucket_it_is() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.build()
+    for key, ledger_id in stage.named().items():
+        node = stage.store.peek(ledger_path(ledger_id))
+        assert node is not None
+        claim = read_claim(decode_ledger_metadata(node.data).custom_metadata)
+        assert claim == BucketClaim(TOPIC, SUBSCRIPTION, key)
 
 
 def test_a_backlog_without_delayed_messages_builds_nothing() -> None:
@@ -106,7 +139,7 @@ def refused(stage: IndexToBuild, error: type[Exception], match: str, plan_hash: 
 def test_a_loaded_topic_is_refused() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.loaded = "broker-1"
-    refused(stage, ConflictError, "broker-1 has .* loaded")
+    refused(stage, ConflictError, f"broker-1 has {TOPIC} loaded")
 
 
 def test_one_broker_without_the_bucket_tracker_is_enough_to_refuse() -> None:
@@ -116,7 +149,9 @@ def test_one_broker_without_the_bucket_tracker_is_enough_to_refuse() -> None:
 
 
 def test_settings_that_stop_dispatch_are_refused() -> None:
-    refused(IndexToBuild(THREE, small_buckets(max_num_buckets=3)), ConflictError, "delayedDeliveryMaxNumBuckets=3")
+    refused(
+        IndexToBuild(THREE, small_buckets(max_num_buckets=3)), ConflictError, "NumBuckets=3, .*set -1, or 4 or more$"
+    )
 
 
 def test_a_ledger_that_is_not_closed_is_refused() -> None:
@@ -137,17 +172,41 @@ def test_entries_that_cannot_be_read_are_refused() -> None:
     refused(stage, TemporaryError, "no bookie has it")
 
 
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        (managed_ledger_path(TOPIC.managed_ledger_name), f"{TOPIC} cannot be read: "),
+        (PATH, f"subscription {SUBSCRIPTION} of {TOPIC} cannot be read: "),
+    ],
+)
+def test_nodes_that_cannot_be_read_are_refused_by_name(path: str, what: str) -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.store.put(path, b"\xff\xff")
+    with pytest.raises(TemporaryError, match=f"^{what}"):
+        stage.plan()
+
+
+def test_a_position_or_a_key_that_cannot_be_read_is_refused_by_name() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.cursors.unreadable = "ledger 4 is away"
+    cursor = f"the cursor of {SUBSCRIPTION} on {TOPIC} cannot be read: ledger 4 is away"
+    refused(stage, TemporaryError, f"^{cursor}$")
+    stage.cursors.unreadable = None
+    stage.store.put(PATH, cursor_bytes(buckets={"#pulsar.internal.delayed.bucket_7": 700}))
+    refused(stage, TemporaryError, "^#pulsar.internal.delayed.bucket_7 cannot be read: ")
+
+
 def test_another_plan_than_the_approved_one_is_refused() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     approved = stage.plan().hash
     assert stage.plan().hash == approved
     stage.topic.cursor(SUBSCRIPTION, stage.mark_delete)
-    refused(stage, ConflictError, "approved", approved)
+    refused(stage, ConflictError, "approved: .*look at the new plan and approve that$", approved)
 
 
 def test_a_subscription_or_topic_that_is_not_there() -> None:
     stage = IndexToBuild(THREE, small_buckets())
-    with pytest.raises(NotFoundError):
+    with pytest.raises(NotFoundError, match=f"there is no subscription another on {TOPIC}"):
         stage.builder.plan(TOPIC, "another")
     with pytest.raises(NotFoundError):
         stage.builder.plan(TOPIC.partition(3), None)
@@ -168,19 +227,32 @@ def test_a_half_written_bucket_is_told_and_the_others_are_deleted() -> None:
     stage.snapshots.fail_after = 1
     stage.snapshots.failure = OutcomeUnknownError("ledger 77 is half written")
     refused(stage, OutcomeUnknownError, "ledger 77")
+    assert len(stage.snapshots.created) == 1
 
 
 def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.fail_after = 1
     stage.store.fail_next("read", TemporaryError("the store is away"), path=PATH, times=-1)
-    with pytest.raises(OutcomeUnknownError, match=rf"ledgers {FIRST_BUCKET} of new buckets are left.*fsck"):
+    left = (
+        rf"^too few bookies; ledgers {FIRST_BUCKET} of new buckets are left \(the store is away\); run .* fsck {TOPIC}$"
+    )
+    with pytest.raises(OutcomeUnknownError, match=left):
         stage.builder.execute(TOPIC, None, stage.plan().hash)
 
 
-def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached() -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        [(DUE + 1, 3, 1), (DUE + 5, 3, 0)],
+        [(DUE, 4, 1), (DUE + 5, 4, 0)],
+        [(DUE, 3, 0), (DUE + 5, 3, 1)],
+        [(DUE, 3, 1)],
+    ],
+)
+def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(damage: list[tuple[int, int, int]]) -> None:
     stage = IndexToBuild(THREE, small_buckets())
-    stage.snapshots.damage = [(DUE + 1, 3, 1), (DUE + 5, 3, 0)]
+    stage.snapshots.damage = damage
     refused(stage, TemporaryError, "read otherwise")
 
 
@@ -203,6 +275,35 @@ def test_a_broker_that_overwrites_the_cursor_is_told_and_keeps_no_bucket() -> No
 
     stage.store.before("write", overwrite_later, path=PATH)
     refused(stage, ConflictError, "wrote its own copy.*unload it, and build again", approved)
+
+
+def test_a_bucket_that_the_cursor_names_after_all_is_not_deleted() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    old = stage.store.peek(PATH)
+    assert old is not None
+    reads: list[bytes] = []
+
+    def flap() -> None:
+        """The answer to the first look is a broker's older copy, and then it is the new one again."""
+        node = stage.store.peek(PATH)
+        assert node is not None
+        reads.append(node.data)
+        stage.store.put(PATH, old.data if len(reads) == 1 else reads[0])
+
+    stage.store.before("write", lambda: stage.store.before("read", flap, path=PATH, times=2), path=PATH)
+    left = rf"{FIRST_BUCKET}, {FIRST_BUCKET + 1} of new buckets are left \(the cursor names them\); run"
+    with pytest.raises(OutcomeUnknownError, match=left):
+        stage.build()
+    assert set(stage.named().values()) == set(stage.bucket_ledgers())
+
+
+def test_buckets_of_a_subscription_that_is_gone_are_deleted_again() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.store.before("write", lambda: stage.store.remove(PATH), path=PATH)
+    with pytest.raises(NotFoundError, match="is gone"):
+        stage.build()
+    assert stage.bucket_ledgers() == []
+    assert len(stage.snapshots.created) == 2
 
 
 def test_a_lost_answer_names_what_may_be_left() -> None:

@@ -1,11 +1,12 @@
 """Each kind of damage is found, with its bucket, and a sound index is clean, also while brokers change it."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions, IndexChecker
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import BETWEEN_SECONDS, CheckOptions, IndexChecker
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import contradictions
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
@@ -19,14 +20,15 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
 from pyroaring import BitMap
 
-from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
 from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex, tracker
-from tests.fakes.delayed_index import TOPIC
+from tests.fakes.delayed_index import TOPIC, IndexedTopic
 
 CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
 K = FindingKind
@@ -56,6 +58,8 @@ def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
     assert (report.checked.entries, report.checked.entries_left, report.checked.ledgers) == (4, 7, None)
     assert report.checked.wrong_share_bound == pytest.approx(1 - 0.05**0.25)
     assert check(index, CheckOptions(sample=0)).checked.wrong_share_bound == 1.0
+    index.messages.due_ms[7, 3] = 5
+    assert len({tuple(found(index, CheckOptions(sample=2))) for _ in range(20)}) == 1
 
 
 @pytest.mark.parametrize(("ledgers", "named"), [(3, "20, 21, 22"), (5, "20, 21, 22 and 2 more")])
@@ -259,8 +263,111 @@ def test_damage_is_found(
     assert all(each.cause and each.consequence and each.remedy for each in report.findings)
 
 
+def lose_entry_0(index: CheckedIndex) -> None:
+    del index.entries.payloads[FIRST, 0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "place", "cause"),
+    [
+        pytest.param(damage, place, cause, id=damage.__name__)
+        for damage, place, cause in [
+            (downgrade, (TOPIC, SUBSCRIPTION), "b runs InMemoryDelayedDeliveryTrackerFactory"),
+            (garble_the_cursor, (TOPIC, SUBSCRIPTION), "ManagedCursorInfo"),
+            (garble_the_managed_ledger, (TOPIC, None), "ManagedLedgerInfo"),
+            (lose_the_cursors_ledger, (TOPIC, SUBSCRIPTION), "the cursor's ledger 5 is gone"),
+            (acknowledge_what_was_due, (TOPIC, SUBSCRIPTION), "^every message in it is due and acknowledged$"),
+            (index_beyond_a_ledgers_end, (TOPIC, SUBSCRIPTION), "^the topic has no such entries: 8:10$"),
+            (index_a_ledger_of_another_topic, (TOPIC, SUBSCRIPTION), "^the topic has no such entries: ledger 8$"),
+            (index_what_does_not_exist, (TOPIC, SUBSCRIPTION), "such as 7:3: the topic has no such entry$"),
+            (index_what_is_not_delayed, (TOPIC, SUBSCRIPTION), "such as 7:3: .*the message is not delayed$"),
+            (lose_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: no bookie has it$"),
+            (cut_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*SnapshotMetadata"),
+            (disorder_a_segment, (TOPIC, SUBSCRIPTION), "^segment 1: its times do not ascend"),
+        ]
+    ],
+)
+def test_a_finding_says_where_and_why(
+    damage: Callable[[CheckedIndex], None], place: tuple[object, object], cause: str
+) -> None:
+    index = CheckedIndex()
+    damage(index)
+    finding = check(index).findings[0]
+    assert (finding.topic, finding.subscription) == place
+    assert re.search(cause, finding.cause), finding.cause
+
+
+def test_each_broken_bucket_is_found_and_what_is_sound_is_counted_all_the_same() -> None:
+    index = CheckedIndex()
+    point_to_data(index)
+    index.messages.due_ms[9, 0] = 5
+    report = check(index)
+    assert [(each.kind, each.ledger_id) for each in report.findings] == [
+        (K.FOREIGN_LEDGER, FIRST),
+        (K.WRONG_DELIVER_AT, SECOND),
+    ]
+    assert report.checked == Checked(
+        topics=1, subscriptions=1, buckets=2, indexes=3, entries=3, entries_left=3, ledgers=2
+    )
+    assert report.seconds == BETWEEN_SECONDS
+
+
+def test_each_subscription_and_each_topic_is_checked() -> None:
+    index = CheckedIndex()
+    index.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("a")), b"\xff\xff")
+    lose_a_ledger(index)
+    other = IndexedTopic(index.store, index.entries, parse_topic_name("persistent://public/default/payments"))
+    other.ledgers(30, 31)
+    other.seal("b", 200, 30, 30, [(HOUR_MS, 30, 1)])
+    other.cursor("b")
+    index.store.remove(ledger_path(LedgerId(200)))
+    report = IndexChecker(index.ports()).check("public/default", ALL)
+    assert {(each.kind, each.subscription, each.ledger_id) for each in report.findings} == {
+        (K.UNREADABLE_NODE, "a", None),
+        (K.DANGLING_POINTER, SUBSCRIPTION, FIRST),
+        (K.DANGLING_POINTER, "b", 200),
+    }
+    assert (report.checked.topics, report.checked.subscriptions, report.checked.buckets) == (2, 3, 3)
+
+
 def test_every_kind_is_made_here() -> None:
     assert {kind for _, expected in DAMAGE for kind, _ in expected} == set(FindingKind)
+
+
+def test_of_overlapping_buckets_with_as_many_indexes_the_first_is_kept() -> None:
+    index = CheckedIndex()
+    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[FIRST])
+    index.name()
+    assert found(index) == [(K.OVERLAP, 102)]
+
+
+@pytest.mark.parametrize(("later_ms", "kinds"), [(8, []), (9, [K.DEAD_BUCKET])])
+def test_a_bucket_is_dead_when_its_last_message_was_due_long_enough_ago(
+    later_ms: int, kinds: list[FindingKind]
+) -> None:
+    index = CheckedIndex()
+    index.store.advance_ms(HOUR_MS + ALL.settle_ms + later_ms)
+    index.name((8, 9))
+    assert [kind for kind, _ in found(index)] == kinds
+
+
+@pytest.mark.parametrize(("later_ms", "kinds"), [(-1, []), (0, [K.ORPHANED_BUCKET])])
+def test_a_bucket_is_an_orphan_when_its_ledger_is_old_enough(later_ms: int, kinds: list[FindingKind]) -> None:
+    index = CheckedIndex()
+    name_only_the_second(index)
+    index.store.set_created_ms(ledger_path(LedgerId(FIRST)), index.store.now_ms() - ALL.settle_ms - later_ms)
+    assert [kind for kind, _ in found(index)] == kinds
+
+
+def test_orphans_are_those_of_the_scope() -> None:
+    index = CheckedIndex()
+    forget_a_bucket(index)
+    elsewhere = parse_topic_name("persistent://public/other/x")
+    index.store.put(managed_ledger_path(elsewhere.managed_ledger_name))
+    for scope in ("public/default", "public"):
+        assert [each.ledger_id for each in IndexChecker(index.ports()).check(scope, ALL).findings] == [FIRST]
+    for scope in ("public/other", elsewhere):
+        assert IndexChecker(index.ports()).check(scope, ALL).findings == ()
 
 
 # --- what is no damage -----------------------------------------------------------------------------------------------
@@ -334,6 +441,41 @@ def test_a_message_that_cannot_be_read_is_no_finding_and_not_counted() -> None:
     index.messages.answers[7, 3] = Unreadable("its bookies are away")
     report = check(index)
     assert (report.findings, report.checked.entries, report.checked.entries_left) == ((), 6, 7)
+
+
+def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_says() -> None:
+    index = CheckedIndex()
+    claim = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, "#pulsar.internal.delayed.bucket_7_8")
+    index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(LedgerState.OPEN, claim))
+    assert found(index) == []
+
+
+def test_indexes_of_the_ledger_that_is_written_to_are_no_damage() -> None:
+    index = CheckedIndex()
+    due_ms = index.rows[SECOND][1][-1][0]
+    index.rows[SECOND][1].append((due_ms, 10, 3))
+    index.messages.due_ms[10, 3] = due_ms
+    index.store.put(CURSOR, cursor_bytes())
+    index.topic = IndexedTopic(index.store, index.entries)
+    index.seal(FIRST, 7, 8)
+    index.seal(SECOND, 9, 10)
+    index.name()
+    assert found(index) == []
+
+
+def test_nothing_is_outside_a_topic_whose_ledgers_are_not_known() -> None:
+    index = CheckedIndex()
+    index.topic.ledgers()
+    assert found(index) == []
+
+
+def test_a_ledger_that_only_mentions_buckets_is_none() -> None:
+    index = CheckedIndex()
+    index.store.advance_ms(HOUR_MS)
+    mentions = {"application": b"pulsar", "component": b"schema", "pulsar/schemaId": b"delayed-index-bucket"}
+    index.store.put(ledger_path(LedgerId(300)), ledger_metadata_bytes(custom_metadata=mentions), created_ms=0)
+    assert check(index).findings == ()
+    assert check(index).checked.ledgers == 3
 
 
 def test_numbers_of_buckets_that_brokers_can_merge() -> None:
