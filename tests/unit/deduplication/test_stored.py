@@ -86,7 +86,7 @@ def test_topics_are_read_with_their_snapshots(topics: DeduplicatedTopics) -> Non
     assert plain.snapshot.sequences == {"p": 2**63 - 1, "q": -1}
     assert plain.since == Amount(25, 2500)
     assert isinstance(never, StoredDeduplication)
-    assert never.snapshot == Absent()
+    assert (never.topic, never.snapshot, list(never.ledgers)) == (places[1], Absent(), [1, 2, 3])
     assert isinstance(odd, Unreadable)
     assert "cannot be read" in odd.reason
 
@@ -133,6 +133,10 @@ def test_ledgers_that_other_cursors_hold_too(topics: DeduplicatedTopics) -> None
     assert topics.stored.held_alone(stored) == []
     topics.cursors.unreadable = "a cursor's ledger is gone"
     assert topics.stored.held_alone(stored) == Unreadable("a cursor's ledger is gone")
+    unknown = StoredDeduplication(TOPIC, Unreadable("cut"), stored.ledgers)
+    why = Unreadable("the position of the deduplication cursor is unknown")
+    assert topics.stored.held_alone(unknown) == why
+    assert topics.stored.held_alone(StoredDeduplication(TOPIC, Absent(), stored.ledgers)) == ()
 
 
 def test_truncated_snapshots_are_errors() -> None:

@@ -1,14 +1,24 @@
 """Cursors that are stuck: who says so, what they hold, and what helps."""
 
+from dataclasses import replace
+
 import pytest
 from pulsar_sidecar.deduplication.inspection.forecast import DeduplicationForecaster
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-from pulsar_sidecar.deduplication.inspection.stuck import BrokerSwitches, StuckCursor, StuckReason, StuckReport
+from pulsar_sidecar.deduplication.inspection.stuck import (
+    BrokerSwitches,
+    StuckCursor,
+    StuckCursors,
+    StuckReason,
+    StuckReport,
+)
 from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, PolicyValues
 from pulsar_sidecar.deduplication.replay_cost import replay_seconds
+from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
@@ -19,6 +29,7 @@ ENABLED = DeduplicationPolicy.ENABLED
 ORDERS = parse_topic_name("persistent://public/default/orders")
 OTHER = parse_topic_name("persistent://public/default/other")
 ELSEWHERE = parse_topic_name("persistent://public/elsewhere/orders")
+LATE = "no snapshot was taken for long"
 TEN = LagLimits(entries=10, size_bytes=10**9)
 
 
@@ -100,6 +111,46 @@ def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_l
     assert (report.found, report.unreadable) == (0, (f"{ORDERS}: its own policy is not known: no broker answers",))
 
 
+def test_a_topic_that_is_on_and_holds_nothing_is_not_asked_about(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
+        raise TemporaryError("no broker answers")
+
+    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    stage.switched(on=True)
+    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
+    assert stage.stuck().unreadable == ()
+
+
+def test_a_lag_says_why_and_from_where(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    stage.switched(on=True)
+    found = stage.only()
+    assert (found.reason, found.because, found.position) == (StuckReason.LAGS, LATE, (2, 8))
+
+
+@pytest.mark.parametrize(("size_bytes", "found"), [(1_099, 1), (1_100, 0)])
+def test_a_cursor_may_lag_as_far_as_the_limit(stage: Stage, size_bytes: int, found: int) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    stage.switched(on=True)
+    assert stage.stuck(limits=LagLimits(11, size_bytes)).found == found
+
+
+def test_in_a_dump_positions_are_older_than_the_true_ones_and_nobody_knows_what_is_loaded(stage: Stage) -> None:
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.switched(on=True)
+    (node,) = [
+        node
+        for path in stage.topics.store.paths()
+        if path.endswith(DEDUPLICATION_CURSOR) and (node := stage.topics.store.peek(path))
+    ]
+    in_node = Snapshot(Position(LedgerId(1), EntryId(0)), {}, 10)
+    for ledger_id, entry_id, certain in ((None, None, True), (7, 3, True), (7, None, False)):
+        stage.topics.snapshots.answers[node.data] = replace(in_node, ledger_id=ledger_id, entry_id=entry_id)
+        report = StuckCursors(stage.topics.stored, BrokerSwitches(stage.brokers), None).find([ORDERS], TEN, 10)
+        assert [(each.certain, each.status) for each in report.stuck] == [(certain, None)]
+        assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic: ")
+
+
 def test_topics_without_a_cursor_are_counted(stage: Stage) -> None:
     stage.topics.put(ORDERS)
     stage.topics.put(ELSEWHERE, (1, 2), (1, 0))
@@ -123,33 +174,46 @@ def test_what_holds_most_comes_first_and_what_is_freed_is_known(stage: Stage) ->
     assert [each.freed_bytes for each in stage.stuck().stuck] == [None, 1_000]
 
 
+STATS, UNLOAD = f"pulsar-admin topics stats {ORDERS}", f"pulsar-admin topics unload {ORDERS}"
+REPLAYED = f"load the topic: its broker replays the entries, and takes a snapshot: {STATS}"
+AGAIN = "unload the topic and load it, so that its broker tries again"
+BY_TIME = "let snapshots be taken by time (topics set-deduplication-snapshot-interval), or oftener "
+FAILS = (
+    'look for "deduplication snapshot" in its broker\'s log: snapshots fail, or wait for one that never ends; '
+    f"an unload and a load replay the entries and take one: {UNLOAD}; {STATS}"
+)
+
+
 @pytest.mark.parametrize(
     ("on", "mark_delete", "loaded", "status", "remedy"),
     [
+        (False, (3, 9), False, None, f"load the topic once: its broker then deletes the cursor: {STATS}"),
+        (False, (3, 9), True, "Failed", f"{AGAIN}: {UNLOAD}; {STATS}"),
         (
             False,
             (3, 9),
-            False,
-            None,
-            "load the topic once: its broker then deletes the cursor: pulsar-admin topics stats",
+            True,
+            "Disabled",
+            f"{AGAIN} (its broker says Disabled: it may be gone by now): {UNLOAD}; {STATS}",
         ),
-        (False, (3, 9), True, "Failed", "pulsar-admin topics unload persistent://public/default/orders"),
-        (False, (3, 9), True, "Disabled", "it may be gone by now"),
-        (True, (1, -1), False, None, "its broker replays the entries, and takes a snapshot"),
-        (True, (1, -1), True, "Enabled", 'look for "deduplication snapshot" in its broker\'s log'),
+        (True, (1, -1), False, None, REPLAYED),
+        (True, (2, 4), False, None, REPLAYED),
+        (True, (2, 5), False, None, f"{BY_TIME}(brokerDeduplicationEntriesInterval is 15)"),
+        (True, (1, -1), True, "Enabled", f"{BY_TIME}(brokerDeduplicationEntriesInterval is 15)"),
+        (True, (0, -1), True, "Enabled", FAILS),
         (True, (1, -1), True, "Recovering", "wait: its broker is replaying it"),
-        (True, (1, -1), True, "Removing", "so that its broker tries again"),
+        (True, (1, -1), True, "Removing", f"{AGAIN}: {UNLOAD}; {STATS}"),
     ],
 )
 def test_the_remedy_fits_what_the_broker_does(
     stage: Stage, on: bool, mark_delete: tuple[int, int], loaded: bool, status: str | None, remedy: str
 ) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), mark_delete)
+    stage.topics.put(ORDERS, (0, 1, 2, 3) if mark_delete[0] == 0 else (1, 2, 3), mark_delete)
+    stage.brokers.broker = BrokerDeduplication(entries_interval=15)
     stage.switched(on=on)
     stage.brokers.loaded, stage.brokers.stuck = ([ORDERS] if loaded else []), status
     found = stage.only()
-    assert found.status == status
-    assert remedy in found.remedy
+    assert (found.status, found.remedy) == (status, remedy)
 
 
 def test_a_lag_within_the_brokers_interval_is_its_settings(stage: Stage) -> None:
@@ -166,7 +230,7 @@ def test_what_a_broker_does_counts_more_than_policies(stage: Stage) -> None:
     stage.topics.put(OTHER, (1, 2, 3), (1, 0))
     stage.brokers.loaded, stage.brokers.stuck = [ORDERS, OTHER], "Enabled"
     found = stage.only()
-    assert (found.topic, found.reason, found.status) == (OTHER, StuckReason.LAGS, "Enabled")
+    assert (found.topic, found.reason, found.because, found.status) == (OTHER, StuckReason.LAGS, LATE, "Enabled")
 
 
 def test_a_policy_that_is_not_known_is_not_made_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +261,9 @@ def test_a_system_topics_cursor_is_left_over(stage: Stage) -> None:
     topic = parse_topic_name("persistent://public/default/__change_events")
     stage.topics.put(topic, (1, 2), (1, 0))
     stage.switched(on=True)
-    assert (stage.only().reason, stage.only().because) == (
-        StuckReason.LEFT_OVER,
-        "brokers never deduplicate a system topic",
-    )
+    found = stage.only()
+    assert (found.reason, found.because) == (StuckReason.LEFT_OVER, "brokers never deduplicate a system topic")
+    assert found.certain
 
 
 def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> None:
@@ -212,7 +275,10 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> 
     stage.topics.store.put(cursor_path(third.managed_ledger_name, DEDUPLICATION_CURSOR), b"\xff")
     found = stage.stuck()
     assert [each.topic for each in found.stuck] == [ORDERS]
-    assert (found.topics, found.cursors, len(found.unreadable)) == (3, 3, 2)
+    assert (found.topics, found.cursors) == (3, 3)
+    other, cursor = found.unreadable
+    assert other.startswith(f"{OTHER}: the managed ledger")
+    assert cursor.startswith(f"{third}: ")
     stage.topics.lengths.unreadable = "ledger 3 cannot be measured: no bookie"
     found = stage.stuck()
     assert found.stuck[0].since is None
@@ -224,6 +290,8 @@ def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(stage: Sta
     stage.topics.put(gone, (1, 2), (1, 0))
     (found,) = stage.stuck(None).stuck
     assert (found.because, found.certain) == ("off by the broker; there is no namespace public/missing", False)
+    stage.brokers.broker = BrokerDeduplication(enabled=True)
+    assert BrokerSwitches(stage.brokers).inherited("public/missing").applied
 
 
 # --- forecast ------------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def read_back_from(pushed: int, point: StoredPoint | None) -> tuple[bool, Positi
     return pushed != point.offset, point.position
 
 
-def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end: int = 0) -> ResumePoint:
+def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end: int) -> ResumePoint:
     """Where to go on.
 
     Args:

@@ -56,27 +56,35 @@ def test_before_anything_was_published() -> None:
     assert (checkpoint_of(empty.to_json()), empty.end) == (empty, 0)
 
 
+def test_people_can_read_it() -> None:
+    assert CHECKPOINT.to_json().startswith('{\n  "version": 1,\n  "topic": "persistent://a/b/c",\n')
+
+
+_NUMBER = r"is not a number from 0 to 2\^63 - 1\)$"
+_UNFIT = "^it is damaged: its numbers do not fit together$"
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        {"version": 2},
-        {"topic": 1},
-        {"records": True},
-        {"format": "xml"},
-        {"partitions": []},
-        {"partitions": [{"offset": -1, "messageId": None}]},
-        {"partitions": [{"offset": 2**63, "messageId": None}]},
-        {"partitions": [{"offset": 1, "messageId": "1"}]},
-        {"partitions": [{"offset": 1, "messageId": "1:-1"}]},
-        {"partitions": [{"offset": 1, "messageId": 7}]},
-        {"partitions": 5},
-        {"published": [{"end": 9, "sha256": "a"}, {"end": 9, "sha256": "b"}]},
-        {"published": [{"end": 9}]},
+        ({"version": 2}, "^it is of version 2; this program knows 1$"),
+        ({"topic": 1}, r"^it is damaged \(TypeError: 1 is not a text\)$"),
+        ({"records": True}, rf"^it is damaged \(ValueError: True {_NUMBER}"),
+        ({"format": "xml"}, "xml"),
+        ({"partitions": []}, _UNFIT),
+        ({"partitions": [{"offset": -1, "messageId": None}]}, f"-1 {_NUMBER}"),
+        ({"partitions": [{"offset": 2**63, "messageId": None}]}, f"{2**63} {_NUMBER}"),
+        ({"partitions": [{"offset": 1, "messageId": "1"}]}, "ValueError"),
+        ({"partitions": [{"offset": 1, "messageId": "1:-1"}]}, f"-1 {_NUMBER}"),
+        ({"partitions": [{"offset": 1, "messageId": 7}]}, "7 is not a text"),
+        ({"partitions": 5}, "TypeError"),
+        ({"published": [{"end": 9, "sha256": "a"}, {"end": 9, "sha256": "b"}]}, _UNFIT),
+        ({"published": [{"end": 9}]}, "KeyError: 'sha256'"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(change: dict[str, Any]) -> None:
+def test_a_damaged_checkpoint_is_refused(change: dict[str, Any], reason: str) -> None:
     document = json.loads(CHECKPOINT.to_json()) | change
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError, match=reason):
         checkpoint_of(json.dumps(document))
 
 
@@ -93,7 +101,7 @@ def test_a_checkpoint_of_another_job() -> None:
         (("persistent://a/b/c", "q", RecordFormat.LINES), "producer name"),
         (("persistent://a/b/c", "p", RecordFormat.JSON_LINES), "format"),
     ):
-        with pytest.raises(ConflictError, match=reason):
+        with pytest.raises(ConflictError, match=f"the checkpoint is of {reason} "):
             check_same_job(CHECKPOINT, *job)
 
 
@@ -107,6 +115,26 @@ def marked(pieces: list[bytes]) -> tuple[Mark, ...]:
         found = rolling.marks()
         assert len(found) <= 8
     return rolling.marks()
+
+
+@pytest.mark.parametrize(
+    ("fed", "ends"),
+    [
+        (3, (3,)),
+        (27, (4, 8, 12, 16, 20, 24, 27)),
+        (28, (8, 16, 24, 28)),
+        (55, (8, 16, 24, 32, 40, 48, 55)),
+        (56, (16, 32, 48, 56)),
+    ],
+)
+def test_marks_are_kept_at_steps_that_double(fed: int, ends: tuple[int, ...]) -> None:
+    assert tuple(mark.end for mark in marked([b"x"] * fed)) == ends
+
+
+def test_progress_of_verification_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    verified(BytesIO(b"0123456789"), 10, marked([b"0123456789"]), lambda done, total: told.append((done, total)))
+    assert told == [(7, 10), (10, 10)]
 
 
 pieces = st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=60)
@@ -150,9 +178,14 @@ def test_what_was_published_without_a_checkpoint_between_has_marks_as_well() -> 
     rolling = RollingHash()
     for at in range(0, len(data), 5):
         rolling.feed(data[at : at + 5])
-    data[23] ^= 1
-    with pytest.raises(ConflictError, match="between the bytes 20 and 30,"):
-        verified(BytesIO(bytes(data)), len(data), rolling.marks())
+    for changed, where, same in (
+        (23, "20 and 30", "the same up to byte 20"),
+        (2, "0 and 10", "another one from the beginning, or replaced"),
+    ):
+        data[changed] ^= 1
+        reason = f"between the bytes {where}, .*: it is {same}; give back the bytes that were published, or publish the"
+        with pytest.raises(ConflictError, match=reason):
+            verified(BytesIO(bytes(data)), len(data), rolling.marks())
 
 
 def test_a_shrunk_file() -> None:

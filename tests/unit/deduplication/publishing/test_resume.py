@@ -93,48 +93,85 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
 # --- one by one ----------------------------------------------------------------------------------------------------
 
 C3 = StoredPoint(3 * SIZE, at(3))
+AT_30 = "the record at byte 30"
+NOTHING_LEFT = (
+    "of the producer's messages any more: .* Bring back the checkpoint, or publish under another producer name"
+)
 
 
 def test_nothing_is_read_where_broker_and_checkpoint_agree() -> None:
     assert read_back_from(30, C3) == (False, at(3))
-    assert resume_point(30, C3, None) == ResumePoint(30, resends_last=False, pushed=30, stored={}, whole_from=30)
+    assert resume_point(30, C3, None, 40) == ResumePoint(30, resends_last=False, pushed=30, stored={}, whole_from=30)
     for pushed, point in ((40, C3), (20, C3), (-1, C3), (-1, None), (30, None), (-1, StoredPoint(None, at(3)))):
         assert read_back_from(pushed, point) == (True, point.position if point else None)
 
 
 @pytest.mark.parametrize(
-    ("pushed", "point", "tail", "after", "resends"),
+    ("pushed", "point", "tail", "after", "resends", "whole_from"),
     [
-        pytest.param(-1, None, tail_of([], None), -1, False, id="a first time"),
-        pytest.param(-1, None, tail_of([0, 1, 2]), 20, False, id="the broker forgot a lost checkpoint's records"),
-        pytest.param(20, None, tail_of([1, 2], 1), 20, True, id="a lost checkpoint, an older part is trimmed"),
-        pytest.param(40, None, tail_of([1, 2], 1), 20, True, id="a lost checkpoint, some are on their way"),
-        pytest.param(50, C3, tail_of([3, 4, 5], 3), 50, True, id="stored since the checkpoint"),
-        pytest.param(70, C3, tail_of([3, 4, 5], 3), 50, True, id="on their way"),
-        pytest.param(50, C3, tail_of([5], 5), 50, True, id="the broker knows it, the checkpoint's entry is trimmed"),
-        pytest.param(-1, C3, tail_of([3], 3), 30, False, id="forgotten"),
-        pytest.param(-1, C3, tail_of([3, 4], 3), 40, False, id="forgotten, more than the checkpoint"),
-        pytest.param(10, C3, tail_of([3, 4], 3), 40, False, id="half forgotten"),
-        pytest.param(-1, StoredPoint(None, None), tail_of([0, 1]), 10, False, id="forgotten before a first record"),
-        pytest.param(-1, StoredPoint(None, None), tail_of([], None), -1, False, id="nothing came yet"),
-        pytest.param(-1, StoredPoint(None, at(8)), tail_of([], 8), -1, False, id="only others published"),
+        pytest.param(-1, None, tail_of([], None), -1, False, -1, id="a first time"),
+        pytest.param(-1, None, tail_of([0, 1, 2]), 20, False, 0, id="the broker forgot a lost checkpoint's records"),
+        pytest.param(20, None, tail_of([1, 2], 1), 20, True, 10, id="a lost checkpoint, an older part is trimmed"),
+        pytest.param(40, None, tail_of([1, 2], 1), 20, True, 10, id="a lost checkpoint, some are on their way"),
+        pytest.param(50, C3, tail_of([3, 4, 5], 3), 50, True, 30, id="stored since the checkpoint"),
+        pytest.param(70, C3, tail_of([3, 4, 5], 3), 50, True, 30, id="on their way"),
+        pytest.param(70, C3, tail_of([3], 3), 30, False, 30, id="all that came is on its way"),
+        pytest.param(
+            50, C3, tail_of([5], 5), 50, True, 50, id="the broker knows it, the checkpoint's entry is trimmed"
+        ),
+        pytest.param(-1, C3, tail_of([3], 3), 30, False, 30, id="forgotten"),
+        pytest.param(-1, C3, tail_of([3, 4], 3), 40, False, 30, id="forgotten, more than the checkpoint"),
+        pytest.param(10, C3, tail_of([3, 4], 3), 40, False, 30, id="half forgotten"),
+        pytest.param(-1, StoredPoint(None, None), tail_of([0, 1]), 10, False, -1, id="forgotten before a first record"),
+        pytest.param(-1, StoredPoint(None, None), tail_of([], None), -1, False, -1, id="nothing came yet"),
+        pytest.param(-1, StoredPoint(None, at(8)), tail_of([], 8), -1, False, -1, id="only others published"),
     ],
 )
-def test_going_on(pushed: int, point: StoredPoint | None, tail: Tail, after: int, *, resends: bool) -> None:
+def test_going_on(
+    pushed: int, point: StoredPoint | None, tail: Tail, after: int, whole_from: int, *, resends: bool
+) -> None:
     found = resumed(pushed, point, tail)
-    assert (found.after, found.resends_last, found.pushed) == (after, resends, pushed)
+    assert (found.after, found.resends_last, found.pushed, found.whole_from) == (after, resends, pushed, whole_from)
+    known = -1 if point is None or point.offset is None else point.offset
+    assert found.stored == {each.offset: each for each in tail.records if each.offset > known}
 
 
 @pytest.mark.parametrize(
     ("pushed", "point", "tail", "reason"),
     [
-        pytest.param(-1, C3, tail_of([], None), "no longer holds the entry 5:3", id="trimmed"),
-        pytest.param(20, C3, tail_of([4], 4), "no longer holds the entry 5:3", id="trimmed, and others are left"),
-        pytest.param(-1, StoredPoint(None, at(8)), tail_of([], 9), "no longer holds", id="trimmed before a record"),
+        pytest.param(
+            -1,
+            C3,
+            tail_of([], None),
+            f"answers nothing for .* the checkpoint {AT_30}, .* holds the entry 5:3",
+            id="trimmed",
+        ),
+        pytest.param(
+            20,
+            C3,
+            tail_of([4], 4),
+            "answers the record at byte 20 .* holds the entry 5:3",
+            id="trimmed, others are left",
+        ),
+        pytest.param(
+            -1,
+            StoredPoint(None, at(8)),
+            tail_of([], 9),
+            "the checkpoint nothing, .*no longer holds",
+            id="trimmed before a record",
+        ),
         pytest.param(-1, StoredPoint(None, None), tail_of([7], 7), "no longer holds", id="its beginning is gone"),
         pytest.param(-1, C3, tail_of([2, 4], 3), "another message", id="made again"),
+        pytest.param(-1, C3, Tail((stored(3, 4),), at(3)), "another message", id="the record is elsewhere"),
+        pytest.param(-1, C3, Tail((stored(4, 3),), at(3)), "another message", id="another record is there"),
         pytest.param(50, C3, tail_of([], 3), "another message", id="another topic"),
-        pytest.param(20, None, tail_of([], 3), "there is no checkpoint", id="nothing to compare with"),
+        pytest.param(
+            20,
+            None,
+            tail_of([], 3),
+            f"answers the record at byte 20 .*no checkpoint.*{NOTHING_LEFT}",
+            id="nothing to compare with",
+        ),
     ],
 )
 def test_refusals(pushed: int, point: StoredPoint | None, tail: Tail, reason: str) -> None:
@@ -153,6 +190,7 @@ def test_what_the_checkpoint_knows_needs_no_confirmation() -> None:
     found = resumed(50, C3, tail_of([3, 4, 5], 3), end=60)
     assert (found.after, found.resends_last) == (50, False)
     check_against_file([found], 60, [])
+    assert resumed(50, C3, tail_of([3, 4, 5], 3), end=50).resends_last, "it begins behind what the checkpoint knows"
 
 
 def test_treatments() -> None:
@@ -199,6 +237,7 @@ def test_a_file_that_is_what_was_published() -> None:
         pytest.param([holding(0, after=4)], [0, 1, 2, 3, 5], {}, "the sequence id 40", id="in the middle of a record"),
         pytest.param([replace(holding(0), pushed=15)], [0, 1, 2], {}, "the sequence id 15", id="pushed, no record"),
         pytest.param([holding(0), holding(100)], [0, 1], {}, "partition 1 has the sequence id 1000", id="other keys"),
+        pytest.param([holding(0, 1)], [0], {}, "begins at this byte: the file was shrunk or changed, its", id="cut"),
     ],
 )
 def test_a_file_that_is_not(
@@ -206,3 +245,8 @@ def test_a_file_that_is_not(
 ) -> None:
     with pytest.raises(ConflictError, match=reason):
         check_against_file(points, 0, routed(numbers, changed))
+
+
+def test_the_first_record_that_was_not_compared_by_its_hash_has_to_be_there() -> None:
+    with pytest.raises(ConflictError, match="the sequence id 20"):
+        check_against_file([holding(2)], 20, routed([3]))

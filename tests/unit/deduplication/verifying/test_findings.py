@@ -1,5 +1,6 @@
 """The rules, by cases, and against an oracle that compares each row with every row before it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.deduplication.verifying.findings import (
@@ -7,10 +8,11 @@ from pulsar_sidecar.deduplication.verifying.findings import (
     Occurrences,
     Place,
     Producer,
+    ProducerCounts,
     SequenceWatch,
     counts_by_kind,
 )
-from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind, MessageRow, PayloadState
+from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
 from tests.unit.deduplication.verifying.rows import Log
@@ -35,6 +37,13 @@ def found(rows: list[MessageRow]) -> list[Finding]:
 
 def told(log: Log) -> list[tuple[int, FindingKind, Place | None]]:
     return [(each.sequence_id, each.kind, each.earlier) for each in found(log.rows)]
+
+
+def counted(*ids: int) -> ProducerCounts:
+    log, watch = Log(), SequenceWatch()
+    for sequence_id in ids:
+        watch.take(log.add(sequence_id))
+    return watch.producers[Producer("p", None)]
 
 
 def oracle(rows: list[MessageRow]) -> list[Finding]:
@@ -100,6 +109,48 @@ def test_rising_ids_are_no_finding_and_gaps_neither() -> None:
     counts = watch.producers[Producer("p", None)]
     assert (counts.messages, counts.gaps, counts.first_sequence_id, counts.last_sequence_id) == (6, 2, 0, 2**63 - 1)
     assert (counts.first_publish_ms, counts.last_publish_ms) == (1000, 1005)
+
+
+def test_a_gap_is_an_id_left_out() -> None:
+    assert counted(5, 6, 8).gaps == 1
+
+
+def test_what_is_said_of_a_producer_of_one_message() -> None:
+    assert counted(5) == ProducerCounts(5, 5, 5, 1000, 1000, messages=1)
+
+
+def test_transactions_and_what_was_not_opened_are_counted() -> None:
+    log = Log()
+    for kind in (MessageKind.TRANSACTIONAL, MessageKind.MESSAGE, MessageKind.TRANSACTIONAL):
+        log.add(len(log.rows), kind=kind)
+    log.add(3, state=PayloadState.ENCRYPTED)
+    watch = SequenceWatch()
+    for row in log.rows:
+        watch.take(row)
+    for sequence_id in (4, 5):
+        watch.take(log.add(sequence_id, state=PayloadState.ENCRYPTED)._replace(batch_index=WHOLE_BATCH))
+    counts = watch.producers[Producer("p", None)]
+    assert (counts.messages, counts.transactional, counts.unopened, counts.unopened_batches) == (6, 2, 3, 2)
+
+
+def test_a_finding_names_the_message() -> None:
+    log = Log()
+    first = log.add(9, kind=MessageKind.TRANSACTIONAL)
+    second = log.add(9, kind=MessageKind.TRANSACTIONAL)
+    (finding,) = found(log.rows)
+    who = Producer("p", None)
+    assert finding == Finding(
+        DUPLICATE, who, 9, place(second), MessageKind.TRANSACTIONAL, 1001, highest=9, earlier=place(first)
+    )
+
+
+@pytest.mark.parametrize("ids", [(5, 7, 6, 6, 8), (9, 5, 5, 6)])
+def test_an_id_twice_in_a_row_is_no_epoch(ids: tuple[int, ...]) -> None:
+    log = Log()
+    for payload, sequence_id in enumerate(ids):
+        log.add(sequence_id, payload)
+    assert [each.kind for each in found(log.rows)][:2] == [GOING_BACK, REUSED]
+    assert EPOCH not in {each.kind for each in found(log.rows)}
 
 
 def test_a_resend_after_a_broken_connection() -> None:
