@@ -252,7 +252,7 @@ class IndexChecker:
         ids = list(candidates)
         ledgers = self._ports.store.read_many([ledger_path(id_, self._ports.ledgers_root) for id_ in ids])
         old = [
-            OrphanedBucket(id_, node.created_ms, decode_ledger_metadata(node.data), claim)
+            OrphanedBucket(id_, decode_ledger_metadata(node.data), claim)
             for id_, node in zip(ids, ledgers, strict=True)
             if node is not None and node.created_ms <= before_ms and (claim := _bucket_claim(node.data)) is not None
         ]

@@ -34,14 +34,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class OrphanedBucket:
-    """A bucket's ledger that no cursor was seen to point to.
-
-    Attributes:
-        created_ms: by the metadata store's clock.
-    """
+    """A bucket's ledger that no cursor was seen to point to."""
 
     ledger_id: LedgerId
-    created_ms: int
     metadata: LedgerMetadata
     claim: BucketClaim
 
@@ -219,7 +214,7 @@ def check_segments(
     index: StoredIndex, bucket: StoredBucket, snapshot: SnapshotMetadata, segments: Iterable[DelayedIndexes]
 ) -> Iterator[Finding]:
     """Whether each segment is what entry 0 says of it."""
-    for number, (metadata, segment) in enumerate(zip(snapshot, segments, strict=False), 1):
+    for number, (metadata, segment) in enumerate(zip(snapshot, segments, strict=True), 1):
         for contradiction in contradictions(metadata, segment):
             cause = f"segment {number}: {contradiction}"
             yield of_bucket(index, bucket, FindingKind.WRONG_BITMAP, cause)

@@ -251,7 +251,7 @@ def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
     ],
 )
 def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(damage: list[tuple[int, int, int]]) -> None:
-    stage = IndexToBuild(THREE, small_buckets())
+    stage = IndexToBuild({3: THREE[3]}, small_buckets())
     stage.snapshots.damage = damage
     refused(stage, TemporaryError, "read otherwise")
 
