@@ -1,8 +1,8 @@
 """What hearing every change of ZooKeeper costs: the listener's processor time, and another client's latency.
 
 One process changes topics' nodes at a steady rate; one listens, reads what changed and counts its ledgers, as the watch
-for leaked ledgers does; one is the other client, which reads and writes a node of its own. Rounds with and without the
-listener take turns on one server.
+for leaked ledgers does; one is the other client, which reads and writes a node of its own. Rounds with the listener,
+with a client that only reads as many of these nodes as change, and with neither take turns on one server.
 """
 
 import argparse
@@ -89,14 +89,16 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             url = cluster.addresses().metadata_store_url
             for path in (*_NODES, _OTHER):
                 _make(writer, path)
-            _measure(writer, url, arguments, is_heard=True)
-            without, heard = _Rounds(), _Rounds()
+            listen = partial(_listen, _TAKES_PER_ECHO)
+            _measure(writer, url, arguments, listen, _Rounds())
+            without, read, heard = _Rounds(), _Rounds(), _Rounds()
             for _ in range(arguments.rounds):
-                _measure(writer, url, arguments, is_heard=False, into=without)
-                _measure(writer, url, arguments, is_heard=True, into=heard)
+                _measure(writer, url, arguments, None, without)
+                _measure(writer, url, arguments, partial(_read_only, arguments.rate), read)
+                _measure(writer, url, arguments, listen, heard)
             burst = _burst(writer, url, arguments.burst)
             at_rest = _at_rest(url)
-    return [_latency_table(without, heard), _listener_table(heard, burst, at_rest)]
+    return [_latency_table(without, read, heard), _listener_table(heard, burst, at_rest)]
 
 
 def _make(writer: KazooClient, path: str) -> None:
@@ -110,16 +112,19 @@ def _make(writer: KazooClient, path: str) -> None:
 
 
 def _measure(
-    writer: KazooClient, url: str, arguments: argparse.Namespace, *, is_heard: bool, into: _Rounds | None = None
+    writer: KazooClient,
+    url: str,
+    arguments: argparse.Namespace,
+    beside: Callable[[str, Connection], None] | None,
+    rounds: _Rounds,
 ) -> None:
-    rounds = into or _Rounds()
     with _child(_other_client, url) as other:
-        if is_heard:
-            with _child(partial(_listen, _TAKES_PER_ECHO), url) as listener:
-                _change(writer, arguments, rounds)
-                rounds.listened += [_ended(listener)]
-        else:
+        if beside is None:
             _change(writer, arguments, rounds)
+        else:
+            with _child(beside, url) as client:
+                _change(writer, arguments, rounds)
+                rounds.listened += [_ended(client)]
         reads, writes = _ended(other)
     rounds.reads += reads
     rounds.writes += writes
@@ -207,6 +212,21 @@ def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
     pipe.send(listened)
 
 
+def _read_only(rate: int, url: str, pipe: Connection) -> None:
+    """The control: as many nodes as change, read in requests of the same size, and nothing done with them."""
+    listened = _Listened()
+    with closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:
+        pipe.send("ready")
+        began, started = time.monotonic(), time.process_time()
+        while not pipe.poll():
+            time.sleep(_TAKE_SECONDS)
+            while listened.named < (time.monotonic() - began) * rate:
+                first = listened.named % len(_NODES)
+                listened.named += len(store.read_many(_NODES[first : first + NODES_AT_ONCE]))
+        listened.processor_seconds = time.process_time() - started
+    pipe.send(listened)
+
+
 def _other_client(url: str, pipe: Connection) -> None:
     reads: list[float] = []
     writes: list[float] = []
@@ -244,16 +264,20 @@ def _ended(child: Connection) -> Any:
 # Reporting -------------------------------------------------------------------------------------------------------
 
 
-def _latency_table(without: _Rounds, heard: _Rounds) -> Table:
+def _latency_table(without: _Rounds, read: _Rounds, heard: _Rounds) -> Table:
     rows = []
-    for name, rounds in (("nobody listens", without), ("all changes are heard, their nodes read", heard)):
+    for name, rounds in (
+        ("no other client", without),
+        ("control: as many nodes are read, and no change is heard", read),
+        ("all changes are heard, their nodes read and counted", heard),
+    ):
         cells = [_milliseconds(times, share) for times in (rounds.reads, rounds.writes) for share in (0.5, 0.99)]
         rows.append([name, f"{rounds.changes / rounds.seconds:,.0f}", *cells, f"{len(rounds.reads):,}"])
     return Table(
         "Another client of ZooKeeper while changes are heard",
         ("", "changes/s", "read p50", "p99", "write p50", "p99", "of each"),
         rows,
-        ("Rounds with and without the listener took turns.",),
+        ("The three kinds of rounds took turns.",),
     )
 
 
