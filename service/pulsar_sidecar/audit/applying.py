@@ -25,15 +25,13 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.progress import ReportCount
 
 _CHUNK_ROWS: Final = 4096
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]
 """The deletable rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
-
-Tell = Callable[[int, int], None]
-"""Tells how many rows of how many are done."""
 
 PLANS: Final = "/pulsar-sidecar/audit-plans"
 
@@ -217,7 +215,7 @@ def send_plan(
     clock: Clock,
     pace: Callable[[int], None],
     at_once: int,
-    tell: Tell,
+    report: ReportCount,
 ) -> Sent:
     """Send what is left of a plan that was verified, ``at_once`` rows in one piece at most.
 
@@ -226,13 +224,13 @@ def send_plan(
     """
     done = held.progress.done_rows
     total = Sent(earlier=done)
-    tell(done, plan.rows)
+    report(done, plan.rows)
     ledgers = _ledgers(batches(), done)
     while piece := list(islice(ledgers, min(at_once, _CHUNK_ROWS))):
         total += sender.send(piece)
         done = piece[-1].row + 1
         held = advance(store, plan.sha256, held, done, clock.now_ms())
-        tell(done, plan.rows)
+        report(done, plan.rows)
         pace(len(piece))
     return total
 

@@ -24,9 +24,6 @@ Work = Callable[[pa.RecordBatch], Worked]
 Part = Subtree | Literal[Table.LEDGERS]
 """Some of a dump's nodes, or the listing."""
 
-Say = Callable[[str], None]
-"""Tells a person how far it is; says nothing that matters later."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:

@@ -20,7 +20,6 @@ from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit.applying import (
     Batches,
     HeldProgress,
-    Tell,
     begin,
     demand_approval,
     demand_target,
@@ -48,6 +47,7 @@ from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.progress import ReportCount
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -130,7 +130,7 @@ def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0,
     return Pruned(tuple(each.path for each in going), kept, execute)
 
 
-def apply_audit(request: ApplyRequest, tell: Tell) -> Applied:
+def apply_audit(request: ApplyRequest, report: ReportCount) -> Applied:
     """Hand the deletable ledgers to the deletion service, or only look at the plan.
 
     Raises:
@@ -152,11 +152,11 @@ def apply_audit(request: ApplyRequest, tell: Tell) -> Applied:
     if not request.execute:
         return planned
     demand_approval(plan, request.plan_sha256)
-    return _sent(request, summary, plan, planned, lambda: tables.deletable(PLAN_COLUMNS), tell)
+    return _sent(request, summary, plan, planned, lambda: tables.deletable(PLAN_COLUMNS), report)
 
 
 def _sent(
-    request: ApplyRequest, summary: AuditSummary, plan: Plan, planned: Applied, batches: Batches, tell: Tell
+    request: ApplyRequest, summary: AuditSummary, plan: Plan, planned: Applied, batches: Batches, report: ReportCount
 ) -> Applied:
     if request.broker_service_url is None:
         raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
@@ -175,7 +175,7 @@ def _sent(
         with _publisher(request, plan.sha256, held, StoreTime(store, clock)) as publisher:
             sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
             at_once = pace.at_once(_ALL_AT_ONCE)
-            sent = send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, tell)
+            sent = send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, report)
     return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
 
 

@@ -19,10 +19,10 @@ from pulsar_sidecar.audit.requests import Audited, AuditRequest
 from pulsar_sidecar.audit.sources.manifests import Kind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.progress import Report
 
 if TYPE_CHECKING:
     from pulsar_sidecar.adapters.parquet.inputs import Workers
-    from pulsar_sidecar.audit.ports import Say
 
 Worked = TypeVar("Worked")
 
@@ -30,7 +30,7 @@ _WORTH_WORKERS_ROWS = 400_000
 _MAX_PROCESSES = 8
 
 
-def make_audit(request: AuditRequest, say: "Say") -> Audited:
+def make_audit(request: AuditRequest, report: Report) -> Audited:
     """Audit with the embedded engine.
 
     Raises:
@@ -52,7 +52,7 @@ def make_audit(request: AuditRequest, say: "Say") -> Audited:
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = ParquetInputs(request.dump, request.listing, *manifests, *workers)
         order = Order(request.policy, tool_version(), str(request.output), request.exact)
-        engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), say)
+        engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), report)
         directories = zip(("dump", "listing"), manifests, (request.dump, request.listing), strict=True)
         named = {role: input_of(read, sha256_of(place / MANIFEST_NAME)) for role, read, place in directories}
         if earlier is not None:

@@ -17,7 +17,7 @@ from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_fil
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
-from pulsar_sidecar.audit.ports import LedgerSource, NodeSource, Say
+from pulsar_sidecar.audit.ports import LedgerSource, NodeSource
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
 from pulsar_sidecar.audit.sources.dumping import dump
@@ -26,31 +26,32 @@ from pulsar_sidecar.audit.sources.manifests import Manifest, SourceKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.progress import Report
 
 _ZOOKEEPERS_OWN = "/zookeeper"
 _DIGITS = "0123456789"
 
 
-def make_dump(request: DumpRequest, say: Say) -> Manifest:
+def make_dump(request: DumpRequest, report: Report) -> Manifest:
     """Make a dump of a metadata store."""
     kind, address = dump_source(request.source)
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
-        source = _node_source(request, kind, address, clock, say)
+        source = _node_source(request, kind, address, clock, report)
         url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
         return dump(
             source,
             None if url is None else _cursor_ledgers(url, request, clock, stack),
             partial(parquet_output, request.output),
             clock,
-            say,
+            report,
             ledgers_root=request.ledgers_root,
             without_ledgers=request.without_ledgers,
             tool_version=tool_version(),
         )
 
 
-def make_listing(request: ListingRequest, say: Say) -> Manifest:
+def make_listing(request: ListingRequest, report: Report) -> Manifest:
     """Make a listing of ledgers."""
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
@@ -58,14 +59,14 @@ def make_listing(request: ListingRequest, say: Say) -> Manifest:
             _ledger_source(request, clock, stack),
             partial(parquet_output, request.output),
             clock,
-            say,
+            report,
             ledgers_root=request.ledgers_root,
             with_metadata=request.with_metadata,
             tool_version=tool_version(),
         )
 
 
-def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, say: Say) -> NodeSource:
+def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, report: Report) -> NodeSource:
     skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
@@ -83,7 +84,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
     return AdminServer(
         address,
-        say,
+        report,
         credential=parse_credential(request.metadata_store_auth),
         trusted_certificates=request.trusted_certificates,
         chroot=request.chroot,

@@ -1,7 +1,7 @@
 """The composition root of what reads stored messages: no broker is asked, and no service needs to run."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +26,7 @@ from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
-
-Say = Callable[[str], None]
+from pulsar_sidecar.model.progress import Report
 
 _TOPIC_SLASHES: Final = 2
 _NAME: Final = re.compile(r"[-=:.\w]*[-=:\w][-=:.\w]*", re.ASCII)
@@ -49,7 +48,7 @@ class _Stored:
         return self.topics.places_below(scope)
 
 
-def verify_stored(request: VerifyRequest, say: Say) -> tuple[VerifiedTopic, ...]:
+def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic, ...]:
     """Verify every partition of a topic, or the topic itself where it has none.
 
     Raises:
@@ -58,13 +57,13 @@ def verify_stored(request: VerifyRequest, say: Say) -> tuple[VerifiedTopic, ...]
     """
     topic = parse_topic_name(request.topic)
     with _opened(request.stored) as stored:
-        progress = Progress(say, stored.clock)
+        progress = Progress(report, stored.clock)
         places = stored.topics.places_of(topic)
         # A partition exists from its first load on.
         return tuple(verify_topic(each, stored.messages, progress, may_be_missing=each != topic) for each in places)
 
 
-def make_extract(request: ExtractRequest, say: Say) -> ExtractManifest:
+def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
     """Make an extract of a tenant, a namespace or a topic.
 
     Raises:
@@ -80,7 +79,7 @@ def make_extract(request: ExtractRequest, say: Say) -> ExtractManifest:
             stored.topics_of(request.scope),
             stored.messages,
             partial(parquet_output, request.output),
-            Progress(say, stored.clock),
+            Progress(report, stored.clock),
             stored.clock,
         )
 

@@ -26,6 +26,7 @@ from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import TopicDomain, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.progress import Report, ReportCount
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
     from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
     from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
-    from pulsar_sidecar.demo.run import Report
+    from pulsar_sidecar.demo.run import Report as DemoReport
 
 _NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
@@ -48,7 +49,6 @@ NewDirectory = Annotated[
     Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
 ]
 Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class Programs:
     """
 
     serve: Callable[[Mapping[str, str | None], Path | None], int]
-    run_demo: "Callable[[Path | None, int, Say], Report]"
-    tear_demo_down: Callable[[Path | None, Say], None]
+    run_demo: "Callable[[Path | None, int, Report], DemoReport]"
+    tear_demo_down: Callable[[Path | None, Report], None]
     find_stuck_in_dump: "Callable[[Path, str | None, LagLimits, int, bool], StuckReport]"
-    make_dump: Callable[[audit.DumpRequest, Say], Manifest]
-    make_listing: Callable[[audit.ListingRequest, Say], Manifest]
-    make_audit: Callable[[audit.AuditRequest, Say], audit.Audited]
+    make_dump: Callable[[audit.DumpRequest, Report], Manifest]
+    make_listing: Callable[[audit.ListingRequest, Report], Manifest]
+    make_audit: Callable[[audit.AuditRequest, Report], audit.Audited]
     show_audit: Callable[[Path, Sequence[str], Mapping[str, str], int], audit.Shown]
     explain_ledger: Callable[[Path, int, Path | None], str]
-    apply_audit: Callable[[audit.ApplyRequest, Callable[[int, int], None]], audit.Applied]
+    apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.Applied]
     report_audit: Callable[[Path, Path | None], Path]
     prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
-    verify_stored: Callable[[VerifyRequest, Say], Sequence[VerifiedTopic]]
-    make_extract: Callable[[ExtractRequest, Say], ExtractManifest]
-    publish_file: "Callable[[PublishFileRequest, Say, Callable[[str, int, int], None]], Published]"
-    look_for_duplicates: Callable[[DuplicatesRequest, Say], Concluded]
+    verify_stored: Callable[[VerifyRequest, Report], Sequence[VerifiedTopic]]
+    make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
+    publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"
+    look_for_duplicates: Callable[[DuplicatesRequest, Report], Concluded]
 
 
 @dataclass(frozen=True, slots=True)

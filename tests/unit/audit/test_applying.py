@@ -57,7 +57,7 @@ class Cluster:
         self.told: list[tuple[int, int]] = []
         self.paced: list[int] = []
 
-    def apply(self, at_once: int = 4, tell: Callable[[int, int], None] | None = None) -> Sent:
+    def apply(self, at_once: int = 4, report: Callable[[int, int], None] | None = None) -> Sent:
         def batches() -> Iterator[pa.RecordBatch]:
             return iter(self._batches)
 
@@ -66,7 +66,7 @@ class Cluster:
         publisher = self.topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=held.first_use)
         try:
             sender = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}")
-            telling = tell or (lambda done, total: self.told.append((done, total)))
+            telling = report or (lambda done, total: self.told.append((done, total)))
             return send_plan(plan, held, batches, self.store, sender, self.clock, self.paced.append, at_once, telling)
         finally:
             publisher.close()
@@ -149,7 +149,7 @@ def test_killed_and_started_again_anywhere_each_row_is_sent_once(kills: list[int
     cluster.topics.hooks.before("publish", killer.step, times=-1)
     for killer.steps_left in kills:
         with suppress(KilledError):
-            cluster.apply(at_once, tell=lambda done, total: killer.step())
+            cluster.apply(at_once, report=lambda done, total: killer.step())
     killer.steps_left = None
     cluster.apply(at_once)
     assert cluster.sent_ledgers() == Counter(_DELETABLE)
@@ -183,7 +183,7 @@ def test_two_at_once_do_not_both_send(cluster: Cluster) -> None:
     assert cluster.summary.plan is not None
     path = progress_path(cluster.summary.plan.sha256)
     with pytest.raises(ConflictError):
-        cluster.apply(tell=interfere)
+        cluster.apply(report=interfere)
 
 
 def test_progress_that_cannot_be_understood_stops_everything(cluster: Cluster) -> None:

@@ -26,7 +26,7 @@ def make(directory: Path, source: Nodes | None = None, **wishes: Any) -> Manifes
         wishes.pop("live", None),
         partial(parquet_output, directory),
         FakeClock(),
-        wishes.pop("say", lambda text: None),
+        wishes.pop("report", lambda text: None),
         ledgers_root="/ledgers",
         without_ledgers=wishes.pop("without_ledgers", False),
         tool_version="1.0",
@@ -160,11 +160,11 @@ def test_nothing_is_overwritten(tmp_path: Path, kind: str) -> None:
 
 
 def test_something_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         (tmp_path / "dump").mkdir(exist_ok=True)
 
     with pytest.raises(InvalidInputError, match="appeared meanwhile"):
-        make(tmp_path / "dump", say=say)
+        make(tmp_path / "dump", report=report)
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
     assert nothing_left(tmp_path / "dump")
 

@@ -66,7 +66,7 @@ from pulsar_sidecar.audit.engine.usage import (
     usage_table,
     usage_taken_off,
 )
-from pulsar_sidecar.audit.ports import AuditInputs, Part, Say
+from pulsar_sidecar.audit.ports import AuditInputs, Part
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.guards import Earlier, Found, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
@@ -77,6 +77,7 @@ from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.progress import Report
 
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
@@ -131,14 +132,14 @@ class EmbeddedEngine:
     kind = Engine.EMBEDDED
 
     def __init__(
-        self, inputs: AuditInputs, order: Order, earlier: EarlierAudit | None, open_audit: OpenAudit, say: Say
+        self, inputs: AuditInputs, order: Order, earlier: EarlierAudit | None, open_audit: OpenAudit, report: Report
     ) -> None:
         self._inputs = inputs
         self._policy = order.policy
         self._columns = ColumnReader(order.exact)
         self._earlier = earlier
         self._open_audit = open_audit
-        self._say = say
+        self._report = report
         self._root = inputs.dump.ledgers_root
         self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
 
@@ -155,13 +156,13 @@ class EmbeddedEngine:
         in_dump = self._inputs.columns(Subtree.LEDGERS, ledger_columns, dumps) if self._own_ledgers else ()
         listed = list(self._inputs.columns(Table.LEDGERS, ["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(in_dump if self._own_ledgers else ((ids, []) for ids in listed))
-        self._say(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
+        self._report(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
         admin = list(admin_parts)
         seen = self._seen(decoded, chain.from_iterable(unknown), admin)
         sets.refer(seen.singles.column("ledger_id").to_numpy())
-        self._say(f"{sets.references:,} references")
+        self._report(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
         alone = _without(gone, pa.concat_tables([seen.singles, seen.unsized]))
         lists = self._lists_naming(gone, seen)
@@ -280,7 +281,7 @@ class EmbeddedEngine:
         judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
         pieces = [cases[start : start + _JUDGED_AT_ONCE] for start in range(0, len(cases), _JUDGED_AT_ONCE)]
         answers = [judge_cases(judge, piece, nodes, self._earlier_looks(piece)) for piece in pieces]
-        self._say(f"{len(cases):,} ledgers that nothing references were judged")
+        self._report(f"{len(cases):,} ledgers that nothing references were judged")
         return (
             pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.analysis.ports import TablesOutput
-from pulsar_sidecar.audit.ports import NodeSource, OpenOutput, Say
+from pulsar_sidecar.audit.ports import NodeSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
 from pulsar_sidecar.audit.sources.listing import newest
@@ -31,6 +31,7 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, NodeVersion
 from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.progress import Report
 
 _ADMIN = "/admin"
 _ZOOKEEPER = "/zookeeper"
@@ -127,7 +128,7 @@ def dump(
     live: CursorLedgers | None,
     open_output: OpenOutput,
     clock: Clock,
-    say: Say,
+    report: Report,
     *,
     ledgers_root: str,
     without_ledgers: bool,
@@ -142,10 +143,10 @@ def dump(
     started_ms = clock.now_ms()
     tally = _Tally(ledgers_root)
     with open_output(schemas_of(Table.NODES, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)) as output:
-        _copy_nodes(source, output, tally, say)
+        _copy_nodes(source, output, tally, report)
         ending = source.ending()
         instance_id = tally.demand_a_cluster(without_ledgers)
-        _read_cursor_ledgers(live, output, tally, say)
+        _read_cursor_ledgers(live, output, tally, report)
         # The source's own end, or what was seen in the nodes if that is later.
         last = [ending.zxids.last, None if tally.newest is None else tally.newest.zxid]
         manifest = Manifest(
@@ -169,9 +170,9 @@ def dump(
     return manifest
 
 
-def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", report: Report) -> None:
     subtrees = Subtrees(tally.ledgers_root)
-    nodes = unreadable = said = 0
+    nodes = unreadable = reported = 0
     for batch in source.batches():
         for subtree, part in subtrees.sort(batch):
             nodes += part.num_rows
@@ -182,19 +183,19 @@ def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", say: 
                 if segments is not None:
                     output.write(Table.LOG_SEGMENTS, segments)
                     tally.count(Table.LOG_SEGMENTS, segments)
-        if nodes - said >= _PROGRESS_NODES:
-            said = nodes
-            say(f"{said:,} nodes so far")
-    say(f"{nodes:,} nodes, {unreadable:,} of them unreadable")
+        if nodes - reported >= _PROGRESS_NODES:
+            reported = nodes
+            report(f"{reported:,} nodes so far")
+    report(f"{nodes:,} nodes, {unreadable:,} of them unreadable")
 
 
-def _read_cursor_ledgers(live: CursorLedgers | None, output: TablesOutput, tally: "_Tally", say: Say) -> None:
+def _read_cursor_ledgers(live: CursorLedgers | None, output: TablesOutput, tally: "_Tally", report: Report) -> None:
     count = len(tally.compaction_cursors)
     for number, rows in enumerate(cursor_ledger_rows(tally.compaction_cursors, live), start=1):
         output.write(Table.CURSOR_LEDGERS, rows)
         tally.count(Table.CURSOR_LEDGERS, rows)
         if number % _PROGRESS_CURSORS == 0 or number == count:
-            say(f"{number:,} of {count:,} compaction cursors' ledgers read")
+            report(f"{number:,} of {count:,} compaction cursors' ledgers read")
 
 
 @dataclass(slots=True)

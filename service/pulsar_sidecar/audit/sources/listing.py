@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput, Say
+from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
 from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.progress import Report
 
 _PROGRESS_LEDGERS = 200_000
 METADATA_LEFT_OUT = "metadata"
@@ -37,7 +38,7 @@ def list_ledgers(
     source: LedgerSource,
     open_output: OpenOutput,
     clock: Clock,
-    say: Say,
+    report: Report,
     *,
     ledgers_root: str,
     with_metadata: bool,
@@ -57,13 +58,13 @@ def list_ledgers(
         for batch in source.batches():
             output.write(Table.LEDGERS, batch)
             if (rows + batch.num_rows) // _PROGRESS_LEDGERS > rows // _PROGRESS_LEDGERS:
-                say(f"{rows + batch.num_rows:,} ledgers so far")
+                report(f"{rows + batch.num_rows:,} ledgers so far")
             rows += batch.num_rows
             unreadable += batch.num_rows - batch.column("unreadable").null_count
             as_of = newest(as_of, batch)
         if not rows:
             raise TemporaryError("no ledger was found, and an empty listing is a failed listing: check the address")
-        say(f"{rows:,} ledgers, {unreadable:,} of them unreadable")
+        report(f"{rows:,} ledgers, {unreadable:,} of them unreadable")
         ending = source.ending()
         files = output.close_tables()
         manifest = Manifest(
