@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 def _openapi() -> dict[str, Any]:
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     app = create_app(
-        [router(None) for router, _ in ROOMS],  # describing routes calls no service
+        [routes for entry in ROOMS for routes in entry.routes()],  # describing routes calls no service
         lambda: None,
         CollectorRegistry(),
         Event(),

@@ -30,7 +30,8 @@ from pulsar_sidecar.bootstrap.cluster_access import (
     store_credential_of,
 )
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
-from pulsar_sidecar.bootstrap.rooms import ROOMS, missing_in
+from pulsar_sidecar.bootstrap.room import missing_in
+from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
@@ -170,15 +171,15 @@ class _Process:
         registry = process_registry(
             cluster=cluster_name, instance=settings.effective_instance_name, version=tool_version()
         )
-        rooms = []
-        for _, open_room in ROOMS:
-            room = open_room(cluster)
-            close_at_the_end(self._stack, room.close)
+        rooms, routers = [], []
+        for entry in ROOMS:
+            room = cluster.closing(entry.open(cluster))
             for collector in room.collectors:
                 registry.register(collector)
             rooms.append(room)
+            routers += entry.routes(room.services)
         app = create_app(
-            (router(room.service) for (router, _), room in zip(ROOMS, rooms, strict=True)),
+            routers,
             lambda: self._watch.missing() or missing_in(rooms),
             registry,
             self._draining,

@@ -1,6 +1,7 @@
 """Hands buckets of delayed indexes to the deletion service: the two rooms do not know each other."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
@@ -13,6 +14,13 @@ from pulsar_sidecar.model.metadata import MetadataStore
 _REQUESTED_BY = "delayed-index repair"
 
 
+class DeletionService(Protocol):
+    """The calls of ledger deletion's service that buckets need."""
+
+    def require_ready(self) -> None: ...
+    def send_pending_delete_ledgers(self, records: Sequence[PendingDeleteLedgerInfo]) -> Sequence[SentLedger]: ...
+
+
 class BucketDeletions:
     """The index's `PendingBucketDeletions` over ``sendPendingDeleteLedger``.
 
@@ -22,21 +30,16 @@ class BucketDeletions:
     """
 
     def __init__(
-        self,
-        demand_ready: Callable[[], None],
-        send: Callable[[Sequence[PendingDeleteLedgerInfo]], Sequence[SentLedger]],
-        store: MetadataStore,
-        ledgers_root: str,
-        steps: Steps,
+        self, service: Callable[[], DeletionService], store: MetadataStore, ledgers_root: str, steps: Steps
     ) -> None:
-        self._demand_ready = demand_ready
-        self._send = send
+        """``service`` is asked for at each call: its room may be opened later."""
+        self._service = service
         self._store = store
         self._root = ledgers_root
         self._steps = steps
 
     def demand_ready(self) -> None:
-        self._demand_ready()
+        self._service().require_ready()
 
     def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
         instance_id = instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
@@ -47,7 +50,8 @@ class BucketDeletions:
                 record if bucket.version is None else signed(record, key)
                 for bucket, record in zip(buckets, records, strict=True)
             ]
-        return [None if each.sent else each.reason or "it was not recorded" for each in self._send(records)]
+        sent = self._service().send_pending_delete_ledgers(records)
+        return [None if each.sent else each.reason or "it was not recorded" for each in sent]
 
 
 def _record(bucket: UnusableBucket, instance_id: str) -> PendingDeleteLedgerInfo:

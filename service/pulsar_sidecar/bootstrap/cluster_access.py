@@ -1,7 +1,9 @@
 """What the process opens to a cluster for all rooms: the metadata store, brokers' admin services, bookies."""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -21,8 +23,13 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
     parse_credentials,
 )
 from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.deduplication.stored import StoredDeduplications
+from pulsar_sidecar.adapters.pulsar.rest.delayed_topics import BrokerTopics
+from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
@@ -36,15 +43,27 @@ _STARTING_SECONDS = 3.0
 _log = structlog.get_logger("pulsar-sidecar")
 
 
+class _Closeable(Protocol):
+    def close(self) -> object: ...
+
+
+_Opened = TypeVar("_Opened", bound=_Closeable)
+
+
 class ClusterAccess:
-    """What a room is opened with; ``stack`` closes it, and what a room opens for itself.
+    """What a room is opened with: one adapter of each kind for all rooms, so that they share threads and connections.
+
+    ``stack`` closes them, and what a room opens for itself with `closing` and `threads`.
 
     Attributes:
         steps: told of each step of ledger deletion; None in production.
+        bookies: entries' connections, which writers of ledgers use as well.
         buckets: entries of buckets' ledgers; what reads them shares its few threads.
+        cursors: as they are stored.
         stored_indexes: what is stored of delayed indexes.
         lengths: of topics' ledgers.
-        stored_deduplications: what is stored of deduplication.
+        owners: which brokers have topics loaded, or own their bundles.
+        topic_owners: which brokers serve topics by the binary protocol, over ``connections``.
         limit: paces what goes to the metadata store; None when it is switched off, or nothing is deleted anyway.
         deletion: the deletion service, once its room is open: other rooms hand it ledgers.
     """
@@ -64,24 +83,37 @@ class ClusterAccess:
         self.steps, self.cluster_name = steps, cluster_name
         self.credentials, self.tls = broker_identity_of(settings)
         self.limit = self._adaptive_limit()
-        self.store = ZooKeeperMetadataStore(
-            settings.metadata_store_url,
-            clock,
-            SessionOptions(
-                timeout_ms=settings.metadata_store_session_timeout_millis, credential=store_credential_of(settings)
-            ),
-            limit=self.limit,
+        session = SessionOptions(
+            timeout_ms=settings.metadata_store_session_timeout_millis, credential=store_credential_of(settings)
         )
-        close_at_the_end(stack, self.store.close)
-        self.entries = BookieEntries(BookieConnections(self.store, settings.ledgers_root_path))
-        close_at_the_end(stack, self.entries.close)
-        self.buckets = BookieBucketEntries(self.entries)
-        close_at_the_end(stack, self.buckets.close)
-        cursors = BookieStoredCursors(self.store, self.entries, settings.ledgers_root_path)
-        self.stored_indexes = StoredIndexes(self.store, self.buckets, cursors, settings.ledgers_root_path)
-        self.lengths = BookieLedgerLengths(self.store, self.entries, settings.ledgers_root_path)
-        self.stored_deduplications = StoredDeduplications(self.store, cursors, self.lengths, cursors)
+        root = settings.ledgers_root_path
+        self.store = self.closing(ZooKeeperMetadataStore(settings.metadata_store_url, clock, session, limit=self.limit))
+        self.bookies = BookieConnections(self.store, root)
+        self.entries = self.closing(BookieEntries(self.bookies))
+        self.buckets = self.closing(BookieBucketEntries(self.entries))
+        self.cursors = BookieStoredCursors(self.store, self.entries, root)
+        self.stored_indexes = StoredIndexes(self.store, self.buckets, self.cursors, root)
+        self.lengths = BookieLedgerLengths(self.store, self.entries, root)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
+        self.admin = BrokerTopicAdmin(self.rest)
+        self.ack_states = BrokerAckStates(self.rest, self.store, clock)
+        self.shadows = BrokerShadows(self.rest, self.store)
+        self.owners = self.closing(BrokerLiveOwners(self.rest, self.store))
+        self.topics = self.closing(BrokerTopics(self.rest, self.store, clock))
+        self.delayed_entries = BulkDelayedEntries(self.store, self.entries, self.rest, root, clock)
+        self.connections = self.closing(BinaryConnections(self.credentials, self.tls, clock))
+        self.topic_owners = TopicOwners(settings.broker_service_url, self.connections)
+
+    def closing(self, opened: _Opened) -> _Opened:
+        """The same, which is closed at the end, before what was opened earlier."""
+        close_at_the_end(self.stack, opened.close)
+        return opened
+
+    def threads(self, most: int, name: str) -> ThreadPoolExecutor:
+        """At most so many threads of this name; their work is finished at the end."""
+        threads = ThreadPoolExecutor(most, name)
+        close_at_the_end(self.stack, threads.shutdown)
+        return threads
 
     def _adaptive_limit(self) -> AdaptiveLimit | None:
         settings = self.settings
@@ -90,9 +122,8 @@ class ClusterAccess:
         limit = AdaptiveLimit(self.clock, settings.two_phase_deletion_latency_factor)
         servers = parse_metadata_store_url(settings.metadata_store_url).servers
         credential = store_credential_of(settings)
-        probe = LatencyProbe(servers, credential, self.clock, limit, after_seconds=_STARTING_SECONDS)
+        probe = self.closing(LatencyProbe(servers, credential, self.clock, limit, after_seconds=_STARTING_SECONDS))
         probe.start()
-        close_at_the_end(self.stack, probe.close)
         return limit
 
 

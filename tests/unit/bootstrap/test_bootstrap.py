@@ -1,8 +1,10 @@
 """The composition root without a cluster: settings reach those who need them, and mistakes end it early."""
 
+import gc
 import logging
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from prometheus_client import generate_latest
 from pulsar_sidecar.api.authentication import TokenAuthentication
 from pulsar_sidecar.bootstrap.app import authentication_of, serve, warnings_of
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
-from pulsar_sidecar.bootstrap.rooms import ROOMS, Room, configuration_of, missing_in, open_ledger_deletion
+from pulsar_sidecar.bootstrap.room import Room, missing_in
+from pulsar_sidecar.bootstrap.rooms import ROOMS
+from pulsar_sidecar.bootstrap.rooms.ledger_deletion import configuration_of, open_ledger_deletion
 from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
@@ -85,7 +89,7 @@ def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
     with ExitStack() as stack:
         room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, None, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):
-            room.service.delete_topic(
+            room.services[0].delete_topic(
                 parse_topic_name("persistent://public/default/orders"),
                 partitioned=False,
                 force=False,
@@ -97,9 +101,9 @@ def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
     registry = process_registry(cluster="east", instance="a", version="1")
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
-        for router, open_room in ROOMS:
-            room = open_room(cluster)
-            assert router(room.service).routes
+        for entry in ROOMS:
+            room = entry.open(cluster)
+            assert all(routes.routes for routes in entry.routes(room.services))
             for collector in room.collectors:
                 registry.register(collector)
     shown = generate_latest(registry).decode()
@@ -116,11 +120,26 @@ def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
 def test_rooms_open_in_any_order() -> None:
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
-        assert all(open_room(cluster) for _, open_room in reversed(ROOMS))
+        assert all(entry.open(cluster) for entry in reversed(ROOMS))
+
+
+def test_the_end_closes_every_pool_of_threads() -> None:
+    def pools() -> list[ThreadPoolExecutor]:
+        return [each for each in gc.get_objects() if type(each) is ThreadPoolExecutor]
+
+    before = pools()
+    with ExitStack() as stack:
+        cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
+        opened = [cluster.closing(entry.open(cluster)) for entry in ROOMS]
+    made = [pool for pool in pools() if not any(pool is each for each in before)]
+    assert made
+    for pool in made:
+        with pytest.raises(RuntimeError, match="shutdown"):
+            pool.submit(opened.clear)
 
 
 def test_readiness_comes_from_every_room() -> None:
-    able, starting, stopping = Room(None), Room(None, ready=lambda: "starting"), Room(None, ready=lambda: "stopping")
+    able, starting, stopping = Room([]), Room([], ready=lambda: "starting"), Room([], ready=lambda: "stopping")
     assert missing_in([able, able]) is None
     assert missing_in([able, starting, stopping]) == "starting"
     assert missing_in([stopping, able]) == "stopping"

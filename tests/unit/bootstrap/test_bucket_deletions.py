@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import pytest
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
 from pulsar_sidecar.ledger_deletion.service import SentLedger
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_path
+from pulsar_sidecar.model.errors import DisabledError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
@@ -22,13 +24,20 @@ def test_a_named_bucket_is_signed_for_its_cursors_version_and_an_orphan_is_not()
     store.put(instance_id_path(DEFAULT_LEDGERS_ROOT), b"here")
     taken: list[PendingDeleteLedgerInfo] = []
 
-    def send(records: Sequence[PendingDeleteLedgerInfo]) -> list[SentLedger]:
-        taken.extend(records)
-        return [
-            SentLedger(each.ledger_id, each.ledger_id == 31, None if each.ledger_id == 31 else "no") for each in records
-        ]
+    class Service:
+        def require_ready(self) -> None:
+            raise DisabledError("off")
 
-    deletions = BucketDeletions(lambda: None, send, store, DEFAULT_LEDGERS_ROOT, Steps())
+        def send_pending_delete_ledgers(self, records: Sequence[PendingDeleteLedgerInfo]) -> list[SentLedger]:
+            taken.extend(records)
+            return [
+                SentLedger(each.ledger_id, each.ledger_id == 31, None if each.ledger_id == 31 else "no")
+                for each in records
+            ]
+
+    deletions = BucketDeletions(Service, store, DEFAULT_LEDGERS_ROOT, Steps())
+    with pytest.raises(DisabledError, match="off"):
+        deletions.demand_ready()
     named = UnusableBucket(TOPIC, "a b", LedgerId(31), 5, 99, NodeVersion(4))
     orphan = UnusableBucket(TOPIC, "a b", LedgerId(32), 6, None, None)
     assert deletions.hand_over([named, orphan]) == [None, "no"]

@@ -95,12 +95,16 @@ class BrokerTopics:
         self._store = store
         self._clock = clock
         # One thread of its own, which keeps its connections.
-        renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
+        renewer = self._renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
         self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS, renewer)
         self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
         self._runtime: _Remembered[RuntimeConfiguration] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
         self._subscriptions: _Remembered[Mapping[str, Subscription]] = _Remembered(clock, 0.0, renewer)
         self._ahead = (0, 0.0)
+
+    def close(self) -> None:
+        """Renew nothing any more; idempotent."""
+        self._renewer.shutdown(cancel_futures=True)
 
     def partitions(self, topic: TopicName) -> int | None:
         try:

@@ -48,6 +48,10 @@ class BrokerLiveOwners:
         # Kept, because every thread keeps its connections.
         self._threads = ThreadPoolExecutor(_MAX_THREADS, "live-owners")
 
+    def close(self) -> None:
+        """Let questions that are asked end; idempotent."""
+        self._threads.shutdown()
+
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         loaded = self._loaded(frozenset(topics))
         found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())

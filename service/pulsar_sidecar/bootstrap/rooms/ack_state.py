@@ -1,0 +1,27 @@
+"""Acknowledgement states (PIP-299)."""
+
+from pulsar_sidecar.ack_state.judging import DetailOptions
+from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.ack_state.workflow import AckStateService, Ports
+from pulsar_sidecar.api.rooms.ack_state import router
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
+from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
+
+
+def open_ack_state(cluster: ClusterAccess) -> Room:
+    """The states of watched topics are read again and again, for the metrics."""
+    settings = cluster.settings
+    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows)
+    states = cluster.closing(AckStateService(ports, cluster.clock))
+    watch = topic_watch(
+        cluster,
+        "ack-state-watch",
+        lambda topic: states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0)),
+        settings.ack_state_watched_topics,
+        settings.ack_state_watch_interval_in_seconds,
+    )
+    metrics = AckStateMetrics(cluster.cluster_name, states.recent)
+    return Room([states], watch.start, watch.close, collectors=[metrics])
+
+
+ENTRY = RoomEntry([router], open_ack_state)
