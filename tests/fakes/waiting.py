@@ -1,6 +1,6 @@
 """`WaitingReader` in memory, for tests of its door: every topic waits for the same."""
 
-from pulsar_sidecar.delayed_delivery.backlog import BacklogPosition, Waiting, WaitingPage
+from pulsar_sidecar.delayed_delivery.backlog import BacklogPosition, SubscriptionBacklog, WaitingPage
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -18,7 +18,7 @@ class FakeWaitingMessages:
     ) -> WaitingPage:
         if subscription not in (None, "billing"):
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
-        part = Waiting("billing", SubscriptionType.SHARED)
+        part = SubscriptionBacklog("billing", SubscriptionType.SHARED)
         position = Position(LedgerId(7), EntryId(0 if after is None else 1))
         part.count(str(topic), position, EntryFacts(NOW_MS + 60_000, NOW_MS), NOW_MS)
         end = BacklogPosition(0, position) if after is None else None

@@ -1,20 +1,23 @@
 """What waits in a topic's backlog, counted by due time.
 
 Invariants: every entry of a page is counted once for each subscription that has not acknowledged it, as exactly one of
-delayed, due, undelayed and unreadable; a chunked message counts with its last chunk.
+delayed, due, undelayed and unreadable; a chunked message counts with its last chunk. Markers, and entries that the
+topic does not have any more, are not counted.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple, assert_never
 
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
@@ -77,7 +80,6 @@ def entries_beyond(state: TopicInternalStats, position: Position) -> int:
 
 
 def is_earlier_chunk(facts: EntryFacts) -> bool:
-    """Whether it is a part of a chunked message and not its last one, with which the message counts."""
     """Whether it is a part of a chunked message and not the last one, with which the message counts."""
     return facts.chunk is not None and facts.chunk.chunk_id != facts.chunk.total - 1
 
@@ -102,44 +104,98 @@ class DueMessage:
     position: Position
 
 
-@dataclass(slots=True)
-class Waiting:
-    """One subscription's part of a page.
+class EntryKind(Enum):
+    """What an entry counts as, for a subscription that has not acknowledged it."""
+
+    NO_MESSAGE = auto()
+    """A marker, a chunk with which no message ends, or an entry that the topic does not have any more."""
+    UNREADABLE = auto()
+    UNDELAYED = auto()
+    """Messages without a due time."""
+    DUE = auto()
+    DELAYED = auto()
+
+
+class ClassifiedEntry(NamedTuple):
+    """An entry's kind, how many messages it has, and their due time, 0 for none."""
+
+    kind: EntryKind
+    messages: int = 0
+    due_ms: int = 0
+
+
+def classify(answer: EntryAnswer, now_ms: int) -> ClassifiedEntry:
+    """What an entry counts as at a time; every count of waiting messages is made with this."""
+    match answer:
+        case Absent():
+            return ClassifiedEntry(EntryKind.NO_MESSAGE)
+        case Unreadable():
+            return ClassifiedEntry(EntryKind.UNREADABLE)
+        case EntryFacts():
+            messages, due_ms = answer.messages_in_batch or 1, answer.deliver_at_ms
+            if answer.marker or is_earlier_chunk(answer):
+                return ClassifiedEntry(EntryKind.NO_MESSAGE)
+            if due_ms is None:
+                return ClassifiedEntry(EntryKind.UNDELAYED, messages)
+            return ClassifiedEntry(EntryKind.DUE if due_ms <= now_ms else EntryKind.DELAYED, messages, due_ms)
+        case _:
+            assert_never(answer)
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageCounts:
+    """Unacknowledged messages of one subscription.
 
     Attributes:
         delayed: messages that are not due yet.
-        due: delayed messages that are due and not acknowledged: being delivered, or delivered already.
+        due: messages whose due time has come: being delivered, or delivered already.
         undelayed: messages without a due time.
         unreadable: entries that could not be read.
         by_due_second: delayed messages by the second, since the epoch, at which they are due.
     """
 
-    subscription: str
-    type: SubscriptionType
     delayed: int = 0
     due: int = 0
     undelayed: int = 0
     unreadable: int = 0
     by_due_second: Counter[int] = field(default_factory=Counter)
+
+    def add(self, answer: EntryAnswer, now_ms: int) -> ClassifiedEntry:
+        """Count one entry."""
+        entry = classify(answer, now_ms)
+        match entry.kind:
+            case EntryKind.NO_MESSAGE:
+                pass
+            case EntryKind.UNREADABLE:
+                self.unreadable += 1
+            case EntryKind.UNDELAYED:
+                self.undelayed += entry.messages
+            case EntryKind.DUE:
+                self.due += entry.messages
+            case EntryKind.DELAYED:
+                self.delay(entry.due_ms, entry.messages)
+        return entry
+
+    def delay(self, due_ms: int, messages: int) -> None:
+        """Count messages that are not due yet."""
+        self.delayed += messages
+        self.by_due_second[due_ms // 1000] += messages
+
+
+@dataclass(slots=True)
+class SubscriptionBacklog(MessageCounts):
+    """One subscription's part of a page; ``next`` and ``last`` are delayed messages, by due time."""
+
+    subscription: str
+    type: SubscriptionType
     next: DueMessage | None = None
     last: DueMessage | None = None
 
     def count(self, topic: str, position: Position, answer: EntryAnswer, now_ms: int) -> None:
-        """Take one entry into account that the subscription has not acknowledged."""
-        if not isinstance(answer, EntryFacts):
-            self.unreadable += 1
-            return
-        if answer.marker or is_earlier_chunk(answer):
-            return
-        messages = answer.messages_in_batch or 1
-        if answer.deliver_at_ms is None:
-            self.undelayed += messages
-        elif answer.deliver_at_ms <= now_ms:
-            self.due += messages
-        else:
-            message = DueMessage(answer.deliver_at_ms, topic, position)
-            self.delayed += messages
-            self.by_due_second[message.due_ms // 1000] += messages
+        """Count one entry that the subscription has not acknowledged."""
+        entry = self.add(answer, now_ms)
+        if entry.kind is EntryKind.DELAYED:
+            message = DueMessage(entry.due_ms, topic, position)
             self.next = message if self.next is None else min(self.next, message)
             self.last = message if self.last is None else max(self.last, message)
 
@@ -163,7 +219,7 @@ class WaitingPage:
     """
 
     now_ms: int
-    subscriptions: tuple[Waiting, ...]
+    subscriptions: tuple[SubscriptionBacklog, ...]
     after: BacklogPosition | None
     entries_read: int
     entries_left: int
@@ -200,7 +256,7 @@ class WaitingReader:
             TemporaryError: it could not be read.
         """
         parts = places_of(self._topics, topic)
-        counts: dict[str, Waiting] = {}
+        counts: dict[str, SubscriptionBacklog] = {}
         read, now_ms = 0, self._clock.now_ms()
 
         def page(end: BacklogPosition | None, beyond: int) -> WaitingPage:
@@ -230,13 +286,13 @@ class WaitingReader:
         return page(None, 0)
 
     def _cursors(
-        self, topic: TopicName, subscription: str | None, counts: dict[str, Waiting]
-    ) -> tuple[list[tuple[Waiting, PositionRanges]], TopicInternalStats]:
+        self, topic: TopicName, subscription: str | None, counts: dict[str, SubscriptionBacklog]
+    ) -> tuple[list[tuple[SubscriptionBacklog, PositionRanges]], TopicInternalStats]:
         """Where to count for each subscription that is meant, and what it has acknowledged; and the topic's ledgers."""
         found = durable_subscriptions(self._topics, topic, subscription)
         state = self._topics.state(topic)
         cursors = [
-            (counts.setdefault(name, Waiting(name, facts.type)), state.cursors[name].acknowledged)
+            (counts.setdefault(name, SubscriptionBacklog(name, facts.type)), state.cursors[name].acknowledged)
             for name, facts in found.items()
             if name in state.cursors
         ]

@@ -3,10 +3,15 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.backlog import BacklogPosition, Waiting, WaitingReader, parse_backlog_position
+from pulsar_sidecar.delayed_delivery.backlog import (
+    BacklogPosition,
+    SubscriptionBacklog,
+    WaitingReader,
+    parse_backlog_position,
+)
 from pulsar_sidecar.delayed_delivery.ports import Chunk
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
@@ -17,15 +22,15 @@ def reader(cluster: FakeCluster) -> WaitingReader:
     return WaitingReader(cluster, cluster, cluster.clock)
 
 
-def all_pages(cluster: FakeCluster, limit: int, subscription: str | None = None) -> dict[str, Waiting]:
+def all_pages(cluster: FakeCluster, limit: int, subscription: str | None = None) -> dict[str, SubscriptionBacklog]:
     """Every page, added up."""
-    totals: dict[str, Waiting] = {}
+    totals: dict[str, SubscriptionBacklog] = {}
     after = None
     while True:
         page = reader(cluster).waiting(TOPIC, subscription, after, limit)
         assert page.entries_read <= limit
         for part in page.subscriptions:
-            total = totals.setdefault(part.subscription, Waiting(part.subscription, part.type))
+            total = totals.setdefault(part.subscription, SubscriptionBacklog(part.subscription, part.type))
             total.delayed += part.delayed
             total.due += part.due
             total.undelayed += part.undelayed
@@ -39,7 +44,7 @@ def all_pages(cluster: FakeCluster, limit: int, subscription: str | None = None)
 
 
 @given(
-    st.lists(st.sampled_from(["later", "due", "now", "lost"]), max_size=30),
+    st.lists(st.sampled_from(["later", "due", "now", "lost", "trimmed"]), max_size=30),
     st.sets(st.integers(0, 29)),
     st.sets(st.integers(0, 29)),
     st.integers(1, 12),
@@ -49,9 +54,11 @@ def test_every_entry_that_is_not_acknowledged_is_counted_once(
 ) -> None:
     cluster = FakeCluster()
     for kind in kinds:
-        (position,) = cluster.publish(1, {"later": 60_000, "due": 0, "now": None, "lost": 1}[kind])
+        (position,) = cluster.publish(1, {"later": 60_000, "due": 0, "now": None}.get(kind, 1))
         if kind == "lost":
             cluster.entries[position] = Unreadable("no bookie")
+        elif kind == "trimmed":
+            cluster.entries[position] = Absent()
     for name, entries in (("one", acked), ("other", others)):
         cluster.subscribe(name).acked = {at(entry) for entry in entries if entry < len(kinds)}
     totals = all_pages(cluster, limit)

@@ -7,49 +7,39 @@ counted at the earliest one, and ``resolution_ms`` says how much later they may 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, round_step
+from pulsar_sidecar.delayed_delivery.backlog import MessageCounts, round_step
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Flags, SegmentMetadata, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries
-from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.lookups import Unreadable
 
 _MS: Final = 1000
 
 
 @dataclass(slots=True)
-class DueCounts:
+class DueCounts(MessageCounts):
     """One subscription of one topic, or of one partition.
 
+    ``unreadable`` counts messages of buckets' segments as well.
+
     Attributes:
-        delayed: messages that are not due yet.
-        due: messages with a due time that has come, not acknowledged.
-        undelayed: messages without a due time.
-        unreadable: entries, and messages of buckets' segments, that could not be read.
         unread: entries beyond the limit of a call.
         from_buckets: how many of ``delayed`` and ``due`` a bucket told.
         resolution_ms: by how much later messages may be due than they are counted.
-        by_due_second: delayed messages by the second, since the epoch, at which they are due.
         problem: why the subscription is not counted at all; None if it is.
     """
 
     topic: str
     subscription: str
     now_ms: int
-    delayed: int = 0
-    due: int = 0
-    undelayed: int = 0
-    unreadable: int = 0
     unread: int = 0
     from_buckets: int = 0
     resolution_ms: int = 0
-    by_due_second: Counter[int] = field(default_factory=Counter)
     problem: str | None = None
 
     @property
@@ -69,7 +59,7 @@ class DueCounts:
         if last <= self.now_ms:
             self.due += left
         elif left:
-            self._delay(max(first, self.now_ms + 1), left)
+            self.delay(max(first, self.now_ms + 1), left)
             self.resolution_ms = max(self.resolution_ms, last - max(first, self.now_ms + 1))
 
     def add_indexes(self, segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> None:
@@ -81,23 +71,6 @@ class DueCounts:
         seconds, counts = np.unique(later // _MS, return_counts=True)
         self.delayed += len(later)
         self.by_due_second.update(dict(zip(seconds.tolist(), counts.tolist(), strict=True)))
-
-    def add_entry(self, answer: EntryAnswer) -> None:
-        """Count an entry that no bucket has, by its own metadata."""
-        if isinstance(answer, Unreadable):
-            self.unreadable += 1
-        elif isinstance(answer, EntryFacts) and not answer.marker and not is_earlier_chunk(answer):
-            messages = answer.messages_in_batch or 1
-            if answer.deliver_at_ms is None:
-                self.undelayed += messages
-            elif answer.deliver_at_ms <= self.now_ms:
-                self.due += messages
-            else:
-                self._delay(answer.deliver_at_ms, messages)
-
-    def _delay(self, due_ms: int, messages: int) -> None:
-        self.delayed += messages
-        self.by_due_second[due_ms // _MS] += messages
 
 
 def _left_rows(segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> Flags:

@@ -150,7 +150,7 @@ class CalendarReader:
             for position in portion:
                 for name in counting.waiting_at(position):
                     counting.counts[name].unread -= 1
-                    counting.counts[name].add_entry(answers[position])
+                    counting.counts[name].add(answers[position], counting.now_ms)
             read += len(portion)
         return read
 
@@ -160,6 +160,7 @@ class _Counting:
 
     def __init__(self, stored: StoredTopic, lengths: Mapping[LedgerId, int], now_ms: int) -> None:
         self.topic = stored.topic
+        self.now_ms = now_ms
         self.counts: dict[str, DueCounts] = {}
         self.indexes: list[tuple[DueCounts, AcknowledgedEntries, tuple[StoredBucket, ...]]] = []
         self._rest: dict[str, _Rest] = {}

@@ -13,8 +13,8 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import durable_subscriptions, is_earlier_chunk, places_of
-from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, EntryFacts, Topics
+from pulsar_sidecar.delayed_delivery.backlog import EntryKind, classify, durable_subscriptions, places_of
+from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, Topics
 from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError
@@ -97,14 +97,12 @@ class Overdue:
     reasons: Sequence[OverdueReason] = ()
 
     def count(self, position: Position, answer: EntryAnswer, due_by_ms: int) -> None:
-        """Take one entry into account that the subscription has not acknowledged."""
-        if not isinstance(answer, EntryFacts):
-            self.unreadable += 1
+        """Count one entry that the subscription has not acknowledged."""
+        kind, messages, due_ms = classify(answer, due_by_ms)
+        self.unreadable += kind is EntryKind.UNREADABLE
+        if kind is not EntryKind.DUE:
             return
-        due_ms = answer.deliver_at_ms
-        if due_ms is None or due_ms > due_by_ms or answer.marker or is_earlier_chunk(answer):
-            return
-        self.messages += answer.messages_in_batch or 1
+        self.messages += messages
         self.first_due_ms = due_ms if self.first_due_ms is None else min(self.first_due_ms, due_ms)
         self.last_due_ms = due_ms if self.last_due_ms is None else max(self.last_due_ms, due_ms)
         if len(self.sample) < _MAX_SAMPLE or due_ms < self.sample[-1].due_ms:

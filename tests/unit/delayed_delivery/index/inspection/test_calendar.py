@@ -13,7 +13,7 @@ from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 
 from tests.fakes.clock import FakeClock
@@ -142,6 +142,8 @@ def test_batches_markers_and_chunks(waiting: Waiting) -> None:
     waiting.messages.answers[9, 2] = EntryFacts(NOW + 1, 0, messages_in_batch=5)
     waiting.messages.answers[9, 3] = EntryFacts(None, 0, marker=True)
     assert counts(waiting.calendar()) == (10, 1, 21, 0, 0)
+    waiting.messages.answers[9, 4] = Absent()
+    assert counts(waiting.calendar()) == (10, 1, 20, 0, 0), "trimmed meanwhile"
 
 
 def test_each_subscription_counts_for_itself(waiting: Waiting) -> None:

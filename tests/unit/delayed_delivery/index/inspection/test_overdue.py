@@ -7,7 +7,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.overdue import Overdue, Ov
 from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Cursor, Subscription, SubscriptionType
 from pyroaring import BitMap
@@ -109,6 +109,12 @@ def test_unreadable_entries_are_told_and_a_limit_before_the_end(cluster: FakeClu
     report = reader(cluster).overdue(TOPIC, "idle", 10_000, 3)
     (idle,) = report.subscriptions
     assert (idle.messages, idle.unreadable, report.entries_read, report.complete) == (5, 1, 3, False)
+
+
+def test_an_entry_that_was_trimmed_meanwhile_is_not_unreadable(cluster: FakeCluster) -> None:
+    cluster.entries[at(1)] = Absent()
+    (idle,) = reader(cluster).overdue(TOPIC, "idle", 10_000, 1_000).subscriptions
+    assert (idle.messages, idle.unreadable) == (5, 0)
 
 
 def test_what_a_bucket_places_later_is_not_read(cluster: FakeCluster) -> None:
