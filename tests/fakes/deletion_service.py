@@ -19,7 +19,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     OperationState,
     ProtectedLedger,
     Redirect,
-    Redriven,
+    RedriveResult,
     SentLedger,
     ServiceStatus,
     ShadowDeletionStage,
@@ -27,7 +27,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     SidecarInstance,
     SourceCheck,
     TopicDeletionStatus,
-    Undeleted,
+    UndeleteResult,
 )
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
@@ -221,20 +221,20 @@ class FakeDeletionService:
         self._asked("dead_letters", limit)
         return self.dead[:limit]
 
-    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
+    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         self._asked("redrive", (ledger_ids, limit))
         chosen = [letter for letter in self.dead if ledger_ids is None or self._id(letter) in ledger_ids][:limit]
         self.dead = [letter for letter in self.dead if letter not in chosen]
-        return Redriven(len(chosen), len(self.dead))
+        return RedriveResult(len(chosen), len(self.dead))
 
-    def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
+    def undelete(self, ledger_id: LedgerId, *, force: bool) -> UndeleteResult:
         self._asked("undelete", (ledger_id, force))
         if ledger_id not in self.deleted:
             raise NotFoundError(f"no outcome says that ledger {ledger_id} was deleted")
         self.deleted.discard(ledger_id)
         until_ms = 1_700_086_400_000
         self.protected[ledger_id] = until_ms
-        return Undeleted(ledger_id, readable=True, protected_until_ms=until_ms)
+        return UndeleteResult(ledger_id, readable=True, protected_until_ms=until_ms)
 
     def end_protection(self, ledger_id: LedgerId) -> None:
         self._asked("end_protection", ledger_id)

@@ -16,9 +16,9 @@ from enum import Enum
 from pulsar_sidecar.ledger_deletion.record import Mark
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
+    DeletionPolicy,
     Facts,
-    Finish,
-    Policy,
+    Keep,
     Postpone,
     Referenced,
     RetryLater,
@@ -35,7 +35,7 @@ TICK_MS = 300_000
 SETTLE_TICKS = 2
 RETRY_TICKS = 2
 MOST_TRIES = 3
-POLICY = Policy(
+POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000,
     unlinked_min_age_ms=3_600_000,
     in_use_wait_ms=SETTLE_TICKS * TICK_MS,
@@ -43,7 +43,7 @@ POLICY = Policy(
 )
 GONE = NodeVersion(-1)
 
-Decide = Callable[[Facts, Policy], Verdict]
+Decide = Callable[[Facts, DeletionPolicy], Verdict]
 
 
 class Marker(Enum):
@@ -234,7 +234,7 @@ def _look(world: World, copy: Copy, rules: Rules) -> Steps:
         case Delete():
             guard = verdict.guards[0].version if verdict.guards else GONE
             yield "a consumer judges: delete", replace(world, judged=(copy, guard))
-        case Finish(reason, _):
+        case Keep(reason, _):
             yield f"a consumer judges: {reason.value}, final", world.without(copy)
         case RetryLater(reason, _, delay_ms):
             yield from _send_again(world, copy, f"a consumer judges: {reason.value}, retry", delay_ms)

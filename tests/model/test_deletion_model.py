@@ -10,10 +10,10 @@ from functools import cache
 import pytest
 from pulsar_sidecar.ledger_deletion.record import Mark
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    DeletionPolicy,
     Facts,
-    Finish,
-    Policy,
-    Reason,
+    Keep,
+    OutcomeReason,
     Referenced,
     Unreferenced,
     Verdict,
@@ -101,28 +101,28 @@ def test_a_marker_with_a_fence_may_be_as_slow_as_it_likes() -> None:
 # --- every rule is needed --------------------------------------------------------------------------------------------
 
 
-def without_the_in_use_check(facts: Facts, policy: Policy) -> Verdict:
+def without_the_in_use_check(facts: Facts, policy: DeletionPolicy) -> Verdict:
     found = facts.references
     return decide(
         replace(facts, references=Unreferenced((found.by,))) if isinstance(found, Referenced) else facts, policy
     )
 
 
-def in_use_is_final_at_the_first_look(facts: Facts, policy: Policy) -> Verdict:
+def in_use_is_final_at_the_first_look(facts: Facts, policy: DeletionPolicy) -> Verdict:
     if facts.ledger is not None and isinstance(facts.references, Referenced):
-        return Finish(Reason.IN_USE, "at the first look")
+        return Keep(OutcomeReason.IN_USE, "at the first look")
     return decide(facts, policy)
 
 
-def the_fence_is_not_looked_at(facts: Facts, policy: Policy) -> Verdict:
+def the_fence_is_not_looked_at(facts: Facts, policy: DeletionPolicy) -> Verdict:
     return decide(replace(facts, record=facts.record.marked(Mark())), policy)
 
 
-def a_running_operation_is_not_looked_at(facts: Facts, policy: Policy) -> Verdict:
+def a_running_operation_is_not_looked_at(facts: Facts, policy: DeletionPolicy) -> Verdict:
     return decide(replace(facts, operation_running=False), policy)
 
 
-def the_end_of_an_operation_is_final_at_once(facts: Facts, policy: Policy) -> Verdict:
+def the_end_of_an_operation_is_final_at_once(facts: Facts, policy: DeletionPolicy) -> Verdict:
     ended = facts.record.mark.operation_id is not None and not facts.operation_running
     return in_use_is_final_at_the_first_look(facts, policy) if ended else decide(facts, policy)
 

@@ -15,7 +15,7 @@ from pulsar_sidecar.ledger_deletion.outcomes import (
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
-    Reason,
+    OutcomeReason,
     Referenced,
     References,
     Unreferenced,
@@ -61,7 +61,7 @@ def settled(
     known = facts(about, references=references)
     return lines(
         settled_messages(
-            sidecar, AT_MS, [RecordOutcome(Decision(decision), Reason(reason), "", message_id, about, known)]
+            sidecar, AT_MS, [RecordOutcome(Decision(decision), OutcomeReason(reason), "", message_id, about, known)]
         )
     )
 
@@ -134,7 +134,9 @@ def test_a_run_of_retries_counts_once_and_other_runs_twice() -> None:
 def test_what_is_not_about_a_ledger_of_bookkeeper_is_no_trace() -> None:
     about = offload_record()
     offloaded = judged_messages("one", AT_MS, [("1:0:0", facts(about), DeleteOffloaded(CONTEXT, ()))])
-    malformed = settled_messages("one", AT_MS, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "", "1:0:0", None)])
+    malformed = settled_messages(
+        "one", AT_MS, [RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "", "1:0:0", None)]
+    )
     ended = [note_message("one", AT_MS, "topic-deletion", {"operationId": "x"})]
     assert traces(lines([*offloaded, *malformed, *ended])) == {}
 

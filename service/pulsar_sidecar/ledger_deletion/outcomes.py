@@ -19,7 +19,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
     Facts,
-    Reason,
+    OutcomeReason,
     Referenced,
     ReferencesUnknown,
     StoredLedger,
@@ -57,7 +57,7 @@ class RecordOutcome:
     """How one record ended, or why it goes on: a line of the ``settled`` step."""
 
     decision: Decision
-    reason: Reason
+    reason: OutcomeReason
     detail: str
     message_id: str
     record: PendingDeleteLedgerInfo | None
@@ -66,7 +66,7 @@ class RecordOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptLedger:
+class LoggedLedger:
     """A ledger's metadata as the outcome topic kept it before the deletion."""
 
     ledger_id: LedgerId
@@ -93,7 +93,7 @@ def note_message(sidecar: str, at_ms: int, kind: str, document: dict[str, object
     return next(_messages(kind, sidecar, at_ms, [document]))
 
 
-def kept_ledgers(payload: bytes) -> list[KeptLedger]:
+def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
     """The ledgers whose bytes a ``judged`` message keeps; empty for other messages.
 
     Raises:
@@ -104,7 +104,7 @@ def kept_ledgers(payload: bytes) -> list[KeptLedger]:
         if document["step"] != JUDGED:
             return []
         return [
-            KeptLedger(
+            LoggedLedger(
                 LedgerId(entry["ledgerId"]),
                 _own_path(entry["ledgerId"], entry["ledger"]["path"]),
                 base64.b64decode(entry["ledger"]["metadata"], validate=True),

@@ -13,7 +13,7 @@ from pulsar_sidecar.ledger_deletion.ports import (
 )
 from pulsar_sidecar.ledger_deletion.record import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, fresh, tries
-from pulsar_sidecar.ledger_deletion.service import DeadLetter, Redriven, SentLedger
+from pulsar_sidecar.ledger_deletion.service import DeadLetter, RedriveResult, SentLedger
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
@@ -107,7 +107,7 @@ def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
 
 def redrive(
     dead_letters: DeadLetters, publisher: Publisher, ledger_ids: Collection[LedgerId] | None, limit: int, steps: Steps
-) -> Redriven:
+) -> RedriveResult:
     """Send up to ``limit`` dead letters back: the oldest, or those of the given ledgers wherever they wait.
 
     One leaves the topic only when its copy is stored.
@@ -124,7 +124,7 @@ def redrive(
         redriven += _send_back(dead_letters, publisher, wanted, steps) if wanted else 0
         if ledger_ids is None or not deliveries:
             break
-    return Redriven(redriven=redriven, left=seen - redriven)
+    return RedriveResult(redriven=redriven, left=seen - redriven)
 
 
 def _send_back(dead_letters: DeadLetters, publisher: Publisher, wanted: Sequence[Delivery], steps: Steps) -> int:

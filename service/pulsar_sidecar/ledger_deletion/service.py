@@ -181,7 +181,7 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Redriven:
+class RedriveResult:
     """How many dead letters went back to the system topic, and how many stayed."""
 
     redriven: int
@@ -189,7 +189,7 @@ class Redriven:
 
 
 @dataclass(frozen=True, slots=True)
-class Undeleted:
+class UndeleteResult:
     """A ledger brought back.
 
     ``readable`` tells whether bookies still held its first and last entry, ``protected_until_ms`` until when nothing

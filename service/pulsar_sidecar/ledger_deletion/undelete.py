@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from pulsar_sidecar.ledger_deletion.nodes import put_node
-from pulsar_sidecar.ledger_deletion.outcomes import KeptLedger, kept_ledgers
+from pulsar_sidecar.ledger_deletion.outcomes import LoggedLedger, logged_ledgers
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import UNKNOWN_END
-from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
+from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, UndeleteResult
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -101,7 +101,7 @@ def undelete(
     force: bool,
     protection_ms: int,
     steps: Steps,
-) -> Undeleted:
+) -> UndeleteResult:
     """Write back the metadata of a ledger that was deleted after ``since_ms``, and protect it from now on.
 
     Raises:
@@ -130,14 +130,14 @@ def undelete(
             store.create(kept.path, kept.metadata)
     except AlreadyExistsError as error:
         raise ConflictError(f"ledger {ledger_id} came back in this moment") from error
-    return Undeleted(ledger_id, readable, protected_until_ms)
+    return UndeleteResult(ledger_id, readable, protected_until_ms)
 
 
-def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> KeptLedger | None:
-    found: KeptLedger | None = None
+def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> LoggedLedger | None:
+    found: LoggedLedger | None = None
     # Only a thorough reading can say that there is none.
     for quickly in (True, False):
         for payload in topics.outcomes_since(since_ms, quickly=quickly) if found is None else ():
             with suppress(UndecodableError):
-                found = next((kept for kept in reversed(kept_ledgers(payload)) if kept.ledger_id == ledger_id), found)
+                found = next((kept for kept in reversed(logged_ledgers(payload)) if kept.ledger_id == ledger_id), found)
     return found

@@ -17,7 +17,7 @@ from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.bootstrap.rooms.ledger_deletion import configuration_of, open_ledger_deletion
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
@@ -67,7 +67,7 @@ def test_the_settings_reach_the_room_in_its_own_units() -> None:
         ledger_deletion_watch_nodes_per_second="15",
     )
     room = configuration_of(written)
-    assert room.policy == Policy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
+    assert room.policy == DeletionPolicy(1_000, 2_000, 3_000, bookkeeper_exclusive=True)
     assert room.retry_policy == RetryPolicy(4_000, 5)
     assert room.watchdog_late_ms == 6_000
     assert room.topic_deletion_wait_ms == 7_000

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    DeletionPolicy,
     Facts,
-    Policy,
     References,
     StoredLedger,
     UndecodableLedger,
@@ -43,7 +43,7 @@ BUCKET_KEY = "#pulsar.internal.delayed.bucket_1_2"
 GUARD = Guard("/owner", NodeVersion(5))
 NOT_REFERENCED = Unreferenced((GUARD,))
 CONTEXT = OffloadContext(1, 2, "aws-s3", {"bucket": "b"})
-POLICY = Policy(
+POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=1_800_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
 )
 

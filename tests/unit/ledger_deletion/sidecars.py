@@ -13,7 +13,7 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
 from pulsar_sidecar.ledger_deletion.second_phase.batch import BatchReport
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.limits import RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
@@ -31,7 +31,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.world import World
 
-POLICY = Policy(
+POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
 )
 RETRY_POLICY = RetryPolicy(reconsume_later_ms=600_000, max_redeliver_count=10)
@@ -85,7 +85,7 @@ class Sidecar:
         name: str = NAME,
         steps: Steps | None = None,
         wrap: Callable[[object], object] = lambda port: port,
-        policy: Policy = POLICY,
+        policy: DeletionPolicy = POLICY,
         retry_policy: RetryPolicy = RETRY_POLICY,
         store: object | None = None,
         direct: object | None = None,

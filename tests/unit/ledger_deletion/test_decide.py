@@ -10,9 +10,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
     Facts,
-    Finish,
+    Keep,
+    OutcomeReason,
     Postpone,
-    Reason,
     Referenced,
     ReferencesUnknown,
     RetryLater,
@@ -59,7 +59,7 @@ COMPONENTS = list(LedgerComponent)
 IN_USE = Referenced(GUARD)
 
 
-def reason_of(verdict: Verdict) -> Reason | None:
+def reason_of(verdict: Verdict) -> OutcomeReason | None:
     return getattr(verdict, "reason", None)
 
 
@@ -91,7 +91,7 @@ def test_what_undelete_brought_back_waits_for_the_end_of_its_protection(
 ) -> None:
     verdict = decide(replace(facts(), protected_until_ms=until_ms), POLICY)
     detail = f"undelete brought it back; it is protected until {end}"
-    assert verdict == RetryLater(Reason.BROUGHT_BACK, detail, after_ms)
+    assert verdict == RetryLater(OutcomeReason.BROUGHT_BACK, detail, after_ms)
 
 
 @pytest.mark.parametrize("claimed", COMPONENTS)
@@ -99,7 +99,7 @@ def test_what_undelete_brought_back_waits_for_the_end_of_its_protection(
 def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: LedgerComponent) -> None:
     verdict = decide(facts(record(component), ledger=stored(CLAIMS[claimed])), POLICY)
     assert isinstance(verdict, Delete) == (component is claimed)
-    assert component is claimed or reason_of(verdict) is Reason.MISMATCH
+    assert component is claimed or reason_of(verdict) is OutcomeReason.MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: Led
 )
 def test_a_ledger_of_somebody_else_stays(component: LedgerComponent, claim: Claim) -> None:
     assert not matches(record(component), claim)
-    assert reason_of(decide(facts(record(component), ledger=stored(claim)), POLICY)) is Reason.MISMATCH
+    assert reason_of(decide(facts(record(component), ledger=stored(claim)), POLICY)) is OutcomeReason.MISMATCH
 
 
 def test_a_cursor_may_be_named_as_the_store_or_as_people_spell_it() -> None:
@@ -139,11 +139,11 @@ def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize(
     ("claim", "reason"),
-    [(NotPulsars(), Reason.NOT_PULSARS), (Unrecognised("new kind"), Reason.UNKNOWN_COMPONENT)],
+    [(NotPulsars(), OutcomeReason.NOT_PULSARS), (Unrecognised("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
 )
-def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: object, reason: Reason) -> None:
+def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
     verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)  # type: ignore[arg-type]
-    assert isinstance(verdict, Finish)
+    assert isinstance(verdict, Keep)
     assert verdict.reason is reason
 
 
@@ -155,7 +155,7 @@ def test_what_somebody_may_still_write_must_be_old(component: LedgerComponent, s
         verdict = decide(facts(record(component), ledger=ledger), POLICY)
         assert isinstance(verdict, Delete) == goes
         if not goes:
-            assert verdict == RetryLater(Reason.TOO_YOUNG, verdict.detail, 3_600_000 - age_ms)
+            assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, verdict.detail, 3_600_000 - age_ms)
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -180,7 +180,7 @@ def test_a_young_ledger_may_go_once_this_cluster_saw_its_last_reference_vanish(
     given = facts(record(component, dereferenced_ms=dereferenced_ms), ledger=ledger)
     verdict = decide(replace(given, from_own_list=is_signed), POLICY)
     has_to_be_old = state is not LedgerState.CLOSED or isinstance(CLAIMS[component], LINKED_AFTER_CLOSING)
-    assert reason_of(verdict) is (Reason.TOO_YOUNG if waits and has_to_be_old else None)
+    assert reason_of(verdict) is (OutcomeReason.TOO_YOUNG if waits and has_to_be_old else None)
     assert isinstance(verdict, Delete) != (waits and has_to_be_old)
 
 
@@ -204,7 +204,7 @@ def test_that_its_last_reference_vanished_is_no_reason_by_itself(changed: dict[s
 def test_a_clock_that_went_back_makes_young_not_old() -> None:
     ledger = stored(state=LedgerState.OPEN, age_ms=-5_000)
     verdict = decide(facts(ledger=ledger), POLICY)
-    assert verdict == RetryLater(Reason.TOO_YOUNG, verdict.detail, 3_600_000)  # type: ignore[union-attr]
+    assert verdict == RetryLater(OutcomeReason.TOO_YOUNG, verdict.detail, 3_600_000)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -212,15 +212,15 @@ def test_a_clock_that_went_back_makes_young_not_old() -> None:
 @pytest.mark.parametrize(
     ("used", "reason"),
     [
-        ({"ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
-        ({"cursor_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
-        ({"schema_ledgers": frozenset({LEDGER_ID})}, Reason.OWNER_STILL_USES),
-        ({"compacted_ledger": LEDGER_ID}, Reason.OWNER_STILL_USES),
-        ({"ledgers_being_read": frozenset({LEDGER_ID})}, Reason.STILL_BEING_READ),
+        ({"ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
+        ({"cursor_ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
+        ({"schema_ledgers": frozenset({LEDGER_ID})}, OutcomeReason.OWNER_STILL_USES),
+        ({"compacted_ledger": LEDGER_ID}, OutcomeReason.OWNER_STILL_USES),
+        ({"ledgers_being_read": frozenset({LEDGER_ID})}, OutcomeReason.STILL_BEING_READ),
     ],
 )
 def test_what_the_live_owner_uses_waits(
-    component: LedgerComponent, running: bool, used: dict[str, object], reason: Reason
+    component: LedgerComponent, running: bool, used: dict[str, object], reason: OutcomeReason
 ) -> None:
     verdict = decide(facts(record(component), owner=view(**used), operation_running=running), POLICY)
     assert isinstance(verdict, Postpone if running else RetryLater)
@@ -236,37 +236,37 @@ def test_an_owner_that_uses_other_ledgers_is_no_obstacle() -> None:
 def test_a_bucket_waits_for_the_tracker_that_may_hold_it() -> None:
     about = record(LedgerComponent.DELAYED_INDEX_BUCKET)
     loaded = view(cursors=frozenset({SUBSCRIPTION}))
-    assert reason_of(decide(facts(about, owner=loaded), POLICY)) is Reason.OWNER_STILL_USES
+    assert reason_of(decide(facts(about, owner=loaded), POLICY)) is OutcomeReason.OWNER_STILL_USES
     assert isinstance(decide(facts(about, owner=view(cursors=frozenset({"x"}))), POLICY), Delete)
 
 
 def test_a_ledger_under_repair_waits() -> None:
     verdict = decide(facts(ledger=stored(replication_locked=True)), POLICY)
     assert isinstance(verdict, RetryLater)
-    assert verdict.reason is Reason.REPLICATION_RUNNING
+    assert verdict.reason is OutcomeReason.REPLICATION_RUNNING
 
 
 def test_what_is_gone_is_gone() -> None:
     verdict = decide(facts(ledger=None, references=ReferencesUnknown("nobody to ask")), POLICY)
-    assert verdict == Finish(Reason.ALREADY_GONE, "there is no such ledger")
+    assert verdict == Keep(OutcomeReason.ALREADY_GONE, "there is no such ledger")
 
 
 def test_what_cannot_be_read_waits() -> None:
     undecodable = UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(0), "format 4")
-    assert decide(facts(ledger=undecodable), POLICY) == RetryLater(Reason.METADATA_UNREADABLE, "format 4")
+    assert decide(facts(ledger=undecodable), POLICY) == RetryLater(OutcomeReason.METADATA_UNREADABLE, "format 4")
     unknown = facts(references=ReferencesUnknown("no bookie answers"))
-    assert decide(unknown, POLICY) == RetryLater(Reason.REFERENCES_UNKNOWN, "no bookie answers")
+    assert decide(unknown, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "no bookie answers")
 
 
 @pytest.mark.parametrize("about", [record(instance_id="there"), offload_record(instance_id="there")])
 def test_a_record_of_another_cluster_is_final(about: object) -> None:
     verdict = decide(facts(about), POLICY)  # type: ignore[arg-type]
-    assert isinstance(verdict, Finish)
-    assert verdict.reason is Reason.OTHER_CLUSTER
+    assert isinstance(verdict, Keep)
+    assert verdict.reason is OutcomeReason.OTHER_CLUSTER
 
 
 def test_another_ledger_with_the_same_id_stays() -> None:
-    assert reason_of(decide(facts(record(created_ms=CREATED_MS - 1)), POLICY)) is Reason.OTHER_LEDGER
+    assert reason_of(decide(facts(record(created_ms=CREATED_MS - 1)), POLICY)) is OutcomeReason.OTHER_LEDGER
     assert isinstance(decide(facts(record(created_ms=CREATED_MS)), POLICY), Delete)
 
 
@@ -280,13 +280,13 @@ def test_an_unreferenced_copy_goes_whatever_bookkeeper_has() -> None:
 
 def test_a_copy_without_its_place_is_malformed() -> None:
     about = replace(offload_record(), offload_context=None)
-    assert reason_of(decide(facts(about), POLICY)) is Reason.MALFORMED
+    assert reason_of(decide(facts(about), POLICY)) is OutcomeReason.MALFORMED
 
 
 def test_a_copy_that_is_used_stays() -> None:
-    assert reason_of(decide(facts(offload_record(), references=IN_USE), POLICY)) is Reason.MAY_STILL_SHRINK
+    assert reason_of(decide(facts(offload_record(), references=IN_USE), POLICY)) is OutcomeReason.MAY_STILL_SHRINK
     owner = view(ledgers=frozenset({LEDGER_ID}))
-    assert reason_of(decide(facts(offload_record(), owner=owner), POLICY)) is Reason.OWNER_STILL_USES
+    assert reason_of(decide(facts(offload_record(), owner=owner), POLICY)) is OutcomeReason.OWNER_STILL_USES
 
 
 @pytest.mark.parametrize("about", [record(), offload_record()])
@@ -307,24 +307,24 @@ def test_in_use_waits_while_the_operation_runs(make: object) -> None:
     about = make(operation_id="op", unreferenced=True, marked_version=1)  # type: ignore[operator]
     verdict = decide(facts(about, references=IN_USE, operation_running=True), POLICY)
     assert isinstance(verdict, Postpone)
-    assert verdict.reason is Reason.OPERATION_RUNNING
+    assert verdict.reason is OutcomeReason.OPERATION_RUNNING
 
 
 @BOTH
 def test_in_use_settles_after_the_operation(make: object) -> None:
     about = make(operation_id="op")  # type: ignore[operator]
     first = decide(facts(about, references=IN_USE), POLICY)
-    assert first == RetryLater(Reason.MAY_STILL_SHRINK, "/owner at version 5 references it", 600_000)
+    assert first == RetryLater(OutcomeReason.MAY_STILL_SHRINK, "/owner at version 5 references it", 600_000)
     last = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - 600_000), POLICY)
-    assert isinstance(last, Finish)
-    assert last.reason is Reason.IN_USE
+    assert isinstance(last, Keep)
+    assert last.reason is OutcomeReason.IN_USE
 
 
 @BOTH
 def test_in_use_is_final_where_nobody_shrinks(make: object) -> None:
     verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)  # type: ignore[operator]
-    assert isinstance(verdict, Finish)
-    assert verdict.reason is Reason.IN_USE
+    assert isinstance(verdict, Keep)
+    assert verdict.reason is OutcomeReason.IN_USE
 
 
 @pytest.mark.parametrize("age_ms", [0, 10**12])
@@ -332,8 +332,8 @@ def test_in_use_is_final_where_nobody_shrinks(make: object) -> None:
 def test_a_marked_version_is_a_fence_and_time_is_not(marked: int, final: bool, age_ms: int) -> None:
     about = record(marked_version=NodeVersion(marked))
     verdict = decide(facts(about, references=IN_USE, in_use_since_ms=NOW_MS - age_ms), POLICY)
-    assert isinstance(verdict, Finish) == final
-    assert reason_of(verdict) is (Reason.IN_USE if final else Reason.MAY_STILL_SHRINK)
+    assert isinstance(verdict, Keep) == final
+    assert reason_of(verdict) is (OutcomeReason.IN_USE if final else OutcomeReason.MAY_STILL_SHRINK)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_plain_record_is_believed_after_the_settle_window(since_ms: int | None
     since = None if since_ms is None else NOW_MS - since_ms
     verdict = decide(facts(references=IN_USE, in_use_since_ms=since), POLICY)
     if delay_ms is None:
-        assert isinstance(verdict, Finish)
+        assert isinstance(verdict, Keep)
     else:
         assert isinstance(verdict, RetryLater)
         assert verdict.delay_ms == delay_ms
@@ -418,11 +418,11 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
 )
 def test_the_detail_says_what_was_found(case: Facts, detail: str) -> None:
     verdict = decide(case, POLICY)
-    assert isinstance(verdict, Finish | RetryLater | Postpone)
+    assert isinstance(verdict, Keep | RetryLater | Postpone)
     assert verdict.detail == detail
 
 
 @pytest.mark.parametrize("about", [record(), offload_record()])
 def test_unknown_references_are_the_reason_to_wait(about: PendingDeleteLedgerInfo) -> None:
     case = facts(about, references=ReferencesUnknown("odd"))
-    assert decide(case, POLICY) == RetryLater(Reason.REFERENCES_UNKNOWN, "odd")
+    assert decide(case, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "odd")

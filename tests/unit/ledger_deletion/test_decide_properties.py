@@ -9,9 +9,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
     Facts,
-    Finish,
+    Keep,
+    OutcomeReason,
     Postpone,
-    Reason,
     Referenced,
     ReferencesUnknown,
     RetryLater,
@@ -171,7 +171,7 @@ def test_a_live_owner_never_makes_deletable(case: Facts, owner: object) -> None:
 @given(any_facts())
 def test_in_use_is_final_only_where_no_marker_can_still_shrink(case: Facts) -> None:
     verdict = decide(case, POLICY)
-    if not isinstance(verdict, Finish) or verdict.reason is not Reason.IN_USE:
+    if not isinstance(verdict, Keep) or verdict.reason is not OutcomeReason.IN_USE:
         return
     mark = case.record.mark
     assert isinstance(case.references, Referenced)

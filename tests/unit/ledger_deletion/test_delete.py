@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
+from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES
 from pulsar_sidecar.ledger_ownership.paths import (
     ledger_path,
@@ -124,7 +124,7 @@ def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(world: World, 
     sidecar.process()
     (message,) = world.topics.waiting(RETRY)
     assert message.properties[RECONSUMETIMES] == "1"
-    assert settled(world)[-1]["reason"] == Reason.CHANGED_MEANWHILE.value
+    assert settled(world)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
     sidecar.work()
     assert ends(world, ledger_id) == [DELETED]
 
@@ -135,7 +135,7 @@ def test_a_record_whose_deletion_is_never_answered_says_so_up_to_its_dead_letter
     world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)
     send(world, about(topic, orphan(world, topic)))
     Sidecar(world).work()
-    assert {line["reason"] for line in settled(world)} == {Reason.OUTCOME_UNKNOWN.value}
+    assert {line["reason"] for line in settled(world)} == {OutcomeReason.OUTCOME_UNKNOWN.value}
     (dead,) = world.topics.waiting(DeletionTopic.DEAD_LETTER)
     assert dead.properties[REASON].startswith("outcome-unknown: ")
 

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.outcomes import (
     MAX_MESSAGE_BYTES,
     Decision,
-    KeptLedger,
+    LoggedLedger,
     RecordOutcome,
     _messages,
     judged_messages,
-    kept_ledgers,
+    logged_ledgers,
     note_message,
     settled_messages,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
-    Reason,
+    OutcomeReason,
     Referenced,
     ReferencesUnknown,
     Unreferenced,
@@ -47,7 +47,7 @@ VERDICT = Delete(stored(), (GUARD,))
 
 def test_a_judgement_keeps_the_bytes_that_bring_the_ledger_back() -> None:
     (payload,) = judged_messages("sidecar-1", 5, [("1:2:0", CASE, VERDICT)])
-    assert kept_ledgers(payload) == [KeptLedger(LEDGER_ID, "/ledgers/00/0000/L0007", b"raw", 5)]
+    assert logged_ledgers(payload) == [LoggedLedger(LEDGER_ID, "/ledgers/00/0000/L0007", b"raw", 5)]
     document = json.loads(payload)
     assert document["step"] == "judged"
     assert document["sidecar"] == "sidecar-1"
@@ -65,7 +65,7 @@ def test_a_judgement_keeps_the_bytes_that_bring_the_ledger_back() -> None:
 
 def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
     (payload,) = judged_messages("s", 5, [("1:2:0", facts(offload_record()), DeleteOffloaded(CONTEXT, ()))])
-    assert kept_ledgers(payload) == []
+    assert logged_ledgers(payload) == []
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,22 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
 )
 def test_an_outcome_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
     case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
-    outcome = RecordOutcome(Decision.KEPT, Reason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case)
+    outcome = RecordOutcome(
+        Decision.KEPT, OutcomeReason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case
+    )
     (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry["reads"] == {"atMs": case.now_ms, "owner": "broker-1:8080"} | reads
     assert entry["decision"] == "kept"
     assert entry["reason"] == "already-gone"
     assert "conditional" not in entry
-    assert kept_ledgers(payload) == []
+    assert logged_ledgers(payload) == []
 
 
 def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
-    outcome = RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "\ud800" * 10_000, "1:2:0", None, conditional=False)
+    outcome = RecordOutcome(
+        Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800" * 10_000, "1:2:0", None, conditional=False
+    )
     (payload,) = settled_messages("s", 5, [outcome])
     (entry,) = json.loads(payload)["entries"]
     assert entry == {
@@ -109,7 +113,8 @@ def test_nothing_to_say_is_no_message() -> None:
 
 def test_a_big_batch_becomes_several_messages_of_bounded_size() -> None:
     outcomes = [
-        RecordOutcome(Decision.KEPT, Reason.IN_USE, "d" * 400, f"1:{number}:0", record()) for number in range(3_000)
+        RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "d" * 400, f"1:{number}:0", record())
+        for number in range(3_000)
     ]
     payloads = settled_messages("s", 5, outcomes)
     assert len(payloads) > 1
@@ -121,7 +126,7 @@ def test_a_big_batch_becomes_several_messages_of_bounded_size() -> None:
 def test_a_note_is_a_message_of_its_own_kind() -> None:
     payload = note_message("s", 5, "undeleted", {"ledgerId": 7})
     assert json.loads(payload) == {"step": "undeleted", "sidecar": "s", "atMs": 5, "entries": [{"ledgerId": 7}]}
-    assert kept_ledgers(payload) == []
+    assert logged_ledgers(payload) == []
 
 
 def forged(**changes: object) -> bytes:
@@ -135,7 +140,7 @@ def forged(**changes: object) -> bytes:
 
 
 def test_the_forger_starts_from_something_that_is_read() -> None:
-    assert kept_ledgers(forged()) == [KeptLedger(LedgerId(7), "/ledgers/00/0000/L0007", b"raw", 5)]
+    assert logged_ledgers(forged()) == [LoggedLedger(LedgerId(7), "/ledgers/00/0000/L0007", b"raw", 5)]
 
 
 @pytest.mark.parametrize(
@@ -163,33 +168,37 @@ def test_the_forger_starts_from_something_that_is_read() -> None:
 )
 def test_what_is_none_of_ours_restores_nothing(payload: bytes) -> None:
     with pytest.raises(UndecodableError):
-        kept_ledgers(payload)
+        logged_ledgers(payload)
 
 
 @given(st.binary(max_size=100))
 def test_no_bytes_break_the_reader(payload: bytes) -> None:
     with pytest.raises(UndecodableError):
-        kept_ledgers(payload)
+        logged_ledgers(payload)
 
 
 def test_a_settled_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
     (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record(), conditional=False)]
+        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(), conditional=False)]
     )
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"ledgerId":7,'
         b'"topicName":"persistent://public/default/orders","ledgerComponent":"MANAGED_LEDGER","ledgerType":"LEDGER",'
         b'"messageId":"1:2:0","decision":"kept","reason":"ledger-still-in-use","detail":"why","conditional":false}]}'
     )
-    (payload,) = settled_messages("s", 5, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "why", "1:2:0", None)])
+    (payload,) = settled_messages(
+        "s", 5, [RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "why", "1:2:0", None)]
+    )
     assert json.loads(payload)["entries"] == [
         {"messageId": "1:2:0", "decision": "rejected", "reason": "malformed", "detail": "why"}
     ]
 
 
 def test_a_text_that_is_not_valid_unicode_is_kept_escaped() -> None:
-    (payload,) = settled_messages("s", 5, [RecordOutcome(Decision.REJECTED, Reason.MALFORMED, "\ud800", "1:2:0", None)])
+    (payload,) = settled_messages(
+        "s", 5, [RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, "\ud800", "1:2:0", None)]
+    )
     assert payload == (
         b'{"step":"settled","sidecar":"s","atMs":5,"entries":[{"messageId":"1:2:0","decision":"rejected",'
         b'"reason":"malformed","detail":"\\ud800"}]}'
@@ -215,15 +224,15 @@ def test_a_message_is_filled_to_its_last_byte() -> None:
 
 @pytest.mark.parametrize("root", ["/ledgers", "/chroot/ledgers", "/elsewhere"])
 def test_a_ledger_comes_back_where_it_was(root: str) -> None:
-    assert kept_ledgers(forged(path=f"{root}/00/0000/L0007"))[0].path == f"{root}/00/0000/L0007"
+    assert logged_ledgers(forged(path=f"{root}/00/0000/L0007"))[0].path == f"{root}/00/0000/L0007"
 
 
 def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
     (payload,) = settled_messages(
-        "s", 5, [RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record(marked_version=0))]
+        "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(marked_version=0))]
     )
     assert json.loads(payload)["entries"][0]["markedVersion"] == 0
-    outcome = RecordOutcome(Decision.KEPT, Reason.IN_USE, "why", "1:2:0", record())
+    outcome = RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record())
     (payload,) = settled_messages("s", 5, [outcome])
     assert "markedVersion" not in json.loads(payload)["entries"][0]
 
@@ -238,5 +247,5 @@ def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
 )
 def test_why_a_forged_message_is_not_believed(payload: bytes, kind: str, cause: str) -> None:
     with pytest.raises(UndecodableError, match=f"^an outcome message cannot be read: {kind}$") as refusal:
-        kept_ledgers(payload)
+        logged_ledgers(payload)
     assert str(refusal.value.__cause__) == cause

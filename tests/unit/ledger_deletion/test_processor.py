@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import encode_record
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
+from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, RECONSUMETIMES, RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -300,9 +300,9 @@ def test_a_direct_deletion_is_judged_kept_and_noted_as_any_other(world: World, t
 def test_a_direct_deletion_says_why_it_has_to_wait_and_leaves_no_record(world: World, topic: TopicName) -> None:
     processor = Sidecar(world).processor()
     young = orphan(world, topic, state=LedgerState.OPEN, age_ms=0)
-    assert processor.process_now(about(topic, young), "by hand").reason is Reason.TOO_YOUNG
+    assert processor.process_now(about(topic, young), "by hand").reason is OutcomeReason.TOO_YOUNG
     used = world.listed(topic)[0]
-    assert processor.process_now(about(topic, used, unreferenced=True), "by hand").reason is Reason.IN_USE
+    assert processor.process_now(about(topic, used, unreferenced=True), "by hand").reason is OutcomeReason.IN_USE
     assert waiting(world) == 0
 
 

@@ -5,7 +5,7 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.ledger_deletion.second_phase.retry import ORIGIN_MESSAGE_ID, REASON, RECONSUMETIMES
 from pulsar_sidecar.ledger_deletion.send import list_dead, redrive
-from pulsar_sidecar.ledger_deletion.service import Redriven
+from pulsar_sidecar.ledger_deletion.service import RedriveResult
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -34,7 +34,7 @@ def bury(topics: FakeDeletionTopics, *ledger_ids: int) -> None:
         topics.put(DLQ, encode_record(record(ledger_id)), key=str(TOPIC), properties=properties)
 
 
-def drive(topics: FakeDeletionTopics, ledger_ids: set[LedgerId] | None, limit: int) -> Redriven:
+def drive(topics: FakeDeletionTopics, ledger_ids: set[LedgerId] | None, limit: int) -> RedriveResult:
     dead, publisher = topics.dead_letters(), topics.publisher(PENDING, "redriver")
     try:
         return redrive(dead, publisher, ledger_ids, limit, Steps())
@@ -71,7 +71,7 @@ def test_looking_takes_nothing_away(topics: FakeDeletionTopics) -> None:
 
 def test_all_go_back_with_a_fresh_count(topics: FakeDeletionTopics) -> None:
     bury(topics, 1, 2)
-    assert drive(topics, None, 10) == Redriven(redriven=2, left=0)
+    assert drive(topics, None, 10) == RedriveResult(redriven=2, left=0)
     assert topics.waiting(DLQ) == []
     for message in topics.waiting(PENDING):
         assert RECONSUMETIMES not in message.properties
@@ -81,14 +81,14 @@ def test_all_go_back_with_a_fresh_count(topics: FakeDeletionTopics) -> None:
 
 def test_at_most_as_many_as_asked_for_the_oldest_first(topics: FakeDeletionTopics) -> None:
     bury(topics, 1, 2, 3)
-    assert drive(topics, None, 2) == Redriven(redriven=2, left=0)
+    assert drive(topics, None, 2) == RedriveResult(redriven=2, left=0)
     assert payloads(topics, DLQ) == [encode_record(record(3))]
 
 
 def test_chosen_ledgers_are_found_wherever_they_wait(topics: FakeDeletionTopics) -> None:
     bury(topics, *range(25), 99)
     topics.put(DLQ, b"poison")
-    assert drive(topics, {LedgerId(99), LedgerId(3), LedgerId(1_000)}, 10) == Redriven(redriven=2, left=25)
+    assert drive(topics, {LedgerId(99), LedgerId(3), LedgerId(1_000)}, 10) == RedriveResult(redriven=2, left=25)
     assert payloads(topics, PENDING) == sorted([encode_record(record(3)), encode_record(record(99))])
     assert len(topics.waiting(DLQ)) == 25
 
@@ -103,9 +103,9 @@ def test_the_limit_holds_for_chosen_ledgers_too(topics: FakeDeletionTopics) -> N
 def test_without_a_receipt_a_dead_letter_stays(topics: FakeDeletionTopics, stored: bool) -> None:
     bury(topics, 1)
     topics.lose_receipts_next(stored=stored)
-    assert drive(topics, None, 10) == Redriven(redriven=0, left=1)
+    assert drive(topics, None, 10) == RedriveResult(redriven=0, left=1)
     assert len(topics.waiting(DLQ)) == 1
-    assert drive(topics, None, 10) == Redriven(redriven=1, left=0)
+    assert drive(topics, None, 10) == RedriveResult(redriven=1, left=0)
 
 
 def test_an_acknowledgement_that_fails_leaves_two_copies_and_loses_none(topics: FakeDeletionTopics) -> None:
@@ -117,12 +117,12 @@ def test_an_acknowledgement_that_fails_leaves_two_copies_and_loses_none(topics: 
 
 
 def test_nothing_dead_is_nothing_to_do(topics: FakeDeletionTopics) -> None:
-    assert drive(topics, None, 10) == Redriven(redriven=0, left=0)
-    assert drive(topics, {LedgerId(5)}, 10) == Redriven(redriven=0, left=0)
+    assert drive(topics, None, 10) == RedriveResult(redriven=0, left=0)
+    assert drive(topics, {LedgerId(5)}, 10) == RedriveResult(redriven=0, left=0)
     assert topics.messages(PENDING) == []
 
 
 def test_poison_goes_back_when_all_do(topics: FakeDeletionTopics) -> None:
     topics.put(DLQ, b"poison")
-    assert drive(topics, None, 10) == Redriven(redriven=1, left=0)
+    assert drive(topics, None, 10) == RedriveResult(redriven=1, left=0)
     assert payloads(topics, PENDING) == [b"poison"]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, Undeleted
+from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, UndeleteResult
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protection_path, protections, undelete
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
@@ -36,7 +36,7 @@ def deleted(world: World, topic: TopicName, *, state: LedgerState = LedgerState.
     return ledger_id, node.data
 
 
-def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bool = False) -> Undeleted:
+def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bool = False) -> UndeleteResult:
     return undelete(
         world.store,
         world.entries,
@@ -53,7 +53,7 @@ def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bo
 def test_a_deleted_ledger_comes_back_byte_for_byte(world: World, topic: TopicName, state: LedgerState) -> None:
     ledger_id, data = deleted(world, topic, state=state)
     until_ms = world.store.now_ms() + PROTECTION_MS
-    assert restore(world, ledger_id) == Undeleted(ledger_id, readable=True, protected_until_ms=until_ms)
+    assert restore(world, ledger_id) == UndeleteResult(ledger_id, readable=True, protected_until_ms=until_ms)
     node = world.store.peek(ledger_path(ledger_id))
     assert node is not None
     assert node.data == data

@@ -17,7 +17,7 @@ from pulsar_sidecar.api.rooms.ledger_deletion.routes import router
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
@@ -101,7 +101,7 @@ def configuration_of(settings: Settings) -> Configuration:
     return Configuration(
         enabled=settings.topic_two_phase_deletion_enabled,
         ledgers_root=settings.ledgers_root_path,
-        policy=Policy(
+        policy=DeletionPolicy(
             open_min_age_ms=settings.two_phase_deletion_open_ledger_min_age_in_seconds * 1000,
             unlinked_min_age_ms=settings.two_phase_deletion_unlinked_ledger_min_age_in_seconds * 1000,
             in_use_wait_ms=settings.two_phase_deletion_in_use_settle_in_seconds * 1000,

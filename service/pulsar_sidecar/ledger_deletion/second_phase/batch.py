@@ -9,9 +9,9 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Facts,
-    Reason,
+    OutcomeReason,
     RetryLater,
-    SetAside,
+    SendToDeadLetters,
     StoredLedger,
     Verdict,
 )
@@ -66,11 +66,19 @@ class Batch:
     postponed: list[Delivery] = field(default_factory=list)
 
     def reject(self, delivery: Delivery, detail: str) -> None:
-        """A message that is no record ends with its reason."""
-        self._finish(delivery, RecordOutcome(Decision.REJECTED, Reason.MALFORMED, detail, delivery.message_id, None))
+        """A message that is not a record ends with its reason."""
+        self._finish(
+            delivery, RecordOutcome(Decision.REJECTED, OutcomeReason.MALFORMED, detail, delivery.message_id, None)
+        )
 
     def finish(
-        self, evaluation: Evaluation, decision: Decision, reason: Reason, detail: str, *, conditional: bool = True
+        self,
+        evaluation: Evaluation,
+        decision: Decision,
+        reason: OutcomeReason,
+        detail: str,
+        *,
+        conditional: bool = True,
     ) -> None:
         """The record ends here."""
         delivery, record, facts = evaluation.candidate.delivery, evaluation.candidate.record, evaluation.facts
@@ -82,10 +90,12 @@ class Batch:
         self.outcomes.append(outcome)
         self.finished.append(delivery)
 
-    def send_again(self, candidate: Candidate, verdict: RetryLater | SetAside, facts: Facts | None = None) -> None:
+    def send_again(
+        self, candidate: Candidate, verdict: RetryLater | SendToDeadLetters, facts: Facts | None = None
+    ) -> None:
         """The record goes to the retry topic, or to the dead-letter topic: at once, or when its tries are used up."""
         delivery, why = candidate.delivery, f"{verdict.reason.value}: {verdict.detail}"
-        if isinstance(verdict, SetAside):
+        if isinstance(verdict, SendToDeadLetters):
             decision = Decision.SET_ASIDE
             again = reconsume(delivery, self.retry_policy, why, give_up=True)
         else:
@@ -99,7 +109,7 @@ class Batch:
         outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
         self.reconsumptions.append((delivery, again, outcome))
 
-    def postpone(self, candidates: Sequence[Candidate], reason: Reason) -> None:
+    def postpone(self, candidates: Sequence[Candidate], reason: OutcomeReason) -> None:
         """The broker delivers the records again."""
         self._count(Decision.POSTPONED, reason, len(candidates))
         self.postponed.extend(candidate.delivery for candidate in candidates)
@@ -119,19 +129,19 @@ class Batch:
             mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
         )
 
-    def _count(self, decision: Decision, reason: Reason, count: int = 1) -> None:
+    def _count(self, decision: Decision, reason: OutcomeReason, count: int = 1) -> None:
         self.metrics.decided(decision.value, reason.value, count)
 
 
 @dataclass(slots=True)
-class Round:
+class BatchAttempt:
     """One decision on some of a batch's records, and what follows from it.
 
     Attributes:
         may_send: whether a deletion may still be sent: the facts are fresh, and deletion is neither stopped nor paused.
-        last_resort: no other round follows.
+        last_resort: no other attempt follows.
         paced: whether deletions keep to the operator's rate.
-        again: candidates to evaluate again at once, and what becomes of each if no other round follows.
+        again: candidates to evaluate again at once, and what becomes of each if no other attempt follows.
         unreached: those whose turn did not come while their facts were fresh.
     """
 
@@ -145,6 +155,6 @@ class Round:
 
 def _in_use_since_ms(verdict: RetryLater, facts: Facts | None) -> int | None:
     """When the record was first seen in use: carried to the next look while the list may still shrink."""
-    if facts is None or verdict.reason is not Reason.MAY_STILL_SHRINK:
+    if facts is None or verdict.reason is not OutcomeReason.MAY_STILL_SHRINK:
         return None
     return facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms

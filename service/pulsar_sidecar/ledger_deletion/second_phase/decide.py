@@ -122,7 +122,7 @@ UNKNOWN_END = 2**62
 """The end of an undeleted ledger's protection that cannot be read: protected until an operator ends it."""
 
 
-class Reason(Enum):
+class OutcomeReason(Enum):
     """Why a record was decided as it was; the values are what outcomes and metrics carry."""
 
     UNREFERENCED = "unreferenced"
@@ -151,7 +151,7 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class DeletionPolicy:
     """The waiting times of the evaluation, in milliseconds on the store's clock.
 
     Attributes:
@@ -186,10 +186,10 @@ class DeleteOffloaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Keep:
     """Final without deletion: acknowledge and record the reason."""
 
-    reason: Reason
+    reason: OutcomeReason
     detail: str
 
 
@@ -197,7 +197,7 @@ class Finish:
 class RetryLater:
     """Reconsume later and count a try; ``delay_ms`` None means the configured delay."""
 
-    reason: Reason
+    reason: OutcomeReason
     detail: str
     delay_ms: int | None = None
 
@@ -206,29 +206,29 @@ class RetryLater:
 class Postpone:
     """Look again soon without counting a try: nothing failed, something is still running."""
 
-    reason: Reason
+    reason: OutcomeReason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class SendToDeadLetters:
     """To the dead-letter topic at once: only an operator can change what is in the way, and redrive it then."""
 
-    reason: Reason
+    reason: OutcomeReason
     detail: str
 
 
-Verdict = Delete | DeleteOffloaded | Finish | RetryLater | Postpone | SetAside
+Verdict = Delete | DeleteOffloaded | Keep | RetryLater | Postpone | SendToDeadLetters
 
 LINKED_AFTER_CLOSING = (SchemaClaim, CompactedClaim, BucketClaim)
 """Kinds that exist, closed, for a moment before any node references them (their writers link them last)."""
 
 
-def decide(facts: Facts, policy: Policy) -> Verdict:
+def decide(facts: Facts, policy: DeletionPolicy) -> Verdict:
     """Judge one record (PIP-186 "The second phase")."""
     own_instance = facts.record.mark.instance_id
     if own_instance is not None and own_instance != facts.instance_id:
-        return Finish(Reason.OTHER_CLUSTER, f"the record is about {own_instance}, this is {facts.instance_id}")
+        return Keep(OutcomeReason.OTHER_CLUSTER, f"the record is about {own_instance}, this is {facts.instance_id}")
     match facts.record.ledger_type:
         case LedgerType.LEDGER:
             return _decide_ledger(facts, policy)
@@ -238,11 +238,11 @@ def decide(facts: Facts, policy: Policy) -> Verdict:
             assert_never(never)
 
 
-def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
+def _decide_ledger(facts: Facts, policy: DeletionPolicy) -> Verdict:
     if facts.ledger is None:
-        return Finish(Reason.ALREADY_GONE, "there is no such ledger")
+        return Keep(OutcomeReason.ALREADY_GONE, "there is no such ledger")
     if isinstance(facts.ledger, UndecodableLedger):
-        return RetryLater(Reason.METADATA_UNREADABLE, facts.ledger.reason)
+        return RetryLater(OutcomeReason.METADATA_UNREADABLE, facts.ledger.reason)
     mismatch = _mismatch(facts.record, facts.ledger)
     if mismatch is not None:
         return mismatch
@@ -260,10 +260,10 @@ def _decide_ledger(facts: Facts, policy: Policy) -> Verdict:
     )
 
 
-def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
+def _decide_offloaded(facts: Facts, policy: DeletionPolicy) -> Verdict:
     context = facts.record.offload_context
     if context is None:
-        return Finish(Reason.MALFORMED, "the record has no offloadContext")
+        return Keep(OutcomeReason.MALFORMED, "the record has no offloadContext")
     references = _unreferenced(facts, policy)
     if not isinstance(references, Unreferenced):
         return references
@@ -274,11 +274,11 @@ def _decide_offloaded(facts: Facts, policy: Policy) -> Verdict:
     )
 
 
-def _unreferenced(facts: Facts, policy: Policy) -> Unreferenced | Verdict:
+def _unreferenced(facts: Facts, policy: DeletionPolicy) -> Unreferenced | Verdict:
     """What was read where nothing references the ledger; otherwise the verdict."""
     match facts.references:
         case ReferencesUnknown(reason):
-            return RetryLater(Reason.REFERENCES_UNKNOWN, reason)
+            return RetryLater(OutcomeReason.REFERENCES_UNKNOWN, reason)
         case Referenced(by):
             return _decide_in_use(facts, by, policy)
         case Unreferenced() as references:
@@ -290,17 +290,19 @@ def _unreferenced(facts: Facts, policy: Policy) -> Unreferenced | Verdict:
 # --- is it what the record says? -----------------------------------------------------------------------------------
 
 
-def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Finish | None:
+def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | None:
     marked_ms = record.mark.created_ms
     if marked_ms is not None and marked_ms != ledger.created_ms:
-        return Finish(Reason.OTHER_LEDGER, f"it was created at {ledger.created_ms} ms, the record means {marked_ms}")
+        return Keep(
+            OutcomeReason.OTHER_LEDGER, f"it was created at {ledger.created_ms} ms, the record means {marked_ms}"
+        )
     claim = ledger.claim
     if isinstance(claim, NotPulsars):
-        return Finish(Reason.NOT_PULSARS, "its metadata does not say that Pulsar made it")
+        return Keep(OutcomeReason.NOT_PULSARS, "its metadata does not say that Pulsar made it")
     if isinstance(claim, Unrecognised):
-        return Finish(Reason.UNKNOWN_COMPONENT, claim.reason)
+        return Keep(OutcomeReason.UNKNOWN_COMPONENT, claim.reason)
     if not matches(record, claim):
-        return Finish(Reason.MISMATCH, f"its metadata says {claim}")
+        return Keep(OutcomeReason.MISMATCH, f"its metadata says {claim}")
     return None
 
 
@@ -336,38 +338,40 @@ def _same_cursor(record: PendingDeleteLedgerInfo, encoded: str) -> bool:
 # --- it is referenced: final, or an early look? --------------------------------------------------------------------
 
 
-def _decide_in_use(facts: Facts, by: Guard, policy: Policy) -> Verdict:
+def _decide_in_use(facts: Facts, by: Guard, policy: DeletionPolicy) -> Verdict:
     """The rule that neither loses nor spins (docs/decisions/0002-in-use-is-final.md)."""
     detail = f"{by.path} at version {by.version} references it"
     mark = facts.record.mark
     if facts.operation_running:
-        return Postpone(Reason.OPERATION_RUNNING, detail)
+        return Postpone(OutcomeReason.OPERATION_RUNNING, detail)
     if mark.unreferenced:
-        return Finish(Reason.IN_USE, detail)
+        return Keep(OutcomeReason.IN_USE, detail)
     if mark.marked_version is not None:
         if by.version <= mark.marked_version:
-            return RetryLater(Reason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}")
-        return Finish(Reason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
+            return RetryLater(
+                OutcomeReason.MAY_STILL_SHRINK, f"{detail}, it was marked at version {mark.marked_version}"
+            )
+        return Keep(OutcomeReason.IN_USE, f"{detail}, it was marked at version {mark.marked_version}")
     # A broker that was asked before the operation's end, without an answer, may still be at work.
     return _wait_to_shrink(facts, detail, policy)
 
 
-def _wait_to_shrink(facts: Facts, detail: str, policy: Policy) -> Verdict:
+def _wait_to_shrink(facts: Facts, detail: str, policy: DeletionPolicy) -> Verdict:
     since = facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms
     left_ms = since + policy.in_use_wait_ms - facts.now_ms
     if left_ms <= 0:
-        return Finish(Reason.IN_USE, f"{detail}, and did so all the time it was given to change")
-    return RetryLater(Reason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_wait_ms))
+        return Keep(OutcomeReason.IN_USE, f"{detail}, and did so all the time it was given to change")
+    return RetryLater(OutcomeReason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_wait_ms))
 
 
 # --- it is not referenced: is that evidence, and may it go now? ------------------------------------------------------
 
 
-def _may_be_another_clusters(facts: Facts, policy: Policy) -> SetAside | None:
+def _may_be_another_clusters(facts: Facts, policy: DeletionPolicy) -> SendToDeadLetters | None:
     if policy.bookkeeper_exclusive or facts.from_own_list:
         return None
-    return SetAside(
-        Reason.BOOKKEEPER_MAY_BE_SHARED,
+    return SendToDeadLetters(
+        OutcomeReason.BOOKKEEPER_MAY_BE_SHARED,
         "nothing in this Pulsar cluster references it, but another cluster on the same BookKeeper may; if this "
         "BookKeeper serves only this cluster, set bookkeeperExclusiveToCluster=true and redrive the record",
     )
@@ -378,10 +382,12 @@ def _brought_back(facts: Facts) -> RetryLater | None:
     if until_ms is None or until_ms <= facts.now_ms:
         return None
     if until_ms >= UNKNOWN_END:
-        return RetryLater(Reason.BROUGHT_BACK, "undelete brought it back; it is protected until an operator ends it")
+        return RetryLater(
+            OutcomeReason.BROUGHT_BACK, "undelete brought it back; it is protected until an operator ends it"
+        )
     end = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
     detail = f"undelete brought it back; it is protected until {end}"
-    return RetryLater(Reason.BROUGHT_BACK, detail, until_ms - facts.now_ms)
+    return RetryLater(OutcomeReason.BROUGHT_BACK, detail, until_ms - facts.now_ms)
 
 
 def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
@@ -391,9 +397,9 @@ def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
         return None
     listed = (owner.ledgers, owner.cursor_ledgers, owner.schema_ledgers)
     if any(ledger_id in ledgers for ledgers in listed) or ledger_id == owner.compacted_ledger:
-        return _wait(facts, Reason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
+        return _wait(facts, OutcomeReason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
     if ledger_id in owner.ledgers_being_read:
-        return _wait(facts, Reason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")
+        return _wait(facts, OutcomeReason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")
     return None
 
 
@@ -403,14 +409,16 @@ def _owner_may_hold_bucket(facts: Facts, ledger: StoredLedger) -> Verdict | None
         return None
     if ledger.claim.subscription not in facts.owner.cursors:
         return None
-    return _wait(facts, Reason.OWNER_STILL_USES, f"{facts.owner.broker} has the subscription's delayed index loaded")
+    return _wait(
+        facts, OutcomeReason.OWNER_STILL_USES, f"{facts.owner.broker} has the subscription's delayed index loaded"
+    )
 
 
-def _wait(facts: Facts, reason: Reason, detail: str) -> Verdict:
+def _wait(facts: Facts, reason: OutcomeReason, detail: str) -> Verdict:
     return Postpone(reason, detail) if facts.operation_running else RetryLater(reason, detail)
 
 
-def _too_young(facts: Facts, ledger: StoredLedger, policy: Policy) -> RetryLater | None:
+def _too_young(facts: Facts, ledger: StoredLedger, policy: DeletionPolicy) -> RetryLater | None:
     if facts.from_own_list and facts.record.mark.dereferenced_ms is not None:
         # The ages are for ledgers that somebody may be about to link; this one was linked, and then taken out.
         return None
@@ -423,10 +431,10 @@ def _too_young(facts: Facts, ledger: StoredLedger, policy: Policy) -> RetryLater
     if age_ms >= min_age_ms:
         return None
     detail = f"{ledger.metadata.state.name} and {age_ms} ms old, it must be {min_age_ms} ms old"
-    return RetryLater(Reason.TOO_YOUNG, detail, min_age_ms - age_ms)
+    return RetryLater(OutcomeReason.TOO_YOUNG, detail, min_age_ms - age_ms)
 
 
 def _replication(ledger: StoredLedger) -> RetryLater | None:
     if not ledger.replication_locked:
         return None
-    return RetryLater(Reason.REPLICATION_RUNNING, "its copies are being repaired")
+    return RetryLater(OutcomeReason.REPLICATION_RUNNING, "its copies are being repaired")

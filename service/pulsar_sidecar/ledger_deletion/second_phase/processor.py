@@ -26,16 +26,16 @@ from pulsar_sidecar.ledger_deletion.ports import (
     PublishResult,
 )
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.batch import Batch, BatchReport, Candidate, Evaluation, Round
+from pulsar_sidecar.ledger_deletion.second_phase.batch import Batch, BatchAttempt, BatchReport, Candidate, Evaluation
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
-    Finish,
-    Policy,
+    DeletionPolicy,
+    Keep,
+    OutcomeReason,
     Postpone,
-    Reason,
     RetryLater,
-    SetAside,
+    SendToDeadLetters,
     decide,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
@@ -57,10 +57,10 @@ from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Metad
 FACTS_SECONDS = 10.0
 """Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but
 not what a broker holds in its memory."""
-_ROUNDS = 3
+_ATTEMPTS = 3
 """How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
-_CHANGED = RetryLater(Reason.CHANGED_MEANWHILE, "its nodes change all the time")
-_UNANSWERED = RetryLater(Reason.OUTCOME_UNKNOWN, "the answer to its deletion did not come, so it may be gone")
+_CHANGED = RetryLater(OutcomeReason.CHANGED_MEANWHILE, "its nodes change all the time")
+_UNANSWERED = RetryLater(OutcomeReason.OUTCOME_UNKNOWN, "the answer to its deletion did not come, so it may be gone")
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class PendingDeletionProcessor:
     offloaded: OffloadedLedgers
     gatherer: Gatherer
     publishers: Mapping[DeletionTopic, Publisher]
-    policy: Policy
+    policy: DeletionPolicy
     retry_policy: RetryPolicy
     metrics: DeletionMetrics
     steps: Steps
@@ -150,11 +150,11 @@ class PendingDeletionProcessor:
         open_candidates = list(candidates)
         again: list[tuple[Candidate, RetryLater]] = []
         unreached: list[Candidate] = []
-        for rounds_left in reversed(range(_ROUNDS)):
+        for attempts_left in reversed(range(_ATTEMPTS)):
             # Waiting for the first deletion's turn comes before gathering, or a low rate would only make facts old.
             if not open_candidates or (paced and not self.rate_limiter.wait()):
                 return unreached + open_candidates
-            round_ = Round(batch, self._while_fresh(), last_resort=rounds_left == 0, paced=paced)
+            attempt = BatchAttempt(batch, self._while_fresh(), last_resort=attempts_left == 0, paced=paced)
             try:
                 with self.steps.taking(Step.FACTS_GATHERED):
                     evaluations = self._evaluate(open_candidates)
@@ -163,9 +163,9 @@ class PendingDeletionProcessor:
                 return unreached
             except PermanentError as error:
                 return unreached + self._process_halves(batch, open_candidates, error, paced=paced)
-            self._carry_out(round_, evaluations)
-            again, open_candidates = round_.again, [candidate for candidate, _ in round_.again]
-            unreached += round_.unreached
+            self._carry_out(attempt, evaluations)
+            again, open_candidates = attempt.again, [candidate for candidate, _ in attempt.again]
+            unreached += attempt.unreached
         for candidate, verdict in again:
             batch.send_again(candidate, verdict)
         return unreached
@@ -185,23 +185,23 @@ class PendingDeletionProcessor:
     ) -> list[Candidate]:
         """Find the record whose facts cannot be read at all, so that it does not hold up the others."""
         if len(candidates) == 1:
-            batch.send_again(candidates[0], RetryLater(Reason.REFERENCES_UNKNOWN, str(error)))
+            batch.send_again(candidates[0], RetryLater(OutcomeReason.REFERENCES_UNKNOWN, str(error)))
             return []
         half = len(candidates) // 2
         unreached = self._process_some(batch, candidates[:half], paced=paced)
         return unreached + self._process_some(batch, candidates[half:], paced=paced)
 
-    def _carry_out(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
-        batch, deletions = round_.batch, list[Evaluation]()
+    def _carry_out(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
+        batch, deletions = attempt.batch, list[Evaluation]()
         deleting: set[tuple[int, LedgerType]] = set()
         for evaluation in evaluations:
             record = evaluation.candidate.record
             match evaluation.verdict:
-                case Finish(reason, detail):
-                    if reason is Reason.ALREADY_GONE:
+                case Keep(reason, detail):
+                    if reason is OutcomeReason.ALREADY_GONE:
                         self._clear_mark(evaluation)
                     batch.finish(evaluation, Decision.KEPT, reason, detail)
-                case RetryLater() | SetAside() as verdict:
+                case RetryLater() | SendToDeadLetters() as verdict:
                     batch.send_again(evaluation.candidate, verdict, evaluation.facts)
                 case Postpone(reason, _):
                     batch.postpone([evaluation.candidate], reason)
@@ -209,47 +209,47 @@ class PendingDeletionProcessor:
                     # Two records of one ledger in a batch: the second is decided on again after the first's deletion.
                     key = (record.ledger_id, record.ledger_type)
                     if key in deleting:
-                        round_.again.append((evaluation.candidate, _CHANGED))
+                        attempt.again.append((evaluation.candidate, _CHANGED))
                     else:
                         deletions.append(evaluation)
                     deleting.add(key)
                 case never:
                     assert_never(never)
         if deletions:
-            self._delete(round_, deletions)
+            self._delete(attempt, deletions)
 
-    def _delete(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+    def _delete(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
         # An evaluation is logged only for what the rate lets through while its facts are fresh.
-        most = self.rate_limiter.most_within(FACTS_SECONDS) if round_.paced else None
+        most = self.rate_limiter.most_within(FACTS_SECONDS) if attempt.paced else None
         first = evaluations if most is None else evaluations[:most]
-        round_.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
+        attempt.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
         if not self._log_evaluations(first):
             candidates = [evaluation.candidate for evaluation in first]
-            self._postpone_all(round_.batch, candidates, "the outcome topic did not store what is to be deleted")
+            self._postpone_all(attempt.batch, candidates, "the outcome topic did not store what is to be deleted")
             return
         reached = 0
-        for chunk in self.rate_limiter.chunks(first) if round_.paced else [first]:
-            self._delete_chunk(round_, chunk)
+        for chunk in self.rate_limiter.chunks(first) if attempt.paced else [first]:
+            self._delete_chunk(attempt, chunk)
             reached += len(chunk)
-            if not round_.may_send():
+            if not attempt.may_send():
                 # The others would wait for their turn, and use up the rate, only to be decided on again.
                 break
-        round_.unreached += [evaluation.candidate for evaluation in first[reached:]]
+        attempt.unreached += [evaluation.candidate for evaluation in first[reached:]]
 
     # --- deleting ----------------------------------------------------------------------------------------------------
 
-    def _delete_chunk(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
-        """Delete what the evaluations say; none of it is sent once the round may no longer send.
+    def _delete_chunk(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
+        """Delete what the evaluations say; none of it is sent once the attempt may no longer send.
 
         BookKeeper is asked only as a last resort: one lost answer of the store is no reason to do without guards.
         """
-        self._delete_stored(round_, evaluations)
+        self._delete_stored(attempt, evaluations)
         for evaluation in evaluations:
             if isinstance(evaluation.verdict, DeleteOffloaded):
-                if round_.may_send():
-                    self._delete_offloaded(round_.batch, evaluation, evaluation.verdict)
+                if attempt.may_send():
+                    self._delete_offloaded(attempt.batch, evaluation, evaluation.verdict)
                 else:
-                    round_.unreached.append(evaluation.candidate)
+                    attempt.unreached.append(evaluation.candidate)
 
     def _clear_mark(self, evaluation: Evaluation) -> None:
         """Remove auto-recovery's note about a ledger that is gone, which it would try to repair (BookKeeper #3316)."""
@@ -261,48 +261,50 @@ class PendingDeletionProcessor:
                 except SidecarError as error:
                     self.warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
 
-    def _delete_stored(self, round_: Round, evaluations: Sequence[Evaluation]) -> None:
+    def _delete_stored(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
         chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
         with self.steps.taking(Step.LEDGERS_DELETED):
-            results = self._delete_ledgers(round_, chosen)
+            results = self._delete_ledgers(attempt, chosen)
         for (evaluation, _), (result, conditional) in zip(chosen, results, strict=True):
             match result:
                 case DeletionResult.DELETED:
-                    self._deleted(round_.batch, evaluation, conditional=conditional)
+                    self._deleted(attempt.batch, evaluation, conditional=conditional)
                 case DeletionResult.GONE:
                     detail = "another client deleted it just now"
                     self._clear_mark(evaluation)
-                    round_.batch.finish(evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                    attempt.batch.finish(evaluation, Decision.KEPT, OutcomeReason.ALREADY_GONE, detail)
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
-                    round_.batch.metrics.delete_failed(*_kind(evaluation))
+                    attempt.batch.metrics.delete_failed(*_kind(evaluation))
                     why = _CHANGED if result is DeletionResult.CONFLICT else _UNANSWERED
-                    round_.again.append((evaluation.candidate, why))
+                    attempt.again.append((evaluation.candidate, why))
                 case DeletionResult.NOT_SENT:
-                    round_.unreached.append(evaluation.candidate)
+                    attempt.unreached.append(evaluation.candidate)
                 case never:
                     assert_never(never)
 
     def _delete_ledgers(
-        self, round_: Round, chosen: Sequence[tuple[Evaluation, Delete]]
+        self, attempt: BatchAttempt, chosen: Sequence[tuple[Evaluation, Delete]]
     ) -> list[tuple[DeletionResult, bool]]:
         """What became of each ledger, and whether its version and its guards were the condition."""
         deletions = [
             GuardedDeletion(verdict.ledger.path, verdict.ledger.version, verdict.guards) for _, verdict in chosen
         ]
         try:
-            results = self.store.delete_many(deletions, round_.may_send)
+            results = self.store.delete_many(deletions, attempt.may_send)
         except (TemporaryError, OutcomeUnknownError) as error:
             self.warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
             results = [DeletionResult.UNKNOWN] * len(deletions)
         return [
-            (self._delete_directly(self.direct, round_, evaluation), False)
-            if self.direct is not None and round_.last_resort and result is DeletionResult.UNKNOWN
+            (self._delete_directly(self.direct, attempt, evaluation), False)
+            if self.direct is not None and attempt.last_resort and result is DeletionResult.UNKNOWN
             else (result, True)
             for (evaluation, _), result in zip(chosen, results, strict=True)
         ]
 
-    def _delete_directly(self, direct: DirectLedgerDeletion, round_: Round, evaluation: Evaluation) -> DeletionResult:
-        if not round_.may_send():
+    def _delete_directly(
+        self, direct: DirectLedgerDeletion, attempt: BatchAttempt, evaluation: Evaluation
+    ) -> DeletionResult:
+        if not attempt.may_send():
             return DeletionResult.NOT_SENT
         ledger_id = evaluation.candidate.record.ledger_id
         try:
@@ -318,7 +320,7 @@ class PendingDeletionProcessor:
         batch.metrics.deleted(*_kind(evaluation), length_bytes=length_bytes)
         self._clear_mark(evaluation)
         detail = "nothing references it"
-        batch.finish(evaluation, Decision.DELETED, Reason.UNREFERENCED, detail, conditional=conditional)
+        batch.finish(evaluation, Decision.DELETED, OutcomeReason.UNREFERENCED, detail, conditional=conditional)
 
     def _delete_offloaded(self, batch: Batch, evaluation: Evaluation, verdict: DeleteOffloaded) -> None:
         candidate, record = evaluation.candidate, evaluation.candidate.record
@@ -329,27 +331,27 @@ class PendingDeletionProcessor:
                 )
         except DisabledError as error:
             # An operator who adds the missing setting finds the record on the dead-letter topic at the latest.
-            batch.send_again(candidate, RetryLater(Reason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
+            batch.send_again(candidate, RetryLater(OutcomeReason.REFUSED_BY_STORAGE, str(error)), evaluation.facts)
         except PermanentError as error:
             batch.metrics.delete_failed(*_kind(evaluation))
-            batch.finish(evaluation, Decision.KEPT, Reason.REFUSED_BY_STORAGE, str(error))
+            batch.finish(evaluation, Decision.KEPT, OutcomeReason.REFUSED_BY_STORAGE, str(error))
         except (TemporaryError, OutcomeUnknownError) as error:
             batch.metrics.delete_failed(*_kind(evaluation))
             is_open = isinstance(error, OutcomeUnknownError)
-            reason = Reason.OUTCOME_UNKNOWN if is_open else Reason.TEMPORARY_FAILURE
+            reason = OutcomeReason.OUTCOME_UNKNOWN if is_open else OutcomeReason.TEMPORARY_FAILURE
             batch.send_again(candidate, RetryLater(reason, str(error)), evaluation.facts)
         else:
             if result is OffloadDeletion.DELETED:
                 self._deleted(batch, evaluation, conditional=True)
             else:
                 detail = "tiered storage holds no such objects"
-                batch.finish(evaluation, Decision.KEPT, Reason.ALREADY_GONE, detail)
+                batch.finish(evaluation, Decision.KEPT, OutcomeReason.ALREADY_GONE, detail)
 
     # --- how a batch ends --------------------------------------------------------------------------------------------
 
     def _postpone_all(self, batch: Batch, candidates: Sequence[Candidate], why: str) -> None:
         self.warn(f"{len(candidates)} records are postponed: {why}")
-        batch.postpone(candidates, Reason.TEMPORARY_FAILURE)
+        batch.postpone(candidates, OutcomeReason.TEMPORARY_FAILURE)
 
     def _complete(self, batch: Batch, pending: PendingDeletions) -> None:
         self._send_again(batch, DeletionTopic.RETRY, Step.RETRIES_SENT)

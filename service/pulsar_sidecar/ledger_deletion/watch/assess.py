@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
+    DeletionPolicy,
     Facts,
-    Finish,
-    Policy,
-    Reason,
+    Keep,
+    OutcomeReason,
     RetryLater,
     StoredLedger,
     Unreferenced,
@@ -70,7 +70,7 @@ class Assessor:
 
     store: MetadataStore
     gatherer: Gatherer
-    policy: Policy
+    policy: DeletionPolicy
     leaks: LeakStore
     offloaded_whole: OffloadedWhole
     root: str
@@ -128,10 +128,10 @@ class Assessor:
             return verdict
         claim = verdict.ledger.claim
         if isinstance(claim, NotPulsars | Unrecognised):
-            return Finish(Reason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
+            return Keep(OutcomeReason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
         protected = protection.reason(kind_of(claim), owner_path(claim))
         if protected is not None:
-            return RetryLater(Reason.REFERENCES_UNKNOWN, protected, _RETRY_MS)
+            return RetryLater(OutcomeReason.REFERENCES_UNKNOWN, protected, _RETRY_MS)
         if isinstance(facts.references, Unreferenced) and facts.references.other_copy_listed:
             return self._last_copy(facts.record) or verdict
         return verdict
@@ -149,10 +149,10 @@ class Assessor:
         except SidecarError as error:
             # One storage that does not answer, or is not configured, holds up no other ledger.
             return RetryLater(
-                Reason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", _RETRY_MS
+                OutcomeReason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", _RETRY_MS
             )
         return RetryLater(
-            Reason.IN_USE,
+            OutcomeReason.IN_USE,
             "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
             "the last one",
             _RETRY_MS,

@@ -19,10 +19,10 @@ from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
-    Finish,
+    Keep,
     Postpone,
     RetryLater,
-    SetAside,
+    SendToDeadLetters,
     Verdict,
 )
 from pulsar_sidecar.ledger_deletion.send import is_own_topic, send
@@ -334,7 +334,7 @@ class LeakTracker:
                 return True
             case RetryLater(_, detail, delay_ms):
                 self._wait(tracked, LeakState.KEPT, detail, now_ms, delay_ms)
-            case Postpone(_, detail) | SetAside(_, detail) | Finish(_, detail):
+            case Postpone(_, detail) | SendToDeadLetters(_, detail) | Keep(_, detail):
                 self._wait(tracked, LeakState.KEPT, detail, now_ms)
             case DeleteOffloaded():
                 raise TemporaryError(f"ledger {tracked.ledger_id} was taken for an offloaded copy; look again")

@@ -26,7 +26,7 @@ from pulsar_sidecar.ledger_deletion.ports import (
     Publisher,
     TopicAdmin,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit, LimitReadings, RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
@@ -86,7 +86,7 @@ class Configuration:
 
     enabled: bool
     ledgers_root: str
-    policy: Policy
+    policy: DeletionPolicy
     retry_policy: RetryPolicy
     rate_per_second: float | None
     watchdog_late_ms: int

@@ -11,7 +11,7 @@ from pulsar_sidecar.ledger_deletion.metrics import GaugeReadings
 from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Reason
+from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
 from pulsar_sidecar.ledger_deletion.send import check_numbering, list_dead, redrive, refuse_own_topics, send
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
@@ -20,13 +20,13 @@ from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
     OperationState,
     Redirect,
-    Redriven,
+    RedriveResult,
     SentLedger,
     ServiceStatus,
     ShadowDeletionStatus,
     SidecarInstance,
     TopicDeletionStatus,
-    Undeleted,
+    UndeleteResult,
 )
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
@@ -259,14 +259,14 @@ class LedgerDeletion:
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             return list_dead(dead_letters, limit)
 
-    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> Redriven:
+    def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""
         self.require_ready()
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             publisher = self._runtime.publisher(DeletionTopic.PENDING)
             return redrive(dead_letters, publisher, ledger_ids, limit, self._runtime.steps)
 
-    def undelete(self, ledger_id: LedgerId, *, force: bool) -> Undeleted:
+    def undelete(self, ledger_id: LedgerId, *, force: bool) -> UndeleteResult:
         """Write a deleted ledger's metadata back, as long as bookies hold its entries.
 
         Raises what `ledger_deletion.undelete.undelete` does.
@@ -328,14 +328,14 @@ def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
     if outcome.decision is Decision.DELETED:
         return LedgerDeletionAnswer.DELETED
     reason = outcome.reason
-    if reason is Reason.ALREADY_GONE:
+    if reason is OutcomeReason.ALREADY_GONE:
         return LedgerDeletionAnswer.GONE
-    if reason is Reason.IN_USE:
+    if reason is OutcomeReason.IN_USE:
         raise ConflictError(f"ledger still in use: {outcome.detail}")
     if outcome.decision is Decision.KEPT:
         raise InvalidInputError(f"{reason.value}: {outcome.detail}")
-    if reason in (Reason.REFERENCES_UNKNOWN, Reason.METADATA_UNREADABLE, Reason.TEMPORARY_FAILURE):
+    if reason in (OutcomeReason.REFERENCES_UNKNOWN, OutcomeReason.METADATA_UNREADABLE, OutcomeReason.TEMPORARY_FAILURE):
         raise TemporaryError(f"{reason.value}: {outcome.detail}")
-    if reason is Reason.OUTCOME_UNKNOWN:
+    if reason is OutcomeReason.OUTCOME_UNKNOWN:
         raise OutcomeUnknownError(f"{reason.value}: {outcome.detail}; ask again")
     raise ConflictError(f"{reason.value}: {outcome.detail}")

@@ -16,10 +16,10 @@ import structlog
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
-    Finish,
+    Keep,
     Postpone,
     RetryLater,
-    SetAside,
+    SendToDeadLetters,
     Verdict,
 )
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
@@ -306,7 +306,12 @@ def _in_words(verdict: Verdict) -> str:
             return "nothing references it, and it may be deleted"
         case DeleteOffloaded():
             return "its copy in tiered storage may be deleted"
-        case Finish(reason, detail) | RetryLater(reason, detail) | Postpone(reason, detail) | SetAside(reason, detail):
+        case (
+            Keep(reason, detail)
+            | RetryLater(reason, detail)
+            | Postpone(reason, detail)
+            | SendToDeadLetters(reason, detail)
+        ):
             return f"{reason.value}: {detail}"
         case never:
             assert_never(never)

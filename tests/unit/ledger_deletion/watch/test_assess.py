@@ -5,7 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, is_signed
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Delete, Finish, Reason, RetryLater, SetAside, Verdict
+from pulsar_sidecar.ledger_deletion.second_phase.decide import (
+    Delete,
+    Keep,
+    OutcomeReason,
+    RetryLater,
+    SendToDeadLetters,
+    Verdict,
+)
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotOurs
@@ -225,8 +232,8 @@ def test_what_nothing_references_may_go_and_what_is_listed_may_not(asking: Askin
     gone, listed = asking.trimmed(), asking.world.listed(asking.topic)[0]
     assert isinstance(asking.verdict(gone), Delete)
     verdict = asking.verdict(listed)
-    assert isinstance(verdict, Finish)
-    assert verdict.reason is Reason.IN_USE
+    assert isinstance(verdict, Keep)
+    assert verdict.reason is OutcomeReason.IN_USE
     assert asking.asked == []
 
 
@@ -239,8 +246,8 @@ def test_several_are_judged_each_for_itself(asking: Asking) -> None:
 def test_without_evidence_the_operators_word_is_asked_for(asking: Asking) -> None:
     gone = asking.trimmed()
     (verdict,) = asking.assessor.verdicts([asking.candidate(gone, None).record], [])
-    assert isinstance(verdict, SetAside)
-    assert verdict.reason is Reason.BOOKKEEPER_MAY_BE_SHARED
+    assert isinstance(verdict, SendToDeadLetters)
+    assert verdict.reason is OutcomeReason.BOOKKEEPER_MAY_BE_SHARED
 
 
 @pytest.mark.parametrize(
@@ -256,7 +263,7 @@ def test_what_could_not_be_read_protects_as_in_an_audit(asking: Asking, path: st
     verdict = asking.verdict(asking.trimmed(), unreadable_node(path, "NoAuth"))
     if protects:
         detail = f"{path} was not read, and may reference it: NoAuth"
-        assert verdict == RetryLater(Reason.REFERENCES_UNKNOWN, detail, 60_000)
+        assert verdict == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, detail, 60_000)
     else:
         assert isinstance(verdict, Delete)
 
@@ -299,7 +306,7 @@ def test_the_replaced_copy_stays_while_the_other_one_was_not_found_whole(asking:
     asking.whole = False
     first, _ = replaced(asking)
     assert asking.verdict(first) == RetryLater(
-        Reason.IN_USE,
+        OutcomeReason.IN_USE,
         "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
         "the last one",
         60_000,
@@ -311,7 +318,7 @@ def test_the_replaced_copy_stays_while_tiered_storage_cannot_be_asked(asking: As
     asking.whole = error
     first, _ = replaced(asking)
     assert asking.verdict(first) == RetryLater(
-        Reason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", 60_000
+        OutcomeReason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", 60_000
     )
 
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Publisher
 from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedgerInfo, is_signed
-from pulsar_sidecar.ledger_deletion.second_phase.decide import Policy
+from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
@@ -113,7 +113,7 @@ class Watcher:
     configuration: WatchConfiguration = APPEND
     name: str = "one"
     steps: Steps = field(default_factory=Steps)
-    policy: Policy = POLICY
+    policy: DeletionPolicy = POLICY
     recorded: set[TopicName] = field(default_factory=set)
     offload_error: SidecarError | None = None
     died_of: BaseException | None = None
@@ -247,7 +247,7 @@ def kept(world: World) -> list[LedgerId]:
     return sorted(LedgerId(int(name)) for name in names)
 
 
-def settle(world: World, policy: Policy = POLICY) -> None:
+def settle(world: World, policy: DeletionPolicy = POLICY) -> None:
     """The second phase works off what was appended, and nothing referenced went."""
     Sidecar(world, name="second-phase", policy=policy).work()
     check(world)
