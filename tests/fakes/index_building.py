@@ -115,6 +115,7 @@ class IndexToBuild:
         self.loaded: str | None = None
         self.factory = BUCKET_TRACKER_FACTORY
         self.settings = settings
+        self.second_settings: TrackerSettings | None = None
         self.unreadable = False
         self.stored = stored_indexes(self.store, self.bookies, self.cursors)
         self.builder = IndexBuilder(
@@ -177,7 +178,7 @@ class IndexToBuild:
         return found
 
     def _second(self) -> BrokerTracker:
-        return BrokerTracker(self.factory, self.settings)
+        return BrokerTracker(self.factory, self.second_settings or self.settings)
 
 
 def small_buckets(max_num_buckets: int = -1) -> TrackerSettings:

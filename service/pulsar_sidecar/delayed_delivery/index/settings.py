@@ -67,6 +67,10 @@ class TrackerSettings:
         """Whether a broker of 4.0.8 stops dispatching at the fourth bucket: it can only merge more than four."""
         return 0 < self.max_num_buckets < MAX_MERGE_NUM
 
+    def merges_at_next_seal(self, buckets: int) -> bool:
+        """Whether a broker that has so many buckets merges some when it seals one more."""
+        return self.max_num_buckets != -1 and buckets >= self.max_num_buckets
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerTracker:

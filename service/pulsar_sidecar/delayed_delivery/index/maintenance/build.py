@@ -11,8 +11,8 @@ name is deleted again, or the error names its ledger.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 import numpy as np
 from pyroaring import BitMap
@@ -21,7 +21,13 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_metadata, encode_segment, joined
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    NO_INDEXES,
+    DelayedIndexes,
+    encode_metadata,
+    encode_segment,
+    joined,
+)
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -41,6 +47,12 @@ from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 
 _Value = TypeVar("_Value")
+
+_SEGMENTS_THAT_BREAK_A_MERGE: Final = 2
+"""A load reads the first one; a broker of 4.0.8 that merges throws at a bucket with exactly one segment left to load.
+
+It leaves a bucket alone that has none left.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +176,12 @@ class IndexBuilder:
             if tracker.settings.breaks_dispatch:
                 raise ConflictError(
                     f"broker {broker} has delayedDeliveryMaxNumBuckets={tracker.settings.max_num_buckets}, with which "
-                    "dispatching stops at the fourth bucket; set -1, or 4 or more"
+                    "dispatching stops at the fourth bucket; set -1"
                 )
-        # Brokers may differ while they are restarted one by one; any of them reads what another one's settings made.
-        return min(trackers.items())[1].settings
+        # Brokers may differ while they are restarted one by one. Any of them reads what another one's settings made,
+        # and the one that allows the fewest buckets is the first to merge.
+        limits = [each.settings.max_num_buckets for each in trackers.values() if each.settings.max_num_buckets != -1]
+        return replace(min(trackers.items())[1].settings, max_num_buckets=min(limits, default=-1))
 
     def _of_place(self, place: TopicName, topic: StoredTopic, settings: TrackerSettings) -> list[SubscriptionBuild]:
         self._pointers.demand_unloaded(place)
@@ -181,15 +195,14 @@ class IndexBuilder:
             for ledger_id, metadata in lengths.items()
             if (needed := BitMap().union(*(each.uncovered.get(ledger_id, BitMap()) for each in wanted.values())))
         }
-        return [
-            SubscriptionBuild(
-                each.index,
-                tuple(_buckets(each, delayed, settings)),
-                each.covered,
-                {id_: why for id_, why in left_out.items() if id_ >= each.first_ledger},
-            )
-            for each in wanted.values()
-        ]
+        builds = []
+        for each in wanted.values():
+            without = {id_: why for id_, why in left_out.items() if id_ >= each.first_ledger}
+            buckets = tuple(_buckets(each, without, delayed, settings))
+            if buckets:
+                _demand_no_merge(each.index, len(buckets), settings)
+            builds.append(SubscriptionBuild(each.index, buckets, each.covered, without))
+        return builds
 
     def _lengths(self, topic: StoredTopic) -> tuple[dict[LedgerId, LedgerMetadata], dict[LedgerId, str]]:
         """The topic's ledgers that BookKeeper has, in order, and why the others are left out."""
@@ -303,31 +316,61 @@ def _wanted(index: StoredIndex, ledgers: Mapping[LedgerId, LedgerMetadata]) -> _
 
 
 def _buckets(
-    wanted: _Wanted, delayed: Mapping[LedgerId, DelayedIndexes], settings: TrackerSettings
+    wanted: _Wanted, left_out: Iterable[LedgerId], delayed: Mapping[LedgerId, DelayedIndexes], settings: TrackerSettings
 ) -> Iterator[PlannedBucket]:
     """Sealed as the tracker seals: at the first ledger after there are enough. What is left is sealed too.
 
-    No bucket reaches over one that is there.
+    Each bucket begins with the first ledger after the one before, though that ledger gets no index: a broker that adds
+    a message of a ledger without a bucket seals a bucket from there on, over those that follow, and then never loads
+    the rest of these (4.0.8). Messages of a ledger within a bucket it keeps in memory only.
     """
-    ledgers: list[LedgerId] = []
-    parts: list[DelayedIndexes] = []
-    for ledger_id, entries in wanted.uncovered.items():
-        rows = delayed[ledger_id]
-        mine = rows[rows.within({ledger_id: entries})]
-        if not len(mine):
-            continue
-        over_another = bool(ledgers) and any(map(BucketKey(ledgers[0], ledger_id).overlaps, wanted.keys))
-        if ledgers and (over_another or sum(map(len, parts)) >= settings.min_index_count):
-            yield _planned(ledgers, parts, settings)
-            ledgers, parts = [], []
-        ledgers.append(ledger_id)
-        parts.append(mine)
-    if ledgers:
-        yield _planned(ledgers, parts, settings)
+    for ledgers in _between(wanted.keys, sorted({*wanted.uncovered, *left_out})):
+        parts: list[DelayedIndexes] = []
+        first = last = 0
+        for number, ledger_id in enumerate(ledgers):
+            rows = delayed.get(ledger_id, NO_INDEXES)
+            mine = rows[rows.within({ledger_id: wanted.uncovered.get(ledger_id, BitMap())})]
+            if not len(mine):
+                continue
+            if parts and sum(map(len, parts)) >= settings.min_index_count:
+                yield _planned(BucketKey(ledgers[first], ledgers[last]), parts, settings)
+                first, parts = last + 1, []
+            parts.append(mine)
+            last = number
+        if parts:
+            yield _planned(BucketKey(ledgers[first], ledgers[last]), parts, settings)
 
 
-def _planned(ledgers: Sequence[LedgerId], parts: Sequence[DelayedIndexes], settings: TrackerSettings) -> PlannedBucket:
-    return PlannedBucket(BucketKey(ledgers[0], ledgers[-1]), seal(sort_indexes(joined(parts)), settings))
+def _between(keys: Sequence[BucketKey], ledgers: Iterable[LedgerId]) -> Iterator[list[LedgerId]]:
+    """Ascending ledgers that no bucket covers, in stretches without a bucket between two of them."""
+    stretch: list[LedgerId] = []
+    for ledger_id in ledgers:
+        if any(map(BucketKey(stretch[0] if stretch else ledger_id, ledger_id).overlaps, keys)):
+            yield stretch
+            stretch = []
+        if not any(ledger_id in key for key in keys):
+            stretch.append(ledger_id)
+    yield stretch
+
+
+def _planned(key: BucketKey, parts: Sequence[DelayedIndexes], settings: TrackerSettings) -> PlannedBucket:
+    indexes = sort_indexes(joined(parts))
+    sealed = seal(indexes, settings)
+    if settings.max_num_buckets != -1 and len(sealed.segments) == _SEGMENTS_THAT_BREAK_A_MERGE:
+        everything = int(indexes.deliver_at_ms[-1] - indexes.deliver_at_ms[0]) + 1
+        sealed = seal(indexes, replace(settings, max_indexes_per_segment=-1, time_step_ms=everything))
+    return PlannedBucket(key, sealed)
+
+
+def _demand_no_merge(index: StoredIndex, planned: int, settings: TrackerSettings) -> None:
+    """Refuse buckets that the next bucket which a broker seals would have it merge."""
+    count = len(index.buckets) + planned
+    if settings.merges_at_next_seal(count):
+        raise ConflictError(
+            f"subscription {index.subscription} of {index.topic} would have {count} buckets; a broker with "
+            f"delayedDeliveryMaxNumBuckets={settings.max_num_buckets} would merge some when it seals the next one, and "
+            f"4.0.8 can stop dispatching then; set it to -1, or to {count + 1} or more, on every broker"
+        )
 
 
 def _demanded(value: _Value | Unreadable, what: str) -> _Value:

@@ -99,7 +99,7 @@ _REMEDIES: dict[FindingKind, str] = {
         "set delayedDeliveryTrackerFactoryClassName back to the bucket tracker, or give the buckets up: "
         "pulsar-sidecar delayed-index repair --kind tracker-downgrade"
     ),
-    FindingKind.UNUSABLE_SETTING: "set delayedDeliveryMaxNumBuckets to -1 or at least 4 and restart the broker",
+    FindingKind.UNUSABLE_SETTING: "set delayedDeliveryMaxNumBuckets to -1 and restart the broker",
 }
 
 
