@@ -19,7 +19,7 @@ from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopic, verify_topic
+from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopic, verify_partitions
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
@@ -52,15 +52,12 @@ def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic
     """Verify every partition of a topic, or the topic itself where it has none.
 
     Raises:
-        NotFoundError: there is no such topic.
+        NotFoundError: there is no such topic, or it was deleted meanwhile.
         TemporaryError: it could not be read.
     """
     topic = parse_topic_name(request.topic)
     with _opened(request.stored) as stored:
-        progress = Progress(report, stored.clock)
-        places = stored.topics.places_of(topic)
-        # A partition exists from its first load on.
-        return tuple(verify_topic(each, stored.messages, progress, may_be_missing=each != topic) for each in places)
+        return verify_partitions(topic, stored.store, stored.messages, Progress(report, stored.clock))
 
 
 def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:

@@ -117,9 +117,9 @@ class UnseenCause(Enum):
     OFFLOADED = "offloaded"
     """They are in tiered storage, and BookKeeper has no copy any more."""
     UNREADABLE = "unreadable"
-    """A bookie did not answer, or the entry is damaged or lost."""
+    """A bookie did not answer, the entry is damaged or lost, or the topic was deleted while it was being read."""
     TRIMMED = "trimmed"
-    """The topic let go of the ledger, or was deleted, while it was being read."""
+    """The topic let go of the ledger while it was being read."""
 
 
 @dataclass(frozen=True, slots=True)

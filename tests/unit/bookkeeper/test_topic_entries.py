@@ -117,7 +117,46 @@ def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
     assert next(stream).ledger_id == 3
     topic.store.remove(managed_ledger_path(topic.name.managed_ledger_name))
     topic.store.remove(ledger_path(LedgerId(5)))
-    assert told(stream) == [(5, 0, None, UnseenCause.TRIMMED)]
+    (unseen,) = stream
+    assert isinstance(unseen, UnseenEntries)
+    assert told(iter([unseen])) == [(5, 0, None, UnseenCause.UNREADABLE)], "what it held is not known"
+    assert unseen.reason == "the topic was deleted while it was being read, and ledger 5 too"
+
+
+def test_a_topic_that_is_deleted_and_made_again_meanwhile(topic: StoredTopic) -> None:
+    topic.add(3, payloads(1))
+    topic.add(5, payloads(2))
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 3
+    for path in (managed_ledger_path(topic.name.managed_ledger_name), ledger_path(LedgerId(5))):
+        topic.store.remove(path)
+    del topic.info.ledgerInfo[:]
+    topic.add(7, payloads(1), closed=False)
+    assert told(stream) == [(5, 0, 1, UnseenCause.UNREADABLE)]
+
+
+def test_an_open_ledger_that_bookies_drop_meanwhile_does_not_end_where_they_stop(topic: StoredTopic) -> None:
+    topic.add(9, payloads(40), closed=False)
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 9
+    topic.store.remove(managed_ledger_path(topic.name.managed_ledger_name))
+    topic.store.remove(ledger_path(LedgerId(9)))
+    topic.bookie.entries.clear()
+    assert told(stream) == [*of(9, 1, 15), (9, 16, None, UnseenCause.UNREADABLE)]
+
+
+def test_entries_that_the_topic_lists_and_bookkeeper_does_not_are_not_seen(topic: StoredTopic) -> None:
+    topic.add(3, payloads(1)).entries = 5
+    topic.add(5, payloads(3), closed=False)
+    topic.info.ledgerInfo[1].entries, topic.info.ledgerInfo[1].timestamp = 4, 1
+    topic.write()
+    del topic.bookie.entries[5, 1]
+    lost = UnseenCause.UNREADABLE
+    assert told(topic.reader().read(topic.name)) == [
+        *of(3, 0, 1), (3, 1, 4, lost), *of(5, 0, 1), (5, 1, 1, lost), *of(5, 2, 1), (5, 3, 3, lost),
+    ]  # fmt: skip
+    assert told(topic.reader().read(topic.name, at(3, 2), at(3, 3))) == [(3, 2, 3, lost)]
+    assert told(topic.reader().read(topic.name, at(3, 5), at(3, 9))) == []
 
 
 def test_bookies_that_do_not_answer(topic: StoredTopic) -> None:

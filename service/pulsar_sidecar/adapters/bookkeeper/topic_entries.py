@@ -6,21 +6,17 @@ BookKeeper's own recovery would close it: the first entry that no bookie has, ab
 acknowledged.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, LedgerEnd
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.references import (
-    LedgerReference,
-    ManagedLedgerReferences,
-    managed_ledger_references,
-)
+from pulsar_sidecar.ledger_ownership.references import LedgerReference, managed_ledger_references
 from pulsar_sidecar.model.clocks import Pace
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, UnseenCause, UnseenEntries
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 
 _AT_A_TIME_BYTES = 4 * 1024 * 1024
@@ -51,53 +47,66 @@ class BookieTopicEntries:
             NotFoundError: there is no such topic; a partitioned topic has no entries of its own.
             TemporaryError: the metadata store could not be asked. A bookie that does not answer is no error.
         """
-        for ledger_id, reference in self._listed(topic).ledgers.items():
+        topic_node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
+        if topic_node is None:
+            raise NotFoundError(f"there is no topic {topic}")
+        for ledger_id, reference in managed_ledger_references(topic_node.data).ledgers.items():
             if first.ledger_id <= ledger_id <= last.ledger_id:
                 begin = first.entry_id if ledger_id == first.ledger_id else EntryId(0)
                 end = last.entry_id if ledger_id == last.ledger_id else _END.entry_id
                 if begin <= end:
-                    yield from self._ledger(topic, ledger_id, reference, range(begin, end + 1))
-
-    def _listed(self, topic: TopicName) -> ManagedLedgerReferences:
-        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
-        if node is None:
-            raise NotFoundError(f"there is no topic {topic}")
-        return managed_ledger_references(node.data)
+                    yield from self._ledger(topic_node, ledger_id, reference, range(begin, end + 1))
 
     def _ledger(
-        self, topic: TopicName, ledger_id: LedgerId, reference: LedgerReference, wanted: range
+        self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference, wanted: range
     ) -> Iterator[LedgerEntry | UnseenEntries]:
         listed_last = reference.entries - 1 if reference.closed_ms else None
 
-        def unseen(cause: UnseenCause, reason: str) -> Iterator[UnseenEntries]:
+        def unseen(first: int, cause: UnseenCause, reason: str) -> Iterator[UnseenEntries]:
             last = None if listed_last is None else EntryId(min(listed_last, wanted[-1]))
-            if last is None or last >= wanted.start:
-                yield UnseenEntries(ledger_id, EntryId(wanted.start), last, cause, reason)
+            if first <= wanted[-1] and (last is None or last >= first):
+                yield UnseenEntries(ledger_id, EntryId(first), last, cause, reason)
 
-        node = self._store.read(ledger_path(ledger_id, self._root))
+        path = ledger_path(ledger_id, self._root)
+        node = self._store.read(path)
         if node is None:
-            yield from unseen(*self._why_gone(topic, ledger_id, reference))
+            yield from unseen(wanted.start, *self._why_gone(topic_node, ledger_id, reference))
             return
         try:
             metadata = decode_ledger_metadata(node.data)
             end = self._entries.end(ledger_id, metadata)
         except SidecarError as error:
-            yield from unseen(UnseenCause.UNREADABLE, str(error))
+            yield from unseen(wanted.start, UnseenCause.UNREADABLE, str(error))
             return
-        yield from self._entries_of(ledger_id, metadata, end, range(wanted.start, min(wanted[-1], end.highest) + 1))
+        if listed_last is not None:
+            # Whatever the topic lists was acknowledged.
+            end = end._replace(confirmed=EntryId(max(end.confirmed, listed_last)))
+        ended_at = yield from self._entries_of(
+            ledger_id, metadata, end, range(wanted.start, min(wanted[-1], end.highest) + 1)
+        )
+        if listed_last is not None:
+            reason = f"the topic lists {reference.entries:,} entries of ledger {ledger_id}, and BookKeeper has fewer"
+            yield from unseen(max(wanted.start, end.highest + 1), UnseenCause.UNREADABLE, reason)
+        elif ended_at is not None and self._store.read(path) is None:
+            # The bookies dropped the ledger while it was read, so a missing entry is not its end.
+            yield from unseen(ended_at, *self._why_gone(topic_node, ledger_id, reference))
 
-    def _why_gone(self, topic: TopicName, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
+    def _why_gone(self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
         if reference.offload is not None and reference.offload.complete:
             return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage alone"
-        node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
-        if node is None or ledger_id not in managed_ledger_references(node.data).ledgers:
+        now = self._store.read(topic_node.path)
+        if now is None or now.created_order != topic_node.created_order:
+            return UnseenCause.UNREADABLE, f"the topic was deleted while it was being read, and ledger {ledger_id} too"
+        if ledger_id not in managed_ledger_references(now.data).ledgers:
             return UnseenCause.TRIMMED, f"ledger {ledger_id} left the topic while it was being read"
         return UnseenCause.UNREADABLE, f"ledger {ledger_id} is listed and BookKeeper does not know it; it is lost"
 
     def _entries_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, end: LedgerEnd, wanted: range
-    ) -> Iterator[LedgerEntry | UnseenEntries]:
+    ) -> Generator[LedgerEntry | UnseenEntries, None, EntryId | None]:
+        """The wanted entries; returns the first that no bookie has, if the ledger ends before it."""
         at_a_time = _FIRST_AT_A_TIME
+        ending = None
         while wanted:
             some = wanted[: self._pace.at_once(at_a_time)]
             answer = self._entries.read_many(ledger_id, metadata, map(EntryId, some), bytes)
@@ -110,6 +119,7 @@ class BookieTopicEntries:
             self._pace.after(len(some))
             mean_bytes = sum(map(len, answer.found.values())) / max(1, len(answer.found))
             at_a_time = max(1, min(_MOST_AT_A_TIME, at_a_time * 4, int(_AT_A_TIME_BYTES / max(1.0, mean_bytes))))
+        return ending
 
 
 def _in_order(

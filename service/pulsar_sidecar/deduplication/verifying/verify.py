@@ -15,10 +15,13 @@ from pulsar_sidecar.deduplication.verifying.findings import (
 )
 from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
+from pulsar_sidecar.model.metadata import NodeReader
 from pulsar_sidecar.model.names import TopicName
 
 _SAY_EVERY_SECONDS: Final = 5.0
@@ -116,6 +119,24 @@ class _Reading:
             self.watch.take(row)
         if len(self.watch.suspects) > suspects:
             self.entries_to_last_suspect = self.entries
+
+
+def verify_partitions(
+    topic: TopicName, store: NodeReader, messages: TopicMessages, progress: Progress
+) -> tuple[VerifiedTopic, ...]:
+    """Verify every partition of a topic, or the topic itself where it has none.
+
+    Raises:
+        NotFoundError: there is no such topic, or it was deleted meanwhile.
+        TemporaryError: it could not be read.
+    """
+    places = StoredTopics(store).places_of(topic)
+    nodes = store.read_many([managed_ledger_path(place.managed_ledger_name) for place in places])
+    return tuple(
+        # A partition exists from its first load on.
+        verify_topic(place, messages, progress, may_be_missing=node is None)
+        for place, node in zip(places, nodes, strict=True)
+    )
 
 
 def verify_topic(

@@ -6,13 +6,22 @@ import pytest
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
 from pulsar_sidecar.deduplication.verifying.describing import describe
 from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageRow, PayloadState
-from pulsar_sidecar.deduplication.verifying.verify import Progress, Verdict, VerifiedTopic, verify_topic
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.deduplication.verifying.verify import (
+    Progress,
+    Verdict,
+    VerifiedTopic,
+    verify_partitions,
+    verify_topic,
+)
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock
+from tests.fakes.deduplication_policies import put_topic
+from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.stored_batches import stored_batch, stored_message
 from tests.fakes.stored_topics import StoredTopic
 from tests.unit.deduplication.verifying.rows import Log
@@ -107,6 +116,51 @@ def test_progress_is_said_now_and_then() -> None:
     verify_topic(TOPIC, Slow(rows(*range(1024))), progress)
     assert len(said) == 2
     assert said[1].startswith("reading: 1,024 entries, 1,024 messages; persistent://public/default/orders at 341:0")
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_never_clean() -> None:
+    with StoredTopic() as topic:
+        for ledger_id in range(3, 9):
+            topic.add(ledger_id, [stored_message(b"a", sequence_id=1)])
+
+        class Deleting(BookieTopicMessages):
+            def read(self, name: TopicName, last: Position | None = None) -> Iterator[Streamed]:
+                stream = super().read(name, last)
+                yield next(stream)
+                topic.store.remove(managed_ledger_path(name.managed_ledger_name))
+                for ledger_id in range(4, 9):
+                    topic.store.remove(ledger_path(LedgerId(ledger_id)))
+                yield from stream
+
+        found = verify_topic(topic.name, Deleting(topic.reader()), quiet())
+    assert (found.verdict, found.entries, len(found.unseen)) == (Verdict.NOT_PROVEN, 1, 5)
+
+
+def test_entries_that_only_the_topics_list_knows_of_are_never_clean() -> None:
+    with StoredTopic() as topic:
+        topic.add(3, [stored_message(b"a", sequence_id=1)]).entries = 5
+        topic.add(5, [], closed=False)
+        found = verify_topic(topic.name, BookieTopicMessages(topic.reader()), quiet())
+    assert (found.verdict, found.entries, len(found.unseen)) == (Verdict.NOT_PROVEN, 1, 1)
+
+
+def test_a_partition_that_nobody_has_used_is_empty_and_one_that_was_deleted_is_an_error() -> None:
+    store, parent = FakeMetadataStore(), parse_topic_name("persistent://public/default/parted")
+    put_topic(store, parent, partitions=2)
+    never_used = managed_ledger_path(parent.partition(1).managed_ledger_name)
+    store.remove(never_used)
+
+    class Missing:
+        def read(self, topic: TopicName, last: Position | None = None) -> Iterator[Streamed]:
+            if topic == parent.partition(1):
+                raise NotFoundError(f"there is no topic {topic}")
+            yield from rows(1)
+
+    first, second = verify_partitions(parent, store, Missing(), quiet())
+    assert (first.entries, second.entries, second.verdict) == (1, 0, Verdict.CLEAN)
+    store.put(never_used)
+    with pytest.raises(NotFoundError, match="no topic persistent://public/default/parted-partition-1"):
+        verify_partitions(parent, store, Missing(), quiet())
 
 
 def test_from_the_bookies_to_the_document() -> None:
