@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.deduplication.inspection.forecast import DeduplicationForecaster
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import (
@@ -17,7 +16,7 @@ from pulsar_sidecar.deduplication.policies import BrokerDeduplication, Deduplica
 from pulsar_sidecar.deduplication.replay_cost import replay_seconds
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
@@ -285,6 +284,31 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> 
     assert f"{ORDERS}: ledger 3 cannot be measured: no bookie" in found.unreadable
 
 
+def test_a_namespace_whose_policies_are_damaged_does_not_end_the_search(stage: Stage) -> None:
+    damaged = "a namespace's policies cannot be read; look at its node"
+    of_namespace = stage.brokers.of_namespace
+
+    def refuse(policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
+        if namespace == "public/elsewhere":
+            raise UndecodableError(damaged)
+        return of_namespace(policy, namespace)
+
+    stage.brokers.of_namespace = refuse  # type: ignore[method-assign]
+    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    stage.topics.put(ELSEWHERE, (1, 2, 3), (3, 9))
+    report = stage.stuck(None)
+    assert [each.topic for each in report.stuck] == [ORDERS]
+    assert report.unreadable == (f"{ELSEWHERE}: {damaged}",)
+    stage.topics.put(ELSEWHERE, (1, 2, 3), (1, 0))
+    lagging = stage.stuck(None)
+    assert [(each.topic, each.reason) for each in lagging.stuck if each.topic == ELSEWHERE] == [
+        (ELSEWHERE, StuckReason.LAGS)
+    ]
+    assert lagging.unreadable == report.unreadable
+    (load,) = stage.health.slowest_loads("public/elsewhere").slowest
+    assert (load.topic, load.deduplicated) == (ELSEWHERE, None)
+
+
 def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(stage: Stage) -> None:
     gone = parse_topic_name("persistent://public/missing/orders")
     stage.topics.put(gone, (1, 2), (1, 0))
@@ -328,9 +352,35 @@ def test_a_load_whose_policy_is_unknown_counts_and_says_so(stage: Stage, monkeyp
     monkeypatch.setattr(stage.brokers, "of_topic", refuse)
     stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
     stage.topics.put(parse_topic_name("persistent://public/default/__change_events"), (1, 2, 3), (1, 0))
-    forecaster = DeduplicationForecaster(stage.topics.stored, BrokerSwitches(stage.brokers))
-    found = forecaster.slowest(stage.topics.stored.topics.places_below("public/default"))
+    found = stage.health.slowest_loads("public/default")
     assert [(each.topic, each.deduplicated) for each in found.slowest] == [(ORDERS, None)]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_brokers_are_asked_about_a_hundred_topics_at_most(
+    stage: Stage, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[TopicName]()
+    of_topic = stage.brokers.of_topic
+
+    def counted(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
+        asked.append(topic)
+        return of_topic(policy, topic)
+
+    monkeypatch.setattr(stage.brokers, "of_topic", counted)
+    topics = [parse_topic_name(f"persistent://public/default/t{number:03}") for number in range(150)]
+    for number, topic in enumerate(topics):
+        stage.topics.put(topic, (1, 2, 3), (1, 0))
+        stage.switched(on=None if number == 149 else number == 50, topic=topic)
+    stage.switched(on=on)
+    found = stage.health.slowest_loads("public/default")
+    assert asked == topics[:100]
+    listed = [(each.topic, each.deduplicated) for each in found.slowest]
+    assert listed == [(topics[50], True), *([(topic, None) for topic in topics[100:109]] if on else [])]
+    left_out = (
+        "50 more topics have a deduplication cursor and inherit that deduplication is off; brokers were asked for "
+    )
+    assert found.unreadable == (() if on else (f"{left_out}the own policies of the 100 slowest only",))
 
 
 def test_loads_that_cannot_be_forecast_are_named(stage: Stage) -> None:

@@ -23,7 +23,7 @@ from pulsar_sidecar.deduplication.policies import (
 from pulsar_sidecar.deduplication.snapshots import Snapshot, snapshot_in_node
 from pulsar_sidecar.ledger_ownership.paths import POLICIES
 from pulsar_sidecar.ledger_ownership.references import LedgerReference, cursor_references
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Node
@@ -128,9 +128,12 @@ class DumpedSwitches:
     def broker(self) -> BrokerDeduplication:
         return self._broker
 
-    def inherited(self, namespace: str) -> PolicyValues:
+    def inherited(self, namespace: str) -> PolicyValues | Unreadable:
         node = self._nodes.read(f"{POLICIES}/{namespace}")
-        value = None if node is None else value_of_namespace(DeduplicationPolicy.ENABLED, node.data)
+        try:
+            value = None if node is None else value_of_namespace(DeduplicationPolicy.ENABLED, node.data)
+        except UndecodableError as error:
+            return Unreadable(str(error))
         return PolicyValues(self._broker.enabled, value)
 
     def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:

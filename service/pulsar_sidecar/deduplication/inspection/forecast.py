@@ -18,6 +18,7 @@ from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 MOST_SHOWN: Final = 10
+_MOST_ASKED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,48 +59,62 @@ class LoadForecasts:
     assumption: str = ASSUMPTION
 
 
-class DeduplicationForecaster:
-    """Forecasts loads; changes nothing."""
+def slowest_loads(
+    stored_topics: StoredDeduplications, switches: Switches, places: Iterable[TopicName]
+) -> LoadForecasts:
+    """The loads that would take longest; changes nothing.
 
-    def __init__(self, stored: StoredDeduplications, switches: Switches) -> None:
-        self._stored = stored
-        self._switches = switches
+    Raises:
+        TemporaryError: the metadata store could not be asked.
+    """
+    topics, cursors = 0, 0
+    costs: list[tuple[float, StoredDeduplication]] = []
+    unreadable: list[str] = []
+    for place, stored in stored_topics.read(places):
+        topics += 1
+        if isinstance(stored, StoredDeduplication) and isinstance(stored.snapshot, Absent):
+            continue
+        cursors += 1
+        if isinstance(stored, Unreadable):
+            unreadable.append(f"{place}: {stored.reason}")
+        elif stored.since is None:
+            reason = stored.snapshot.reason if isinstance(stored.snapshot, Unreadable) else stored.unmeasured
+            unreadable.append(f"{place}: {reason}")
+        else:
+            costs.append((replay_seconds(stored.since), stored))
+    costs.sort(key=lambda cost: (-cost[0], str(cost[1].topic)))
+    slowest = islice(_deduplicated(costs, switches, unreadable), MOST_SHOWN)
+    return LoadForecasts(topics, cursors, switches.broker().load_timeout_seconds, tuple(slowest), tuple(unreadable))
 
-    def slowest(self, places: Iterable[TopicName]) -> LoadForecasts:
-        """The loads that would take longest.
 
-        Raises:
-            TemporaryError: the metadata store could not be asked.
-        """
-        topics, cursors = 0, 0
-        costs: list[tuple[float, StoredDeduplication]] = []
-        unreadable: list[str] = []
-        for place, stored in self._stored.read(places):
-            topics += 1
-            if isinstance(stored, StoredDeduplication) and isinstance(stored.snapshot, Absent):
-                continue
-            cursors += 1
-            if isinstance(stored, Unreadable):
-                unreadable.append(f"{place}: {stored.reason}")
-            elif stored.since is None:
-                reason = stored.snapshot.reason if isinstance(stored.snapshot, Unreadable) else stored.unmeasured
-                unreadable.append(f"{place}: {reason}")
-            else:
-                costs.append((replay_seconds(stored.since), stored))
-        costs.sort(key=lambda cost: (-cost[0], str(cost[1].topic)))
-        timeout_seconds = self._switches.broker().load_timeout_seconds
-        slowest = islice(self._deduplicated(costs, timeout_seconds), MOST_SHOWN)
-        return LoadForecasts(topics, cursors, timeout_seconds, tuple(slowest), tuple(unreadable))
+def _deduplicated(
+    costs: Iterable[tuple[float, StoredDeduplication]], switches: Switches, unreadable: list[str]
+) -> Iterator[LoadForecast]:
+    """Without those that are certainly not deduplicated: the broker that loads them deletes the cursor.
 
-    def _deduplicated(
-        self, costs: Iterable[tuple[float, StoredDeduplication]], timeout_seconds: int
-    ) -> Iterator[LoadForecast]:
-        """Without those that are certainly not deduplicated: the broker that loads them deletes the cursor."""
-        for seconds, stored in costs:
-            snapshot, since, place = stored.snapshot, stored.since, stored.topic
-            if since is None or not isinstance(snapshot, Snapshot) or is_system_topic(place):
-                continue
-            values = self._switches.of_topic(place)
+    A topic's own policy costs several requests. Once enough topics were asked about, the levels above decide: where
+    these are on, the topic is in; where they are off, it is left out, and reported.
+    """
+    timeout_seconds = switches.broker().load_timeout_seconds
+    asked, left_out = 0, 0
+    for seconds, stored in costs:
+        snapshot, since, place = stored.snapshot, stored.since, stored.topic
+        if since is None or not isinstance(snapshot, Snapshot) or is_system_topic(place):
+            continue
+        deduplicated: bool | None = None
+        if asked < _MOST_ASKED:
+            asked += 1
+            values = switches.of_topic(place)
             deduplicated = None if isinstance(values, Unreadable) else bool(values.applied)
-            if deduplicated is not False:
-                yield LoadForecast(place, snapshot.position, since, seconds, deduplicated, seconds > timeout_seconds)
+        else:
+            above = switches.inherited(place.namespace)
+            if not isinstance(above, Unreadable) and not above.applied:
+                left_out += 1
+                continue
+        if deduplicated is not False:
+            yield LoadForecast(place, snapshot.position, since, seconds, deduplicated, seconds > timeout_seconds)
+    if left_out:
+        unreadable.append(
+            f"{left_out:,} more topics have a deduplication cursor and inherit that deduplication is off; brokers were "
+            f"asked for the own policies of the {asked:,} slowest only"
+        )

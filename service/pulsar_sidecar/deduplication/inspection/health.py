@@ -1,7 +1,7 @@
 """What doors ask about many topics at once: cursors that are stuck, and slow loads."""
 
 from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
-from pulsar_sidecar.deduplication.inspection.forecast import DeduplicationForecaster, LoadForecasts
+from pulsar_sidecar.deduplication.inspection.forecast import LoadForecasts, slowest_loads
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import BrokerSwitches, StuckCursors, StuckReport
 from pulsar_sidecar.deduplication.stored import StoredDeduplications
@@ -29,5 +29,5 @@ class DeduplicationHealth:
 
     def slowest_loads(self, namespace: str) -> LoadForecasts:
         """The slowest loads of a namespace; raises as `stuck`."""
-        forecaster = DeduplicationForecaster(self._stored, BrokerSwitches(self._policies))
-        return forecaster.slowest(self._stored.topics.places_below(namespace))
+        places = self._stored.topics.places_below(namespace)
+        return slowest_loads(self._stored, BrokerSwitches(self._policies), places)

@@ -27,7 +27,7 @@ from pulsar_sidecar.deduplication.policies import (
 )
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
-from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
@@ -51,7 +51,7 @@ class Switches(Protocol):
         """Brokers' settings."""
         ...
 
-    def inherited(self, namespace: str) -> PolicyValues:
+    def inherited(self, namespace: str) -> PolicyValues | Unreadable:
         """What a topic without a policy of its own does."""
         ...
 
@@ -116,12 +116,12 @@ class BrokerSwitches:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self._broker = policies.configured(None)
-        self._inherited: dict[str, PolicyValues] = {}
+        self._inherited: dict[str, PolicyValues | Unreadable] = {}
 
     def broker(self) -> BrokerDeduplication:
         return self._broker
 
-    def inherited(self, namespace: str) -> PolicyValues:
+    def inherited(self, namespace: str) -> PolicyValues | Unreadable:
         if namespace not in self._inherited:
             self._inherited[namespace] = self._of_namespace(namespace)
         return self._inherited[namespace]
@@ -132,12 +132,14 @@ class BrokerSwitches:
         except SidecarError as error:
             return Unreadable(str(error))
 
-    def _of_namespace(self, namespace: str) -> PolicyValues:
+    def _of_namespace(self, namespace: str) -> PolicyValues | Unreadable:
         try:
             return self._policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
         except NotFoundError:
             # Topics outlive the policies of a namespace whose deletion broke off.
             return PolicyValues(self._broker.enabled, None)
+        except UndecodableError as error:
+            return Unreadable(str(error))
 
 
 class StuckCursors:
@@ -213,6 +215,9 @@ class StuckCursors:
         if is_system_topic(place):
             return True, True, "brokers never deduplicate a system topic"
         above = self._switches.inherited(place.namespace)
+        if isinstance(above, Unreadable):
+            self._unreadable.append(f"{place}: {above.reason}")
+            return False, True, above.reason
         values = self._switches.of_topic(place) if ask or not above.applied else above
         if isinstance(values, Unreadable):
             if above.applied:
