@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pulsar
-from pulsar_sidecar.ack_state.judging import AckState, DetailOptions
+from pulsar_sidecar.ack_state.states import AckState, DetailOptions
 from pulsar_sidecar.ack_state.workflow import AckStateService, Ports
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import pytest
 from pulsar_sidecar.ack_state.limits import TopicPolicy
-from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, Subscriptions
+from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, SubscriptionStats
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -25,7 +25,7 @@ NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
 class World(Protocol):
     """One topic of ten entries, in a namespace of its own."""
 
-    subscriptions: Subscriptions
+    subscriptions: SubscriptionStats
     stored: StoredCursors
     policies: PausePolicies
     topic: TopicName
@@ -41,7 +41,7 @@ class FakeWorld:
         broker = FakeAcknowledgingBroker()
         broker.namespaces["public/contract"] = None
         broker.topics[self.topic] = FakeTopic(10, {SUBSCRIPTION: FakeCursor()})
-        self.subscriptions: Subscriptions = broker
+        self.subscriptions: SubscriptionStats = broker
         self.stored: StoredCursors = broker
         self.policies: PausePolicies = broker
         self._broker = broker
@@ -60,7 +60,7 @@ class RealWorld:
         self._holes: Holes = stage.holes("topic", namespace)
         self._stage = stage
         self.topic = self._holes.topic
-        self.subscriptions: Subscriptions = stage.brokers
+        self.subscriptions: SubscriptionStats = stage.brokers
         self.stored: StoredCursors = stage.stored
         self.policies: PausePolicies = stage.brokers
         with self._holes.consumer():

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
-from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy, kept
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, TopicPolicy, persisted_ranges
+from pulsar_sidecar.ack_state.states import AckState, DetailOptions, ack_state_of
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.ack_state.workflow import PauseRemoval
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
@@ -34,13 +34,13 @@ def state_of(
     count: int = 30,
     *,
     limit: int = 20,
-    policies: Policies | None = None,
+    policies: PauseSettings | None = None,
     options: DetailOptions | None = None,
 ) -> AckState:
     """A Shared subscription with so many holes, stored as a broker with that limit stores it."""
     limits = AckStateLimits(max_unacked_ranges=limit)
     memory = holes(count)
-    written = kept(memory, limits)
+    written = persisted_ranges(memory, limits)
     stored = StoredCursor(
         StoredPlace.CURSOR_LEDGER, written, written.range_count, 0, 12 * written.range_count, CURSOR_LEDGER, EntryId(5)
     )
@@ -55,8 +55,8 @@ def state_of(
         delayed_messages=3,
         backlog=count,
     )
-    said = policies or Policies(TopicPolicy.TRUE, None, False)
-    return judge(topic, found, "127.0.0.1:8080", internal, stored, limits, said, options or DetailOptions())
+    said = policies or PauseSettings(TopicPolicy.TRUE, None, False)
+    return ack_state_of(topic, found, "127.0.0.1:8080", internal, stored, limits, said, options or DetailOptions())
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class FakeAckStates:
 
     subscriptions: dict[str, int] = field(default_factory=lambda: {"billing": 30})
     failure: SidecarError | None = None
-    policies: Policies = field(default_factory=lambda: Policies(TopicPolicy.TRUE, None, False))
+    policies: PauseSettings = field(default_factory=lambda: PauseSettings(TopicPolicy.TRUE, None, False))
     namespace: bool | None = None
     removal: PauseRemoval = field(default_factory=lambda: PauseRemoval(removed=True, in_effect=False))
     asked: list[tuple[object, ...]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class FakeAckStates:
             state_of(topic, name, self.subscriptions[name], policies=self.policies, options=options) for name in found
         ]
 
-    def topic_pause(self, topic: TopicName) -> Policies:
+    def topic_pause(self, topic: TopicName) -> PauseSettings:
         self._ask("topic_pause", topic)
         return self.policies
 

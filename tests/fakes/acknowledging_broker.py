@@ -6,7 +6,7 @@ One object is every port of the room of acknowledgement states; it follows ``Man
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy, kept
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, TopicPolicy, persisted_ranges
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -62,14 +62,14 @@ class FakeAcknowledgingBroker:
     def store(self, topic: TopicName, subscription: str) -> None:
         """Write down what fits, in a new entry."""
         cursor = self.topics[topic].subscriptions[subscription]
-        cursor.written, cursor.entry = kept(cursor.memory, self.limits_), EntryId(cursor.entry + 1)
+        cursor.written, cursor.entry = persisted_ranges(cursor.memory, self.limits_), EntryId(cursor.entry + 1)
 
     def crash(self) -> None:
         for topic in self.topics.values():
             for cursor in topic.subscriptions.values():
                 cursor.memory = cursor.written
 
-    # --- Subscriptions ---------------------------------------------------------------------------------------------
+    # --- SubscriptionStats ----------------------------------------------------------------------------------------
 
     def partitions(self, topic: TopicName) -> int | None:
         self.before("partitions")
@@ -114,10 +114,10 @@ class FakeAcknowledgingBroker:
 
     # --- PausePolicies ---------------------------------------------------------------------------------------------
 
-    def policies(self, topic: TopicName, broker: str | None) -> Policies:
+    def policies(self, topic: TopicName, broker: str | None) -> PauseSettings:
         says = self._existing(topic).says
         own = TopicPolicy.TRUE if says else TopicPolicy.FALSE_OR_UNSET
-        return Policies(own, self.of_namespace(topic.namespace), self.limits_.pause_enabled)
+        return PauseSettings(own, self.of_namespace(topic.namespace), self.limits_.pause_enabled)
 
     def of_namespace(self, namespace: str) -> bool | None:
         if namespace not in self.namespaces:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.names import parse_topic_name

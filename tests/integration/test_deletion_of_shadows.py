@@ -20,7 +20,7 @@ def shadows(scene: Scene) -> Shadows:
 def delete(scene: Scene, pair: Pair) -> dict[str, object]:
     ended = scene.sidecar.command("topics", "delete-shadow", str(pair.shadow), "--output", "json")
     assert ended.exit_code == 0, f"{ended}\n{scene.sidecar.log()}"
-    assert "next: take the source's ledgers off the shadow's list" in ended.stderr
+    assert "next: remove the source's ledgers from the shadow's list" in ended.stderr
     answer: dict[str, object] = ended.json
     return answer
 

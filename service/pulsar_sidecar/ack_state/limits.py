@@ -2,8 +2,8 @@
 
 Everything here follows ``ManagedCursorImpl`` of Pulsar 4.0.8, its off-by-one included: the list of ranges is cut behind
 number ``maxUnackedRangesToPersist + 1``, while dispatch pauses when there are more than ``maxUnackedRangesToPersist``.
-The lowest positions are kept, the highest are left out. The broker itself tells nobody that it pauses (PIP-299). It
-decides anew after each acknowledgement.
+The lowest positions are kept, the highest are left out. The broker reports its pause nowhere (PIP-299), and decides
+again after each acknowledgement.
 """
 
 import struct
@@ -37,7 +37,7 @@ class AckStateLimits:
     pause_enabled: bool = False
 
 
-def kept(acknowledged: PositionRanges, limits: AckStateLimits) -> PositionRanges:
+def persisted_ranges(acknowledged: PositionRanges, limits: AckStateLimits) -> PositionRanges:
     """What of a cursor's memory is left after the broker has written it down and read it again."""
     if limits.as_long_array and acknowledged.range_count:
         ranges = _whole_ledgers(acknowledged, limits.max_unacked_ranges)
@@ -53,7 +53,7 @@ def fully_persistable(ranges: int, limits: AckStateLimits) -> bool:
 
 def written_bytes(acknowledged: PositionRanges, limits: AckStateLimits) -> int:
     """How large the ranges are that the broker writes, without what else is in the entry."""
-    written, info = kept(acknowledged, limits), ml.PositionInfo(ledgerId=0, entryId=0)
+    written, info = persisted_ranges(acknowledged, limits), ml.PositionInfo(ledgerId=0, entryId=0)
     without_ranges = info.ByteSize()
     if limits.as_long_array:
         for ledger_id, found in groupby(written, _ledger_of):
@@ -95,20 +95,17 @@ def _words(ranges: Iterable[EntryRange]) -> tuple[int, ...]:
 
 
 class TopicPolicy(Enum):
-    """What a topic's own policy says, as far as brokers tell.
-
-    To a question about a topic up to 4.0.8 answers false, whether it says false or nothing.
-    """
+    """A topic's own policy, as far as brokers report it: up to 4.0.8 they report an unset policy as false."""
 
     TRUE = "true"
     FALSE_OR_UNSET = "false or unset"
 
 
 class PauseState(Enum):
-    """Where a subscription stands."""
+    """Whether dispatch of a subscription is paused, and why (not)."""
 
     OFF = "off"
-    """No policy asks for a pause: what does not fit is forgotten when the broker goes."""
+    """No policy asks for a pause: what does not fit is lost when the broker stops."""
     NOT_APPLICABLE = "not applicable"
     """Enabled, but the subscription is not Shared or Key_Shared, and only these pause."""
     ARMED = "armed"
@@ -116,14 +113,14 @@ class PauseState(Enum):
     IN_FORCE = "in force"
     """Enabled, and there are too many ranges: no new messages are read; due delayed ones and redeliveries still are."""
     UNKNOWN = "unknown"
-    """There are too many ranges, and it cannot be told from outside whether the topic's policy overrides the rest."""
+    """There are too many ranges, and brokers do not report whether the topic's policy overrides the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Policies:
+class PauseSettings:
     """``dispatcherPauseOnAckStatePersistentEnabled`` on every level; a topic's goes before its namespace's.
 
-    ``namespace`` None means that its policies say nothing; ``broker`` is the owner's configuration.
+    ``namespace`` None means that the namespace has no policy; ``broker`` is the owner's configuration.
     """
 
     topic: TopicPolicy
@@ -132,14 +129,14 @@ class Policies:
 
     @property
     def enabled(self) -> bool | None:
-        """What is in effect; None when it cannot be told, because a topic's false would override a true."""
+        """What is in effect; None if unknown, because a topic's false would override a true."""
         if self.topic is TopicPolicy.TRUE:
             return True
         inherited = self.broker if self.namespace is None else self.namespace
         return None if inherited else False
 
 
-def pause_state(kind: SubscriptionType, ranges: int, policies: Policies, limits: AckStateLimits) -> PauseState:
+def pause_state(kind: SubscriptionType, ranges: int, policies: PauseSettings, limits: AckStateLimits) -> PauseState:
     """The state after the subscription's next acknowledgement at the latest; ``ranges`` are its cursor's."""
     enabled = policies.enabled
     if enabled is False:

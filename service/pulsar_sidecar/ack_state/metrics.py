@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pulsar_sidecar.ack_state.judging import AckState
+from pulsar_sidecar.ack_state.states import AckState
 
 _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
     "blocked_on_ack_state_persistent": (
@@ -15,7 +15,7 @@ _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
     "ack_state_ranges": ("Ranges of acknowledgements that the cursor holds.", lambda state: state.cursor.ranges),
     "ack_state_max_ranges": ("Ranges that the broker stores at most.", lambda state: state.limits.max_unacked_ranges),
     "ack_state_unstored_entries": (
-        "Acknowledged entries that would be delivered again if the broker died now.",
+        "Acknowledged entries that brokers would deliver again if the owning broker died now.",
         lambda state: state.after_crash.entries,
     ),
 }

@@ -8,9 +8,9 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
-from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
-from pulsar_sidecar.ack_state.ports import PausePolicies, Shadows, StoredCursors, Subscriptions
+from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
+from pulsar_sidecar.ack_state.ports import PausePolicies, ShadowTopics, StoredCursors, SubscriptionStats
+from pulsar_sidecar.ack_state.states import AckState, DetailOptions, ack_state_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
@@ -23,7 +23,7 @@ _THREADS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class PauseRemoval:
-    """What became of removing a policy; ``in_effect`` None when it cannot be told."""
+    """What became of removing a policy; ``in_effect`` None if unknown."""
 
     removed: bool
     in_effect: bool | None
@@ -34,10 +34,10 @@ class PauseRemoval:
 class Ports:
     """The room's ports."""
 
-    subscriptions: Subscriptions
+    subscriptions: SubscriptionStats
     stored: StoredCursors
     policies: PausePolicies
-    shadows: Shadows
+    shadows: ShadowTopics
 
 
 class AckStateService:
@@ -79,7 +79,7 @@ class AckStateService:
         with self._recent_lock:
             return list(self._recent.values())
 
-    def topic_pause(self, topic: TopicName) -> Policies:
+    def topic_pause(self, topic: TopicName) -> PauseSettings:
         part = self._parts(topic)[0]
         return self._ports.policies.policies(topic, self._ports.subscriptions.stats(part).broker)
 
@@ -95,7 +95,7 @@ class AckStateService:
                 with ``force``.
         """
         policies = self.topic_pause(topic)
-        inherited = Policies(TopicPolicy.FALSE_OR_UNSET, policies.namespace, policies.broker).enabled is not False
+        inherited = PauseSettings(TopicPolicy.FALSE_OR_UNSET, policies.namespace, policies.broker).enabled is not False
         if policies.topic is not TopicPolicy.TRUE and not force:
             return PauseRemoval(removed=False, in_effect=policies.enabled, remark=_NOTHING_TO_REMOVE)
         if inherited and not force:
@@ -126,7 +126,7 @@ class AckStateService:
         source = self._ports.shadows.endangered_source(topic)
         if source is not None:
             raise ConflictError(
-                f"{topic} is a shadow of {source} without infinite retention: brokers that load it, as this question "
+                f"{topic} is a shadow of {source} without infinite retention: brokers that load it, as this request "
                 "makes them do, may delete the source's ledgers; set infinite retention on it first: "
                 f"pulsar-admin topicPolicies set-retention --size -1 --time -1 {topic.base}"
             )
@@ -136,7 +136,7 @@ class AckStateService:
         return [topic.partition(index) for index in range(partitions)] or [topic]
 
     def _of(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> list[AckState]:
-        """Look again when a cursor moved to another ledger between the two looks."""
+        """Read again when a cursor moved to another ledger between the two reads."""
         failure = TemporaryError(f"the cursors of {topic} cannot be read; try again")
         for _ in range(_TRIES):
             try:
@@ -146,7 +146,7 @@ class AckStateService:
             except NotFoundError:
                 if topic.partition_index is None:
                     raise
-                return []  # a partition that nobody has used yet
+                return []  # a partition that no client has used yet
         raise failure
 
     def _once(self, topic: TopicName, subscription: str | None, options: DetailOptions) -> list[AckState]:
@@ -162,17 +162,19 @@ class AckStateService:
         states = []
         for one in wanted:
             stored = ports.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
-            states.append(judge(topic, one, stats.broker, internal, stored, limits, policies, options))
+            states.append(ack_state_of(topic, one, stats.broker, internal, stored, limits, policies, options))
         return states
 
 
-_NOTHING_TO_REMOVE = "the topic's own policy is not true, so nothing was changed; brokers do not tell false from unset"
+_NOTHING_TO_REMOVE = (
+    "the topic's own policy is not true, so nothing was changed; brokers do not distinguish false from unset"
+)
 _WOULD_OVERRIDE = (
-    "the broker would store false instead of removing the topic's policy, and so switch off what its namespace or its "
-    "broker say; leave it, or use force to switch the topic off"
+    "the broker would store false instead of removing the topic's policy, and so override the true of its namespace or "
+    "its broker; leave it, or use force to switch the topic off"
 )
 _OVERRIDES = "the broker stores false instead, which overrides its namespace's and its broker's true"
 _STORES_FALSE = (
-    "the broker stores false instead; as long as neither namespace nor broker say true, that is the same as nothing"
+    "the broker stores false instead; as long as neither namespace nor broker has true, that is the same as no policy"
 )
-_CHANGED_MEANWHILE = "the namespace's policies were changed again and again meanwhile; remove it again"
+_CHANGED_MEANWHILE = "other clients kept changing the namespace's policies meanwhile; remove the policy again"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState
+from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.workflow import (
     MOST_SUBSCRIPTIONS,
     REMEMBERED_SECONDS,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.limits import AckStateLimits, fully_persistable, kept, written_bytes
+from pulsar_sidecar.ack_state.limits import AckStateLimits, fully_persistable, persisted_ranges, written_bytes
 from pulsar_sidecar.ack_state.stored import stored_in_entry
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
@@ -25,7 +25,7 @@ def holes(*positions: tuple[int, int]) -> PositionRanges:
 @given(entries, maxima)
 def test_one_range_more_than_the_limit_is_written(acknowledged: set[tuple[int, int]], maximum: int) -> None:
     ranges = holes(*acknowledged)
-    left = kept(ranges, AckStateLimits(max_unacked_ranges=maximum))
+    left = persisted_ranges(ranges, AckStateLimits(max_unacked_ranges=maximum))
     assert list(left) == list(ranges)[: maximum + 1], "the lowest positions"
     assert left.mark_delete == ranges.mark_delete
 
@@ -34,18 +34,20 @@ def test_one_range_more_than_the_limit_is_written(acknowledged: set[tuple[int, i
 def test_what_is_kept_is_part_of_what_was_there(acknowledged: set[tuple[int, int]], maximum: int) -> None:
     ranges = holes(*acknowledged)
     for as_long_array in (False, True):
-        left = kept(ranges, AckStateLimits(max_unacked_ranges=maximum, as_long_array=as_long_array))
+        left = persisted_ranges(ranges, AckStateLimits(max_unacked_ranges=maximum, as_long_array=as_long_array))
         assert set(left) <= set(ranges)
-        assert kept(left, AckStateLimits(max_unacked_ranges=maximum, as_long_array=as_long_array)) == left
+        assert persisted_ranges(left, AckStateLimits(max_unacked_ranges=maximum, as_long_array=as_long_array)) == left
 
 
 def test_long_arrays_keep_whole_ledgers_until_there_are_more_entries_than_the_limit() -> None:
     ranges = holes((1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (4, 5))
-    assert kept(ranges, AckStateLimits(max_unacked_ranges=2, as_long_array=True)) == holes((1, 0), (1, 1), (1, 2))
-    assert kept(ranges, AckStateLimits(max_unacked_ranges=3, as_long_array=True)) == holes(
+    assert persisted_ranges(ranges, AckStateLimits(max_unacked_ranges=2, as_long_array=True)) == holes(
+        (1, 0), (1, 1), (1, 2)
+    )
+    assert persisted_ranges(ranges, AckStateLimits(max_unacked_ranges=3, as_long_array=True)) == holes(
         (1, 0), (1, 1), (1, 2), (2, 0)
     )
-    assert kept(ranges, AckStateLimits(max_unacked_ranges=6, as_long_array=True)) == ranges
+    assert persisted_ranges(ranges, AckStateLimits(max_unacked_ranges=6, as_long_array=True)) == ranges
 
 
 @pytest.mark.parametrize(("ranges", "fits"), [(0, True), (20, True), (21, False)])
@@ -56,7 +58,7 @@ def test_dispatch_pauses_beyond_the_limit(ranges: int, fits: bool) -> None:
 @given(entries, maxima, st.booleans())
 def test_the_bytes_are_those_of_the_message(acknowledged: set[tuple[int, int]], maximum: int, dense_form: bool) -> None:
     limits = AckStateLimits(max_unacked_ranges=maximum, as_long_array=dense_form)
-    left = kept(holes(*acknowledged), limits)
+    left = persisted_ranges(holes(*acknowledged), limits)
     info = ml.PositionInfo(ledgerId=0, entryId=-1)
     empty = info.ByteSize()
     if dense_form:

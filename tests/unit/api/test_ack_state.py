@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.ack_state.judging import DetailOptions
-from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
+from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.workflow import PauseRemoval
 from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
@@ -100,7 +100,7 @@ def test_the_answer_says_what_brokers_do_not(server: Served) -> None:
 
 
 def test_what_cannot_be_told_is_null(server: Served, states: FakeAckStates) -> None:
-    states.policies = Policies(TopicPolicy.FALSE_OR_UNSET, True, False)
+    states.policies = PauseSettings(TopicPolicy.FALSE_OR_UNSET, True, False)
     (answer,) = server.ask("GET", f"{V2}/orders/subscription/billing/ackState").json  # type: ignore[misc]
     assert (answer["blockedOnAckStatePersistent"], answer["pause"]) == (None, "unknown")
     assert answer["policies"]["applied"] is None
@@ -156,9 +156,9 @@ def test_the_policy_is_set_and_removed(server: Served, states: FakeAckStates) ->
 
 
 def test_a_topics_policy_is_read_as_set_and_as_applied(server: Served, states: FakeAckStates) -> None:
-    states.policies = Policies(TopicPolicy.FALSE_OR_UNSET, True, False)
+    states.policies = PauseSettings(TopicPolicy.FALSE_OR_UNSET, True, False)
     assert server.ask("GET", f"{V2}/orders/{POLICY}").json is False
     assert server.ask("GET", f"{V2}/orders/{POLICY}?applied=true").json is None
-    states.policies = Policies(TopicPolicy.TRUE, None, False)
+    states.policies = PauseSettings(TopicPolicy.TRUE, None, False)
     assert server.ask("GET", f"{V2}/orders/{POLICY}").json is True
     assert server.ask("GET", f"{V2}/orders/{POLICY}?applied=true").json is True

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
 from pulsar_sidecar.ack_state.workflow import PauseRemoval
 from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.cli.groups.subscriptions import level
@@ -48,26 +48,26 @@ def test_the_table_shows_what_fits_and_what_would_come_again(shell: Terminal) ->
         "persistent://public/default/orders  billing  (Shared, 2 consumers)",
         "  acknowledged up to      6:-1",
         "  beyond it               30 ranges of 20 that fit (10 too many), 30 entries, 294 bytes when written",
-        "  dispatch                PAUSED: no new messages are read until ranges merge; due and redelivered ones still"
-        " come",
+        "  dispatch                PAUSED: no new messages are read until ranges merge; due delayed messages"
+        " and redeliveries continue",
         "  policy                  topic true, namespace unset, broker false",
         "  stored                  in ledger 7, entry 5: up to 6:-1 and 21 ranges, 252 bytes",
         "  entries                 60 from 6:0, a character is about 2",
         "    acknowledged          |::::::::::::::::::::::::::::::|",
         "    stored                |:::::::::::::::::::::         |",
-        "  if the broker died now  9 acknowledged entries come again: 6:43, 6:45, 6:47, ...",
-        "  if the topic unloads    9 acknowledged entries come again: 6:43, 6:45, 6:47, ...",
-        "  in any case             4 delivered messages that nobody acknowledged come again",
+        "  if the broker died now  9 acknowledged entries are delivered again: 6:43, 6:45, 6:47, ...",
+        "  if the topic unloads    9 acknowledged entries are delivered again: 6:43, 6:45, 6:47, ...",
+        "  in any case             4 delivered, unacknowledged messages are delivered again",
     ]
 
 
 def test_without_a_subscription_all_are_shown(shell: Terminal, states: FakeAckStates) -> None:
     states.subscriptions = {"billing": 3, "a\x1b[31m": 0}
-    states.policies = Policies(TopicPolicy.FALSE_OR_UNSET, False, True)
+    states.policies = PauseSettings(TopicPolicy.FALSE_OR_UNSET, False, True)
     ran = shell.run("subscriptions", "ack-state", "orders")
     assert ran.out.count("(Shared, 2 consumers)") == 2
     assert "\x1b" not in ran.out
-    assert "no acknowledged entry comes again" in ran.out
+    assert "no acknowledged entry is delivered again" in ran.out
     assert "room for 17 more" in ran.out
     states.subscriptions = {}
     assert shell.run("subscriptions", "ack-state", "orders").out == "no durable subscription\n"
@@ -100,7 +100,7 @@ def test_a_namespaces_policy(shell: Terminal, states: FakeAckStates, says: bool 
 
 def test_a_topics_policy(shell: Terminal, states: FakeAckStates) -> None:
     assert shell.run("topics", f"get-{POLICY}", TOPIC).out == "true\n"
-    states.policies = Policies(TopicPolicy.FALSE_OR_UNSET, None, True)
+    states.policies = PauseSettings(TopicPolicy.FALSE_OR_UNSET, None, True)
     assert shell.run("topics", f"get-{POLICY}", TOPIC, "-ap").out == "null\n"
     assert shell.run("topics", f"set-{POLICY}", TOPIC).code == 0
     states.removal = PauseRemoval(removed=False, in_effect=False, remark="the broker stores false instead")

@@ -20,13 +20,13 @@ def test_it_calls_until_it_is_done_and_shows_the_way(terminal: Terminal, service
     assert (ran.code, json.loads(ran.out)["stage"]) == (0, "done")
     assert service.calls("delete_shadow") == [(parse_topic_name("orders-shadow"), None)] * 9
     assert ran.err.splitlines() == [
-        "next: infinite retention, so that brokers trim none of the source's ledgers",
-        "next: out of the source's shadow topics, and unload the source",
+        "next: set infinite retention, so that brokers trim none of the source's ledgers",
+        "next: remove it from the source's shadow topics, and unload the source",
         "waiting: the replicator is still connected",
         "waiting: the metadata store does not answer (HTTP 503)",
-        "next: take the source's ledgers off the shadow's list",
-        "next: the broker deletes the shadow",
-        "next: look for every ledger of the source",
+        "next: remove the source's ledgers from the shadow's list",
+        "next: have the broker delete the shadow",
+        "next: check that every ledger of the source exists",
     ]
 
 
@@ -47,7 +47,7 @@ def test_when_the_time_is_over_it_says_how_to_go_on(terminal: Terminal, service:
     service.shadow_answers = [(Stage.REMOVING, "a broker still has it loaded")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--wait-seconds", "0")
     assert (ran.code, ran.out) == (4, "")
-    assert ran.err.splitlines()[-1] == "orders-shadow is not deleted yet; run the same command again to go on"
+    assert ran.err.splitlines()[-1] == "orders-shadow is not deleted yet; run the same command again to continue"
 
 
 def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDeletionService) -> None:
@@ -61,7 +61,7 @@ def test_a_source_that_could_not_be_looked_at_is_no_success(terminal: Terminal, 
     service.missing_sources = (parse_topic_name("persistent://public/default/source"),)
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["stage"]) == (1, "done")
-    assert "persistent://public/default/source does not exist, so no ledger of it could be looked for" in ran.err
+    assert "persistent://public/default/source does not exist, so its ledgers could not be checked" in ran.err
 
 
 def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:

@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.ack_state.limits import Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
@@ -171,7 +171,7 @@ def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics,
 
 def test_subscriptions_that_are_watched_have_their_gauges_and_what_cannot_be_told_has_none() -> None:
     registry = CollectorRegistry()
-    untold = Policies(TopicPolicy.FALSE_OR_UNSET, None, True)
+    untold = PauseSettings(TopicPolicy.FALSE_OR_UNSET, None, True)
     states = [
         state_of(parse_topic_name("persistent://t/n/a"), "s", 30, limit=20),
         state_of(parse_topic_name("persistent://t/n/b"), "s", 30, limit=20, policies=untold),

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import AliasPath, BeforeValidator, Field
 from starlette.responses import Response
 
-from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.ack_state.workflow import AckStateService
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
@@ -24,9 +24,9 @@ class AckStateParameters(Parameters):
     """Parameters of ``ackState``."""
 
     ranges: int = Field(default=20, ge=0, le=100_000)
-    """How many of the ranges that would come again are listed."""
+    """Maximum number of lost ranges to list."""
     stretches: int = Field(default=60, ge=0, le=10_000)
-    """In how many parts the entries are plotted."""
+    """Number of equal parts into which the entries are divided."""
 
 
 class PauseParameters(Parameters):
@@ -47,11 +47,11 @@ class RedeliveryAnswer(Answer):
     """Acknowledged entries that would be delivered again."""
 
     entries: int
-    """Entries; an entry of a batch is several messages."""
+    """Number of entries; the entry of a batch holds several messages."""
     range_count: int
-    """Ranges that these entries make."""
+    """Number of ranges of these entries."""
     ranges: list[Text]
-    """The first of them, as ``ledgerId:entryId`` or ``ledgerId:first-last``."""
+    """The first ranges, as ``ledgerId:entryId`` or ``ledgerId:first-last``."""
 
 
 class StoredCursorAnswer(Answer):
@@ -70,16 +70,16 @@ class StoredCursorAnswer(Answer):
     batch_deleted_indexes: int = Field(validation_alias="batch_indexes")
     """Batches stored as acknowledged in part."""
     size_bytes: int
-    """What the broker wrote."""
+    """Bytes that the broker wrote."""
 
 
 class PausePoliciesAnswer(Answer):
     """``dispatcherPauseOnAckStatePersistentEnabled`` on each level."""
 
     topic: TopicPolicy
-    """The topic's own policy; brokers answer false if there is none."""
+    """The topic's own policy; brokers report false if it is unset."""
     namespace: bool | None
-    """The namespace's, null if there is none."""
+    """The namespace's policy, null if it is unset."""
     broker: bool
     """The owning broker's configuration."""
     applied: bool | None = Field(validation_alias="enabled")
@@ -87,16 +87,16 @@ class PausePoliciesAnswer(Answer):
 
 
 class StretchAnswer(Answer):
-    """Some entries in a row."""
+    """Consecutive entries."""
 
     first: str
-    """Where it begins."""
+    """Position of the first entry."""
     entries: int
-    """How many there are."""
+    """Number of entries."""
     acknowledged: int
-    """How many of them are acknowledged."""
+    """Number of acknowledged entries."""
     stored: int
-    """How many of the acknowledged ones are stored as such."""
+    """Number of entries that are stored as acknowledged."""
 
 
 class AckStateAnswer(Answer):
@@ -117,51 +117,51 @@ class AckStateAnswer(Answer):
     read_position: Text = Field(validation_alias=AliasPath("cursor", "read_position"))
     """Where the broker reads next."""
     non_contiguous_deleted_messages_ranges: int = Field(validation_alias=AliasPath("cursor", "ranges"))
-    """Ranges acknowledged beyond it: what counts for the limit."""
+    """Acknowledged ranges beyond the mark-delete position, which the limit counts."""
     max_unacked_ranges_to_persist: int = Field(validation_alias=AliasPath("limits", "max_unacked_ranges"))
     """The limit (``managedLedgerMaxUnackedRangesToPersist``)."""
     ranges_left: int
-    """Ranges that can be added before something no longer fits."""
+    """Number of ranges that can be added within the limit."""
     individually_acknowledged_entries: int = Field(validation_alias=AliasPath("cursor", "acknowledged", "entries"))
     """Entries in these ranges."""
     serialized_size_bytes: int = Field(validation_alias="written_bytes")
-    """What the ranges take when they are written next."""
+    """Bytes of the ranges when the broker writes them next."""
     max_batch_deleted_index_to_persist: int = Field(validation_alias=AliasPath("limits", "max_batch_deleted_indexes"))
-    """``managedLedgerMaxBatchDeletedIndexToPersist``; brokers do not tell how many they hold in memory."""
+    """``managedLedgerMaxBatchDeletedIndexToPersist``; brokers do not report how many they hold in memory."""
     unacked_messages: int = Field(validation_alias=AliasPath("subscription", "unacked_messages"))
-    """Delivered and not acknowledged: they come again in any case."""
+    """Messages delivered and not acknowledged, which brokers deliver again in any case."""
     msg_backlog: int = Field(validation_alias=AliasPath("subscription", "backlog"))
-    """Messages that wait, estimated."""
+    """Estimated number of messages in the backlog."""
     msg_delayed: int = Field(validation_alias=AliasPath("subscription", "delayed_messages"))
-    """Messages held back until they are due."""
+    """Delayed messages that are not due yet."""
     blocked_on_ack_state_persistent: bool | None = Field(validation_alias="blocked")
     """PIP-299 ``isBlockedOnAckStatePersistent``: no new messages are dispatched; null if unknown."""
     pause: PauseState
-    """Why it is so."""
+    """State of the pause, with its cause."""
     policies: PausePoliciesAnswer
-    """Who says so."""
+    """The policies behind it."""
     stored: StoredCursorAnswer | None
-    """What is stored, null if nothing is."""
+    """The stored state, null if nothing is stored."""
     after_crash: RedeliveryAnswer
-    """Acknowledged entries that would come again if the broker died now."""
+    """Acknowledged entries that brokers would deliver again if the owning broker died now."""
     after_unload: RedeliveryAnswer
-    """Acknowledged entries that would come again if the topic were unloaded in order now."""
-    stretches: list[StretchAnswer]
+    """Acknowledged entries that brokers would deliver again if the topic were unloaded now."""
+    stretches: list[StretchAnswer] = Field(validation_alias="histogram")
     """The entries beyond the mark-delete position, in parts of the same length."""
 
 
 class PauseRemovalAnswer(Answer):
-    """What became of removing the policy."""
+    """Result of removing the policy."""
 
     removed: bool
-    """Whether nothing is set on this level now."""
+    """Whether the policy is unset on this level now."""
     in_effect: bool | None
-    """Whether dispatch is paused, where this level decides, when state no longer fits; null if unknown."""
+    """Whether dispatch pauses, where this level decides, when state no longer fits; null if unknown."""
     remark: str | None
-    """What the broker really did, if it is not what was asked for."""
+    """What the broker did instead, if it did not remove the policy."""
 
 
-_Wished = Annotated[AckStateParameters, Query()]
+_Options = Annotated[AckStateParameters, Query()]
 
 
 def router(service: AckStateService) -> APIRouter:
@@ -175,23 +175,23 @@ def router(service: AckStateService) -> APIRouter:
 
 def _add_states(routes: APIRouter, service: AckStateService) -> None:
     def states(topic: TopicName, subscription: str | None, parameters: AckStateParameters) -> list[AckStateAnswer]:
-        options = DetailOptions(ranges=parameters.ranges, stretches=parameters.stretches)
+        options = DetailOptions(ranges=parameters.ranges, histogram_bins=parameters.stretches)
         return [AckStateAnswer.model_validate(state) for state in service.ack_states(topic, subscription, options)]
 
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/subscription/{{subscription}}/ackState", name=f"{version}ack_state")
         def ack_state(
-            topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Wished
+            topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Options
         ) -> list[AckStateAnswer]:
-            """How full a subscription's acknowledgement state is, what of it is stored, and what would come again.
+            """How full a subscription's acknowledgement state is, what is stored, and what would be delivered again.
 
             One answer for each partition. 404: no such topic, or no such subscription.
             """
             return states(topic, subscription, parameters)
 
     @routes.get(f"{V2_PATH}/ackState")
-    def ack_states(topic: V2Topic, parameters: _Wished) -> list[AckStateAnswer]:
+    def ack_states(topic: V2Topic, parameters: _Options) -> list[AckStateAnswer]:
         """The same for all durable subscriptions of a topic."""
         return states(topic, None, parameters)
 
@@ -213,7 +213,7 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
     def remove_topic_pause(
         topic: V2Topic, parameters: Annotated[PauseRemovalParameters, Query()]
     ) -> PauseRemovalAnswer:
-        """Remove the topic's own policy, as far as brokers can, and say what really happened.
+        """Remove the topic's own policy. Brokers cannot always remove it; the answer reports the result.
 
         409: the broker would store a false that overrides the namespace's or the broker's true, and ``force`` is not
         given.
@@ -224,12 +224,12 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{NAMESPACE_PATH}/{_POLICY}")
     def namespace_pause(namespace: V2Namespace) -> bool | None:
-        """What the namespace's policies say; null if they say nothing."""
+        """The namespace's policy; null if it is unset."""
         return service.namespace_pause(namespace)
 
     @routes.post(f"{NAMESPACE_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
     def enable_namespace_pause(namespace: V2Namespace) -> Response:
-        """Pause dispatch in the namespace when acknowledgements no longer fit, where no topic says otherwise."""
+        """Pause dispatch in the namespace when acknowledgements no longer fit, unless a topic's policy overrides it."""
         service.enable_namespace_pause(namespace)
         return Response(status_code=204)
 
@@ -237,6 +237,6 @@ def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
     def remove_namespace_pause(namespace: V2Namespace) -> PauseRemovalAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again.
 
-        Brokers up to 4.0.8 store false instead; that is then taken out of the namespace's policies.
+        Brokers up to 4.0.8 store false instead; the sidecar then removes that from the namespace's policies.
         """
         return PauseRemovalAnswer.model_validate(service.remove_namespace_pause(namespace))

@@ -1,7 +1,7 @@
 """Acknowledgement states (PIP-299)."""
 
-from pulsar_sidecar.ack_state.judging import DetailOptions
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.workflow import AckStateService, Ports
 from pulsar_sidecar.api.rooms.ack_state import router
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
@@ -16,7 +16,7 @@ def open_ack_state(cluster: ClusterAccess) -> Room:
     watch = topic_watch(
         cluster,
         "ack-state-watch",
-        lambda topic: states.ack_states(topic, None, DetailOptions(ranges=0, stretches=0)),
+        lambda topic: states.ack_states(topic, None, DetailOptions(ranges=0, histogram_bins=0)),
         settings.ack_state_watched_topics,
         settings.ack_state_watch_interval_in_seconds,
     )

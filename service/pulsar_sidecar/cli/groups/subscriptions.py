@@ -11,11 +11,11 @@ from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, 
 from pulsar_sidecar.model.names import java_url_encode
 
 _PAUSES = {
-    "off": "goes on whatever is forgotten (no policy asks for a pause)",
-    "not applicable": "goes on: only Shared and Key_Shared subscriptions pause",
-    "armed": "goes on; it will pause when there are too many ranges",
-    "in force": "PAUSED: no new messages are read until ranges merge; due and redelivered ones still come",
-    "unknown": "may be paused: brokers do not tell whether the topic's own policy is false or unset",
+    "off": "continues whatever is lost (no policy enables the pause)",
+    "not applicable": "continues: only Shared and Key_Shared subscriptions pause",
+    "armed": "continues; it pauses when there are too many ranges",
+    "in force": "PAUSED: no new messages are read until ranges merge; due delayed messages and redeliveries continue",
+    "unknown": "may be paused: brokers do not report whether the topic's own policy is false or unset",
 }
 _NAME_WIDTH = 24
 _LEVELS = " .:=#"
@@ -28,16 +28,16 @@ def ack_state(
     ctx: Context,
     topic: Topic,
     subscription: Subscription = None,
-    ranges: Annotated[int, typer.Option(min=0, max=100_000, help="How many lost ranges --output json lists.")] = 20,
-    width: Annotated[int, typer.Option(min=10, max=500, help="How wide the plot is, in characters.")] = 60,
+    ranges: Annotated[int, typer.Option(min=0, max=100_000, help="Most lost ranges in --output json.")] = 20,
+    width: Annotated[int, typer.Option(min=10, max=500, help="Width of the plot in characters.")] = 60,
     form: Output = None,
 ) -> None:
     """Show how many ranges of acknowledgements a cursor holds, how many fit, what is stored, and what would be lost.
 
-    A broker writes down at most managedLedgerMaxUnackedRangesToPersist ranges (10,000 by default); what lies beyond is
-    only in its memory, and those messages are delivered again when the broker goes. With
-    dispatcherPauseOnAckStatePersistentEnabled it stops dispatching instead, without a sign in its statistics: this
-    command shows it. It changes nothing, creates nothing, and loads the topic.
+    A broker stores at most managedLedgerMaxUnackedRangesToPersist ranges (10,000 by default) and keeps the others only
+    in memory: those messages are delivered again when the broker restarts. With
+    dispatcherPauseOnAckStatePersistentEnabled it stops dispatching instead, and its statistics do not show it: this
+    command does. The command changes and creates nothing, and loads the topic.
 
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """
@@ -71,7 +71,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield _line("if the topic unloads", _again(state["afterUnload"]))
     if state["unackedMessages"]:
         yield _line(
-            "in any case", f"{state['unackedMessages']:,} delivered messages that nobody acknowledged come again"
+            "in any case", f"{state['unackedMessages']:,} delivered, unacknowledged messages are delivered again"
         )
 
 
@@ -87,8 +87,8 @@ def _ranges(state: Mapping[str, Any]) -> str:
 
 
 def _policies(policies: Mapping[str, Any]) -> str:
-    says = {True: "true", False: "false", None: "unset"}
-    return f"topic {policies['topic']}, namespace {says[policies['namespace']]}, broker {says[policies['broker']]}"
+    values = {True: "true", False: "false", None: "unset"}
+    return f"topic {policies['topic']}, namespace {values[policies['namespace']]}, broker {values[policies['broker']]}"
 
 
 def _stored(stored: Mapping[str, Any] | None) -> str:
@@ -126,10 +126,10 @@ def level(part: float, whole: float) -> str:
 
 def _again(lost: Mapping[str, Any]) -> str:
     if not lost["entries"]:
-        return "no acknowledged entry comes again"
+        return "no acknowledged entry is delivered again"
     shown = ", ".join(lost["ranges"][:3])
     more = ", ..." if lost["rangeCount"] > 3 else ""
-    return f"{lost['entries']:,} acknowledged entries come again" + (f": {shown}{more}" if shown else "")
+    return f"{lost['entries']:,} acknowledged entries are delivered again" + (f": {shown}{more}" if shown else "")
 
 
 def _size(size_bytes: int) -> str:

@@ -41,17 +41,20 @@ if TYPE_CHECKING:  # requests takes longer to load than --help to answer
 _BETWEEN_CALLS_SECONDS = 0.3
 _TEMPORARY = 503
 _NEXT = {
-    ShadowDeletionStage.PROTECTING: "next: infinite retention, so that brokers trim none of the source's ledgers",
-    ShadowDeletionStage.DISCONNECTING: "next: out of the source's shadow topics, and unload the source",
-    ShadowDeletionStage.DETACHING: "next: take the source's ledgers off the shadow's list",
-    ShadowDeletionStage.REMOVING: "next: the broker deletes the shadow",
-    ShadowDeletionStage.VERIFYING: "next: look for every ledger of the source",
+    ShadowDeletionStage.PROTECTING: "next: set infinite retention, so that brokers trim none of the source's ledgers",
+    ShadowDeletionStage.DISCONNECTING: "next: remove it from the source's shadow topics, and unload the source",
+    ShadowDeletionStage.DETACHING: "next: remove the source's ledgers from the shadow's list",
+    ShadowDeletionStage.REMOVING: "next: have the broker delete the shadow",
+    ShadowDeletionStage.VERIFYING: "next: check that every ledger of the source exists",
 }
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
 _VALUES: dict[object, str] = {True: "true", False: "false", None: "null"}
 _Applied = Annotated[
-    bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else namespace, else broker.")
+    bool,
+    typer.Option(
+        "--applied", "-ap", help="The policy in effect: the topic's, else the namespace's, else the broker's."
+    ),
 ]
 _Force = Annotated[
     bool, typer.Option("--force", "-f", help="Even if the broker then stores a false that overrides a true.")
@@ -66,21 +69,22 @@ namespaces_app = new_group(
 def delete(
     ctx: Context,
     topic: Topic,
-    partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic with all its partitions.")] = False,
+    partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic and all its partitions.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
     confirm_source_data_loss: Annotated[
         str | None,
         typer.Option(
-            metavar="TOPIC", help="The full name again: delete the source of shadow topics, which lose its data too."
+            metavar="TOPIC",
+            help="The full name of the topic again, to delete a source although its shadow topics lose their data.",
         ),
     ] = None,
     form: Output = None,
 ) -> None:
-    """Delete a topic: every ledger it references is recorded first, then the broker deletes it.
+    """Delete a topic: the sidecar records every ledger that it references, then the broker deletes it.
 
     If the broker does not finish in time, the sidecar continues the deletion, and the command prints its state.
-    A shadow topic is refused, because brokers delete its source's ledgers with it; so is the source of a shadow topic
-    unless --confirm-source-data-loss names it.
+    The sidecar refuses a shadow topic, because brokers delete its source's ledgers with it, and the source of a shadow
+    topic unless --confirm-source-data-loss names it.
 
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
@@ -121,7 +125,7 @@ def delete_ledger(
 
 @app.command(f"get-{_NAME}", epilog=EXIT_CODES)
 def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
-    """Print whether the topic's own policy is true; with --applied what is in effect, null if it cannot be told.
+    """Print whether the topic's own policy is true; with --applied the policy in effect, null if unknown.
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
     """
@@ -139,7 +143,7 @@ def set_of_topic(ctx: Context, topic: Topic) -> None:
 
 @app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
 def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
-    """Remove the topic's own policy, as far as brokers can; prints what really happened.
+    """Remove the topic's own policy. Brokers cannot always remove it; the command prints the result.
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
@@ -148,7 +152,7 @@ def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
 def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Print what the namespace's policies say; null if they say nothing.
+    """Print the namespace's policy, or null if it is not set.
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
     """
@@ -157,7 +161,7 @@ def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
 def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Pause dispatch in the namespace while acknowledgements do not fit, where no topic says otherwise.
+    """Pause dispatch in the namespace while acknowledgements do not fit, unless a topic's own policy overrides it.
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
     """
@@ -166,7 +170,7 @@ def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
 def remove_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Remove the namespace's policy, so that its brokers' configuration counts again; prints what really happened.
+    """Remove the namespace's policy, so that its brokers' configuration applies again; the command prints the result.
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
@@ -194,7 +198,7 @@ def _of_namespace(namespace: str) -> str:
 @app.command("delete-shadow", epilog=EXIT_CODES)
 def delete_shadow(
     ctx: Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The shadow topic; a partitioned one by its own name.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The shadow topic, without -partition-N.")],
     wait_seconds: Annotated[
         float, typer.Option("--wait-seconds", min=0, help="Maximum time to wait; the same command continues later.")
     ] = 120.0,
@@ -202,15 +206,15 @@ def delete_shadow(
 ) -> None:
     """Delete a shadow topic, partitioned or not, without touching its source's ledgers.
 
-    Stock brokers delete the source's ledgers together with a shadow topic. Close the shadow's clients first. The
-    command can be stopped at any time: the same command goes on where it stopped. At the end every ledger of the source
-    is looked for; exit code 1 if one is missing that was there before, or if a source does not exist.
+    Stock brokers delete the source's ledgers together with a shadow topic. Close the shadow's clients first. You
+    can stop the command at any time; the same command continues where it stopped. At the end the sidecar looks for
+    every ledger of the source: exit code 1 if one is missing that was there before, or if a source does not exist.
 
     Example: pulsar-sidecar topics delete-shadow persistent://public/default/orders-shadow
     """
     answer = _until_deleted(ctx.obj.client(), f"{topic_path(topic)}/deleteShadow", wait_seconds)
     if answer is None:
-        output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to go on")
+        output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to continue")
         raise typer.Exit(ExitCode.NOT_ALL)
     output.document(answer, ctx.obj.format(form))
     if answer["missingLedgers"]:
@@ -219,7 +223,7 @@ def delete_shadow(
             "stop the source's clients and look for them on the bookies before these collect garbage"
         )
     for source in answer["missingSources"]:
-        output.info(output.printable(f"{source} does not exist, so no ledger of it could be looked for"))
+        output.info(output.printable(f"{source} does not exist, so its ledgers could not be checked"))
     if answer["missingLedgers"] or answer["missingSources"]:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -237,7 +241,7 @@ def _until_deleted(client: "SidecarClient", path: str, wait_seconds: float) -> d
                 return dict(answer)
             text = _NEXT[stage] if answer["waitsFor"] is None else f"waiting: {answer['waitsFor']}"
         except (ServiceRefusedError, UnreachableError) as error:
-            # What may work later is waited for, once the deletion has begun.
+            # Once the deletion has begun, the command waits for what may work later.
             is_temporary = isinstance(error, UnreachableError) or error.status == _TEMPORARY
             if not reported or not is_temporary:
                 raise

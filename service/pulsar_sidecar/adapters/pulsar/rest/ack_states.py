@@ -11,7 +11,7 @@ from typing import Final
 
 from cachetools import TTLCache, cachedmethod
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, Policies, TopicPolicy
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, TopicPolicy
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -31,7 +31,7 @@ _BATCH_INDEXES: Final = 10_000
 
 
 class BrokerAckStates(BrokerTopicAdmin):
-    """`ack_state.ports.Subscriptions` and `PausePolicies`; safe for use by several threads."""
+    """`ack_state.ports.SubscriptionStats` and `PausePolicies`; safe for use by several threads."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
         super().__init__(rest)
@@ -58,10 +58,10 @@ class BrokerAckStates(BrokerTopicAdmin):
 
     # --- the pause -------------------------------------------------------------------------------------------------
 
-    def policies(self, topic: TopicName, broker: str | None) -> Policies:
+    def policies(self, topic: TopicName, broker: str | None) -> PauseSettings:
         path = topic_path(topic.base, f"/{_ROUTE}")
         is_true = any(self._rest.get(path, {"isGlobal": is_global}) is True for is_global in ("false", "true"))
-        return Policies(
+        return PauseSettings(
             topic=TopicPolicy.TRUE if is_true else TopicPolicy.FALSE_OR_UNSET,
             namespace=self.of_namespace(topic.namespace),
             broker=self.limits(broker).pause_enabled,

@@ -172,7 +172,7 @@ class BrokerTopicAdmin:
 
 
 class BrokerShadows:
-    """`ack_state.ports.Shadows`, and which shadows endanger their sources."""
+    """`ack_state.ports.ShadowTopics`, and which shadows endanger their sources."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest

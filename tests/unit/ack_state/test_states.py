@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.judging import AckState, DetailOptions, judge
-from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, TopicPolicy, kept
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, PauseState, TopicPolicy, persisted_ranges
+from pulsar_sidecar.ack_state.states import AckState, DetailOptions, ack_state_of
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
@@ -16,7 +16,7 @@ from tests.unit.ack_state.test_stored import at
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 LENGTHS = {LedgerId(3): 40, LedgerId(5): 25}
-NOTHING = Policies(TopicPolicy.FALSE_OR_UNSET, None, False)
+NOTHING = PauseSettings(TopicPolicy.FALSE_OR_UNSET, None, False)
 
 entries = st.sets(
     st.one_of(st.tuples(st.just(3), st.integers(0, 39)), st.tuples(st.just(5), st.integers(0, 24))), max_size=50
@@ -39,11 +39,11 @@ def judged(
     written: PositionRanges | None = None,
     *,
     limits: AckStateLimits | None = None,
-    policies: Policies = NOTHING,
+    policies: PauseSettings = NOTHING,
     options: DetailOptions | None = None,
     kind: str = "Shared",
 ) -> AckState:
-    return judge(
+    return ack_state_of(
         TOPIC,
         Subscription("sub", SubscriptionType(kind)),
         "broker:8080",
@@ -68,26 +68,26 @@ def test_what_comes_again_is_what_is_acknowledged_and_not_stored(
     everything = [at(ledger, entry) for ledger, length in LENGTHS.items() for entry in range(length)]
     again = [position for position in everything if position in memory and position not in written]
     assert state.after_crash.entries == len(again)
-    after_unload = [p for p in everything if p in memory and p not in kept(memory, state.limits)]
+    after_unload = [p for p in everything if p in memory and p not in persisted_ranges(memory, state.limits)]
     assert state.after_unload.entries == len(after_unload)
 
 
 @given(marks, entries, st.integers(1, 200))
-def test_stretches_cover_every_entry_beyond_the_mark_delete_position_once(
+def test_the_histogram_covers_every_entry_beyond_the_mark_delete_position_once(
     mark: tuple[int, int], members: set[tuple[int, int]], count: int
 ) -> None:
     memory = ranges(mark, members)
-    written = kept(memory, AckStateLimits(max_unacked_ranges=2))
-    state = judged(memory, written, options=DetailOptions(stretches=count))
+    written = persisted_ranges(memory, AckStateLimits(max_unacked_ranges=2))
+    state = judged(memory, written, options=DetailOptions(histogram_bins=count))
     beyond = [at(id_, e) for id_, length in LENGTHS.items() for e in range(length) if at(id_, e) > memory.mark_delete]
-    assert sum(stretch.entries for stretch in state.stretches) == len(beyond)
-    assert len(state.stretches) == min(count, len(beyond))
-    assert sum(stretch.acknowledged for stretch in state.stretches) == memory.entries
-    assert sum(stretch.stored for stretch in state.stretches) == written.entries
-    lengths = {stretch.entries for stretch in state.stretches}
+    assert sum(each.entries for each in state.histogram) == len(beyond)
+    assert len(state.histogram) == min(count, len(beyond))
+    assert sum(each.acknowledged for each in state.histogram) == memory.entries
+    assert sum(each.stored for each in state.histogram) == written.entries
+    lengths = {each.entries for each in state.histogram}
     assert not lengths or max(lengths) - min(lengths) <= 1
     if beyond:
-        assert state.stretches[0].first == str(beyond[0])
+        assert state.histogram[0].first == str(beyond[0])
 
 
 def test_a_cursor_that_is_not_stored_would_forget_everything() -> None:
@@ -111,19 +111,19 @@ FALSE_OR_UNSET, TRUE = TopicPolicy.FALSE_OR_UNSET, TopicPolicy.TRUE
 @pytest.mark.parametrize(
     ("policies", "kind", "count", "state", "blocked"),
     [
-        (Policies(FALSE_OR_UNSET, None, False), "Shared", 9, PauseState.OFF, False),
-        (Policies(FALSE_OR_UNSET, False, True), "Shared", 9, PauseState.OFF, False),
-        (Policies(TRUE, None, False), "Shared", 3, PauseState.ARMED, False),
-        (Policies(TRUE, None, False), "Shared", 4, PauseState.IN_FORCE, True),
-        (Policies(TRUE, False, False), "Key_Shared", 4, PauseState.IN_FORCE, True),
-        (Policies(TRUE, True, True), "Failover", 4, PauseState.NOT_APPLICABLE, False),
-        (Policies(TRUE, True, True), "None", 4, PauseState.NOT_APPLICABLE, False),
-        (Policies(FALSE_OR_UNSET, True, False), "Shared", 4, PauseState.UNKNOWN, None),
-        (Policies(FALSE_OR_UNSET, None, True), "Shared", 4, PauseState.UNKNOWN, None),
-        (Policies(FALSE_OR_UNSET, None, True), "Shared", 3, PauseState.ARMED, False),
+        (PauseSettings(FALSE_OR_UNSET, None, False), "Shared", 9, PauseState.OFF, False),
+        (PauseSettings(FALSE_OR_UNSET, False, True), "Shared", 9, PauseState.OFF, False),
+        (PauseSettings(TRUE, None, False), "Shared", 3, PauseState.ARMED, False),
+        (PauseSettings(TRUE, None, False), "Shared", 4, PauseState.IN_FORCE, True),
+        (PauseSettings(TRUE, False, False), "Key_Shared", 4, PauseState.IN_FORCE, True),
+        (PauseSettings(TRUE, True, True), "Failover", 4, PauseState.NOT_APPLICABLE, False),
+        (PauseSettings(TRUE, True, True), "None", 4, PauseState.NOT_APPLICABLE, False),
+        (PauseSettings(FALSE_OR_UNSET, True, False), "Shared", 4, PauseState.UNKNOWN, None),
+        (PauseSettings(FALSE_OR_UNSET, None, True), "Shared", 4, PauseState.UNKNOWN, None),
+        (PauseSettings(FALSE_OR_UNSET, None, True), "Shared", 3, PauseState.ARMED, False),
     ],
 )
-def test_the_pause(policies: Policies, kind: str, count: int, state: PauseState, blocked: bool | None) -> None:
+def test_the_pause(policies: PauseSettings, kind: str, count: int, state: PauseState, blocked: bool | None) -> None:
     memory = ranges((3, -1), {(3, 2 * entry + 1) for entry in range(count)})
     found = judged(memory, policies=policies, kind=kind)
     assert (found.pause, found.blocked) == (state, blocked)

@@ -1,10 +1,17 @@
-"""What is to be said of one subscription's acknowledgements, from what its broker, the store and the settings say."""
+"""The acknowledgement state of one subscription, from its broker's statistics, what is stored, and the settings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseState, Policies, kept, pause_state, written_bytes
+from pulsar_sidecar.ack_state.limits import (
+    AckStateLimits,
+    PauseSettings,
+    PauseState,
+    pause_state,
+    persisted_ranges,
+    written_bytes,
+)
 from pulsar_sidecar.ack_state.stored import StoredCursor
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
@@ -13,7 +20,7 @@ from pulsar_sidecar.model.topic_stats import Cursor, Subscription, TopicInternal
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class HistogramBin:
     """Some entries in a row, from ``first`` (``ledgerId:entryId``) on; ``stored`` are some of the acknowledged ones."""
 
     first: str
@@ -45,7 +52,7 @@ class AckState:
         stored: what a broker would recover now; None if the cursor is not in the store.
         after_crash: delivered again if the broker died now, beside what is not acknowledged.
         after_unload: delivered again if the topic were unloaded in order now.
-        stretches: the entries from the mark-delete position to the last one, in parts of the same length.
+        histogram: the entries from the mark-delete position to the last one, in parts of the same length.
     """
 
     topic: TopicName
@@ -53,18 +60,18 @@ class AckState:
     broker: str | None
     cursor: Cursor
     limits: AckStateLimits
-    policies: Policies
+    policies: PauseSettings
     ranges_left: int
     written_bytes: int
     pause: PauseState
     stored: StoredCursor | None
     after_crash: Redelivery
     after_unload: Redelivery
-    stretches: tuple[Stretch, ...] = ()
+    histogram: tuple[HistogramBin, ...] = ()
 
     @property
     def blocked(self) -> bool | None:
-        """PIP-299's ``isBlockedOnAckStatePersistent``; None when it cannot be told."""
+        """PIP-299's ``isBlockedOnAckStatePersistent``; None if unknown."""
         return None if self.pause is PauseState.UNKNOWN else self.pause is PauseState.IN_FORCE
 
 
@@ -73,22 +80,22 @@ class DetailOptions:
     """How much of an answer's detail is wanted."""
 
     ranges: int = 20
-    stretches: int = 60
+    histogram_bins: int = 60
 
 
-def judge(
+def ack_state_of(
     topic: TopicName,
     subscription: Subscription,
     broker: str | None,
     internal: TopicInternalStats,
     stored: StoredCursor | None,
     limits: AckStateLimits,
-    policies: Policies,
+    policies: PauseSettings,
     options: DetailOptions,
 ) -> AckState:
     """Put together what is known; ``stored`` must not be older than ``internal``, nor that than ``subscription``."""
     cursor, lengths = internal.cursor(subscription.name), internal.ledgers
-    after_unload = kept(cursor.acknowledged, limits)
+    after_unload = persisted_ranges(cursor.acknowledged, limits)
     recovered = PositionRanges(_before_everything(lengths)) if stored is None else stored.acknowledged
     return AckState(
         topic=topic,
@@ -103,7 +110,7 @@ def judge(
         stored=stored,
         after_crash=_redelivery(cursor.acknowledged.without(recovered, lengths), options.ranges),
         after_unload=_redelivery(cursor.acknowledged.without(after_unload, lengths), options.ranges),
-        stretches=stretches(cursor.acknowledged, recovered, lengths, options.stretches),
+        histogram=histogram(cursor.acknowledged, recovered, lengths, options.histogram_bins),
     )
 
 
@@ -116,16 +123,16 @@ def _before_everything(ledgers: Iterable[LedgerId]) -> Position:
     return Position(min(ledgers, default=LedgerId(0)), EntryId(-1))
 
 
-def stretches(
+def histogram(
     acknowledged: PositionRanges, stored: PositionRanges, lengths: Mapping[LedgerId, int], count: int
-) -> tuple[Stretch, ...]:
-    """Everything beyond the mark-delete position in at most ``count`` stretches; () when nothing is beyond it."""
+) -> tuple[HistogramBin, ...]:
+    """Everything beyond the mark-delete position in at most ``count`` bins; () when nothing is beyond it."""
     beyond = list(_beyond(acknowledged, lengths))
     total = sum(found.entries for found in beyond)
     if not total or count < 1:
         return ()
     ends = [total * (number + 1) // count for number in range(count)]
-    return tuple(_stretch(parts, acknowledged, stored) for parts in _cut(beyond, ends) if parts)
+    return tuple(_bin(parts, acknowledged, stored) for parts in _cut(beyond, ends) if parts)
 
 
 def _beyond(acknowledged: PositionRanges, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
@@ -152,12 +159,12 @@ def _cut(beyond: list[EntryRange], ends: list[int]) -> Iterator[list[EntryRange]
         yield part
 
 
-def _stretch(parts: list[EntryRange], acknowledged: PositionRanges, stored: PositionRanges) -> Stretch:
+def _bin(parts: list[EntryRange], acknowledged: PositionRanges, stored: PositionRanges) -> HistogramBin:
     # Acknowledged in memory is a superset of what is stored, but for what was acknowledged between the two looks.
     counts = [(acknowledged.acknowledged_between(*part), stored.acknowledged_between(*part)) for part in parts]
-    return Stretch(
+    return HistogramBin(
         first=f"{parts[0].ledger_id}:{parts[0].first}",
         entries=sum(part.entries for part in parts),
         acknowledged=sum(now for now, _ in counts),
-        stored=sum(min(now, kept) for now, kept in counts),
+        stored=sum(min(now, before) for now, before in counts),
     )
