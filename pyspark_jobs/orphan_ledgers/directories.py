@@ -7,14 +7,14 @@ import pyarrow as pa
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.results.summaries import AuditSummary, parse_summary
 from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, InputKind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.running.directories import Directory, Rows, demand_files
 
 
-def open_tables(directory: Directory, kind: Kind) -> Manifest:
+def open_tables(directory: Directory, kind: InputKind) -> Manifest:
     """The manifest of a dump or a listing, after every file was compared with it.
 
     Raises:

@@ -19,12 +19,12 @@ from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
-from pulsar_sidecar.audit.engine.running import Findings, Written, as_of_ms
-from pulsar_sidecar.audit.requests import Policy
-from pulsar_sidecar.audit.results.guards import Found, demand_few_missing
+from pulsar_sidecar.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
+from pulsar_sidecar.audit.requests import AuditPolicy
+from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
-from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract
-from pulsar_sidecar.audit.results.summaries import Count, Plan
+from pulsar_sidecar.audit.results.report import REPORT_ROWS, ReportRows
+from pulsar_sidecar.audit.results.summaries import Count, PlanSummary
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
@@ -81,7 +81,7 @@ class SparkEngine:
         self,
         directory: Directory,
         inputs: Inputs,
-        policy: Policy,
+        policy: AuditPolicy,
         earlier_orphans: DataFrame | None,
         columns: ColumnReader,
     ) -> None:
@@ -96,7 +96,7 @@ class SparkEngine:
         self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
         self._kept: list[DataFrame] = []
 
-    def find(self) -> Findings[SparkTables]:
+    def find(self) -> AuditFindings[SparkTables]:
         """See `AuditEngine.find`."""
         facts = self._keep(self._facts())
         sets = self._keep(compared(facts, self._inputs.own_ledgers))
@@ -119,7 +119,7 @@ class SparkEngine:
         usage = self._keep(by_part(shares, tasks.USAGE_SHARES, tasks.sum_usage, names))
         by_usage = _usage_counts(usage)
         by_column = _judged_counts(judged, ("is_orphan", *_COUNTED))
-        found = Found(
+        found = AuditCounts(
             listed=counts["listed"],
             in_dump=counts["in_dump"],
             referenced=counts["referenced"],
@@ -132,7 +132,7 @@ class SparkEngine:
         orphans, others = (judged.where(one).drop("is_orphan", "age") for one in ("is_orphan", "not is_orphan"))
         tables = SparkTables(orphans, missing, others, usage)
         unread = reported.log_segments_unread()
-        return Findings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
+        return AuditFindings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """Keep a frame until `release`, on disk: it is needed more than once."""
@@ -146,8 +146,8 @@ class SparkEngine:
 
     @contextmanager
     def write(
-        self, findings: Findings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
-    ) -> Iterator[Written]:
+        self, findings: AuditFindings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> Iterator[WrittenTables]:
         """See `AuditEngine.write`; whoever made the directory removes it."""
         deletable = findings.found.deletable
         orphans = self._write_orphans(findings, audit_id, deletable, failed_guards)
@@ -155,10 +155,10 @@ class SparkEngine:
         plan = None if failed_guards else _plan(orphans, deletable, audit_id, instance_id)
         self._directory.clean()
         files = self._directory.digests(sorted(self._directory.tables()))
-        yield Written(self._directory, files, plan, _extract(findings, orphans))
+        yield WrittenTables(self._directory, files, plan, _report_rows(findings, orphans))
 
     def _write_orphans(
-        self, findings: Findings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
+        self, findings: AuditFindings[SparkTables], audit_id: str, deletable: Count, failed_guards: str
     ) -> DataFrame:
         """The orphans as they were written."""
         rows = findings.tables.orphans
@@ -172,7 +172,7 @@ class SparkEngine:
         self._write(numbered, Table.ORPHAN_LEDGERS, audit_id)
         return numbered
 
-    def _write_others(self, findings: Findings[SparkTables], audit_id: str) -> None:
+    def _write_others(self, findings: AuditFindings[SparkTables], audit_id: str) -> None:
         found, tables = findings.found, findings.tables
         missing = self._ordered(tables.missing, ("ledger_id", "kind", "referenced_by"), found.missing)
         self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS, audit_id)
@@ -276,11 +276,11 @@ class SparkEngine:
             renamed = owners.select(*(F.col(name).alias(f"{prefix}_node_{name}") for name in owners.columns))
             beside = F.broadcast(renamed) if few else renamed
             rows = rows.join(beside, F.col(f"{prefix}_path") == F.col(f"{prefix}_node_path"), "left")
-        rows = rows.join(self._earlier_looks(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
+        rows = rows.join(self._earlier_orphans(), F.col("ledger_id") == F.col("earlier_ledger_id"), "left")
         judge = Judge(as_of_ms(self._inputs.dump_manifest), self._policy, protection)
         return mapped(rows, tasks.JUDGED, tasks.judge_candidates, judge)
 
-    def _earlier_looks(self) -> DataFrame:
+    def _earlier_orphans(self) -> DataFrame:
         if self._earlier is None:
             return self._spark.createDataFrame([], ", ".join(f"earlier_{name} bigint" for name in EARLIER_COLUMNS))
         return self._earlier.select(*(F.col(name).alias(f"earlier_{name}") for name in EARLIER_COLUMNS))
@@ -365,24 +365,24 @@ def _judged_counts(judged: DataFrame, columns: Sequence[str]) -> dict[str, dict[
     return found
 
 
-def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str) -> Plan:
+def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str) -> PlanSummary:
     """The plan of orphans that were numbered; its blocks are hashed where they are."""
     digests: list[bytes] = []
     if deletable.ledgers:
         blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
         hashed = by_part(blocks, tasks.DIGESTS, tasks.digest_block)
         digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
-    return Plan.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
+    return PlanSummary.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
 
 
-def _extract(findings: Findings[SparkTables], orphans: DataFrame) -> Extract:
+def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> ReportRows:
     """The rows that a report shows."""
     found, tables = findings.found, findings.tables
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
-    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, EXTRACT_ROWS)
-    return Extract(
+    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, REPORT_ROWS)
+    return ReportRows(
         orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
         missing=_first(tables.missing, by_id) if found.missing else (),
         unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
@@ -391,7 +391,7 @@ def _extract(findings: Findings[SparkTables], orphans: DataFrame) -> Extract:
 
 
 def _first(rows: DataFrame, order: Sequence[object]) -> tuple[Row, ...]:
-    return tuple(row.asDict() for row in rows.orderBy(*order).limit(EXTRACT_ROWS).collect())  # type: ignore[arg-type]
+    return tuple(row.asDict() for row in rows.orderBy(*order).limit(REPORT_ROWS).collect())  # type: ignore[arg-type]
 
 
 def _first_rows(ordered: DataFrame) -> dict[int, int]:

@@ -13,13 +13,13 @@ from tempfile import TemporaryDirectory
 
 from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, input_of_audit, run_audit
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.guards import Earlier, exit_code, trusted
+from pulsar_sidecar.audit.engine.running import AuditOptions, OpenedInputs, input_of, input_of_audit, run_audit
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.audit.results.guards import EarlierCounts, exit_code, trusted
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest
 from pulsar_sidecar.model.errors import SidecarError
 from pyspark.sql import DataFrame, SparkSession
 
@@ -72,7 +72,7 @@ def run(
     listing: str,
     output: str,
     previous: str | None,
-    policy: Policy,
+    policy: AuditPolicy,
     exact: bool = False,
 ) -> AuditSummary:
     """Audit.
@@ -84,16 +84,16 @@ def run(
         inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
         engine = SparkEngine(unfinished, inputs, policy, earlier_orphans, ColumnReader(exact))
         try:
-            return run_audit(engine, opened, Order(policy, installed_version(), output, exact))
+            return run_audit(engine, opened, AuditOptions(policy, installed_version(), output, exact))
         finally:
             engine.release()
 
 
 def _opened(
     spark: SparkSession, dump: str, listing: str, previous: str | None
-) -> tuple[Inputs, Opened, DataFrame | None]:
+) -> tuple[Inputs, OpenedInputs, DataFrame | None]:
     dumps, listings = Directory(spark, dump), Directory(spark, listing)
-    dumped, listed = open_tables(dumps, Kind.DUMP), open_tables(listings, Kind.LISTING)
+    dumped, listed = open_tables(dumps, InputKind.DUMP), open_tables(listings, InputKind.LISTING)
     _set_partitions(spark, dumped, listed)
     if dumps.on_disk() is not None and listings.on_disk() is not None:
         set_where_not_submitted(spark, _SETTINGS_ON_DISK)
@@ -106,11 +106,11 @@ def _opened(
         place = Directory(spark, previous)
         earlier, orphans = _earlier(spark, place)
         named["previous"] = input_of_audit(earlier.summary, place.sha256(SUMMARY_NAME))
-    opened = Opened(dumped, listed, named, earlier)
+    opened = OpenedInputs(dumped, listed, named, earlier)
     return Inputs(spark, dumps, listings, dumped, listed), opened, orphans
 
 
-def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame | None]:
+def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, DataFrame | None]:
     summary = open_audit(place)
 
     def read(table: Table) -> DataFrame:
@@ -118,12 +118,12 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[Earlier, DataFrame 
         return spark.read.schema(spark_schema(SCHEMAS[table])).parquet(*map(place.below, names))
 
     usage = read(Table.LEDGER_USAGE).groupBy("kind").sum("ledgers").collect()
-    earlier = Earlier(summary, {row["kind"]: row["sum(ledgers)"] for row in usage})
+    earlier = EarlierCounts(summary, {row["kind"]: row["sum(ledgers)"] for row in usage})
     return earlier, read(Table.ORPHAN_LEDGERS) if trusted(summary) else None
 
 
 def _parser() -> argparse.ArgumentParser:
-    default = Policy()
+    default = AuditPolicy()
     parser = JobParser(prog="job.py", description=__doc__)
     parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
     parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
@@ -154,8 +154,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _policy(options: argparse.Namespace) -> Policy:
-    return Policy(
+def _policy(options: argparse.Namespace) -> AuditPolicy:
+    return AuditPolicy(
         min_age_ms=round(options.min_age_hours * HOUR_MS),
         look_window_ms=round(options.look_window_hours * HOUR_MS),
         max_share=options.max_share,

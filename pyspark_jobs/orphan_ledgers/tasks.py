@@ -13,20 +13,20 @@ import pyarrow.compute as pc
 from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.candidates import Claimed, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
+from pulsar_sidecar.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
 from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
     LISTED,
     NODE_METADATA_COLUMNS,
     SIZES,
     Judge,
-    earlier_looks,
+    earlier_orphans_by_id,
     judge_cases,
     newest_sizes,
     number_deletable,
     read_cases,
     sizes_of,
-    withheld,
+    withhold_deletable,
 )
 from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_row, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
@@ -142,7 +142,7 @@ def _read(
 
 def _candidate(row: dict[str, Any]) -> dict[str, Any]:
     reading = read_candidate(row)
-    if not isinstance(reading, Claimed):
+    if not isinstance(reading, ClaimedLedger):
         return row
     return {**row, "owner_path": reading.owner_path, "topic_path": reading.topic_path}
 
@@ -169,7 +169,7 @@ def judge_candidates(batch: pa.RecordBatch, judge: Judge) -> Iterator[pa.RecordB
         for row in rows
         if row["earlier_ledger_id"] is not None
     ]
-    earlier = earlier_looks(pa.Table.from_pylist(looks, _EARLIER))
+    earlier = earlier_orphans_by_id(pa.Table.from_pylist(looks, _EARLIER))
     for number, judged in enumerate(judge_cases(judge, read_cases(batch), nodes, earlier)):
         yield _judged(judged, is_orphan=number == 0)
 
@@ -193,7 +193,7 @@ def _judged(rows: pa.RecordBatch, *, is_orphan: bool) -> pa.RecordBatch:
 @each_batch
 def withhold(batch: pa.RecordBatch, guards: str) -> Iterator[pa.RecordBatch]:
     """Orphans to the same with no deletable ones."""
-    yield from withheld(_orphans(batch), guards).to_batches()
+    yield from withhold_deletable(_orphans(batch), guards).to_batches()
 
 
 def number_rows(batches: Batches, first_rows: Mapping[int, int]) -> Iterator[pa.RecordBatch]:

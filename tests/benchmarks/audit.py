@@ -112,13 +112,13 @@ def _exact(place: Path) -> int:
 
 
 def _spark(place: Path) -> int:
-    from pulsar_sidecar.audit.requests import Policy
+    from pulsar_sidecar.audit.requests import AuditPolicy
 
     from pyspark_jobs.orphan_ledgers.job import run as audit
     from pyspark_jobs.running.sessions import session
 
     places = [str(place / name) for name in ("dump", "listing", f"spark-{os.getpid()}")]
-    summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, Policy())
+    summary = audit(session(_spark_builder(_AS_SUBMITTED)), *places, None, AuditPolicy())
     return sum(count.ledgers for count in summary.orphans.values())
 
 

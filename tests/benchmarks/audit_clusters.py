@@ -17,7 +17,16 @@ import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.results.tables import LEDGERS, NODES, Subtree, Table, schemas_of
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
+from pulsar_sidecar.audit.sources.manifests import (
+    InputKind,
+    Manifest,
+    NewestWrite,
+    OrderRange,
+    Proof,
+    RowCounts,
+    Source,
+    SourceKind,
+)
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
@@ -140,7 +149,7 @@ class MadeUpCluster:
         with parquet_output(directory, schemas_of(Table.LEDGERS)) as output:
             for some in self.ids():
                 output.write(Table.LEDGERS, _batch(LEDGERS, len(some), {"ledger_id": pa.array(some)}))
-            manifest = self._manifest(Kind.LISTING, OrderRange(1, 10 + self.day), output.close_tables())
+            manifest = self._manifest(InputKind.LISTING, OrderRange(1, 10 + self.day), output.close_tables())
             output.finish(MANIFEST_NAME, manifest.document())
         return directory
 
@@ -153,11 +162,11 @@ class MadeUpCluster:
             for batch in self._ledgers():
                 output.write(Table.NODES, batch, Subtree.LEDGERS)
             zxids = OrderRange(20 + self.day, 30 + self.day)
-            manifest = self._manifest(Kind.DUMP, zxids, output.close_tables())
+            manifest = self._manifest(InputKind.DUMP, zxids, output.close_tables())
             output.finish(MANIFEST_NAME, manifest.document())
         return directory
 
-    def _manifest(self, kind: Kind, zxids: OrderRange, files: Any) -> Manifest:
+    def _manifest(self, kind: InputKind, zxids: OrderRange, files: Any) -> Manifest:
         return Manifest(
             kind=kind,
             source=Source(SourceKind.ZOOKEEPER, "made-up:2181"),
@@ -166,8 +175,8 @@ class MadeUpCluster:
             instance_id=_INSTANCE_ID,
             cluster_name="made-up",
             zxids=zxids,
-            as_of=Moment(30 + self.day, _NOW_MS + self.day * _DAY_MS),
-            counts={"nodes": Rows()},
+            as_of=NewestWrite(30 + self.day, _NOW_MS + self.day * _DAY_MS),
+            counts={"nodes": RowCounts()},
             left_out=(),
             allows_deletion=True,
             reservations=(),

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kazoo.client import KazooClient
-from pulsar_sidecar.audit.requests import Applied, ApplyRequest, AuditRequest, DumpRequest, ListingRequest, Policy
+from pulsar_sidecar.audit.requests import (
+    AppliedPlan,
+    ApplyRequest,
+    AuditPolicy,
+    AuditRequest,
+    DumpRequest,
+    ListingRequest,
+)
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.bootstrap.audit_review import apply_audit
 from pulsar_sidecar.bootstrap.audit_run import make_audit
@@ -15,7 +22,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
 from tests.made_audits import MadeAudit
 
-IMPATIENT = Policy(
+IMPATIENT = AuditPolicy(
     min_age_ms=3_000,
     look_window_ms=2_000,
     max_share=1.0,
@@ -44,7 +51,7 @@ class Audits:
 
     addresses: ClusterAddresses
     directory: Path
-    policy: Policy = IMPATIENT
+    policy: AuditPolicy = IMPATIENT
     looks: list[Look] = field(default_factory=list)
 
     def look(self) -> Look:
@@ -68,7 +75,7 @@ class Audits:
         """Until the next look may call all deletable that the last one saw unreferenced."""
         time.sleep(max(self.policy.look_window_ms, self.policy.min_age_ms) / 1000)
 
-    def apply(self, look: Look) -> Applied:
+    def apply(self, look: Look) -> AppliedPlan:
         """Approve and send a look's plan."""
         assert look.summary.plan is not None
         request = ApplyRequest(

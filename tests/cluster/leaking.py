@@ -19,7 +19,7 @@ from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_ownership.claims import NotPulsars, Unrecognised, owner_path, read_claim
+from pulsar_sidecar.ledger_ownership.claims import ForeignLedger, UnknownClaim, owner_path, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
 from pulsar_sidecar.local_cluster.planning import render
@@ -135,7 +135,7 @@ class LeakingBrokers:
         return frozenset(
             ledger_id
             for ledger_id, claim in claims.items()
-            if not isinstance(claim, NotPulsars | Unrecognised) and owner_path(claim).startswith(path)
+            if not isinstance(claim, ForeignLedger | UnknownClaim) and owner_path(claim).startswith(path)
         )
 
     def _ledgers(self, volley: Volley) -> Sequence[TopicLedgers]:

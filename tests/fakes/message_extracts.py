@@ -18,7 +18,7 @@ from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 
 Worked = TypeVar("Worked")
 Topics = Mapping[str, Sequence[MessageRow]]
-Unseen = Mapping[str, Sequence[UnseenEntries]]
+Limitation = Mapping[str, Sequence[UnseenEntries]]
 
 
 def messages_table(topics: Topics) -> pa.Table:
@@ -39,7 +39,7 @@ def ledgers_table(topics: Topics) -> pa.Table:
     return pa.Table.from_pylist(rows, LEDGERS)
 
 
-def unseen_table(unseen: Unseen) -> pa.Table:
+def unseen_table(unseen: Limitation) -> pa.Table:
     rows = [
         {
             "topic": topic,
@@ -55,7 +55,7 @@ def unseen_table(unseen: Unseen) -> pa.Table:
     return pa.Table.from_pylist(rows, UNSEEN)
 
 
-def manifest_of(topics: Topics, unseen: Unseen, files: Sequence[FileDigest]) -> ExtractManifest:
+def manifest_of(topics: Topics, unseen: Limitation, files: Sequence[FileDigest]) -> ExtractManifest:
     ledgers = ledgers_table(topics)
     ranges = [each for some in unseen.values() for each in some]
     return ExtractManifest(
@@ -85,7 +85,7 @@ class MemoryExtract:
     """`ExtractTables` with row groups of so many rows."""
 
     topics: Topics
-    unseen: Unseen = field(default_factory=dict)
+    unseen: Limitation = field(default_factory=dict)
     rows_of_a_group: int = 4
 
     def __post_init__(self) -> None:
@@ -159,7 +159,11 @@ class MemoryOutputs:
 
 
 def write_extract(
-    directory: Path, topics: Topics, unseen: Unseen | None = None, rows_of_a_group: int = 4, groups_of_a_file: int = 2
+    directory: Path,
+    topics: Topics,
+    unseen: Limitation | None = None,
+    rows_of_a_group: int = 4,
+    groups_of_a_file: int = 2,
 ) -> Path:
     """An extract as files."""
     unseen = unseen or {}

@@ -19,7 +19,7 @@ from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import CursorLedgerState, Subtree, Table
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest
 from pulsar_sidecar.bootstrap.audit_sources import make_dump, make_listing
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, ledger_id_of_path
@@ -123,7 +123,7 @@ def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def manifest_of(directory: Path) -> Manifest:
-    return open_tables(directory, Kind.DUMP)
+    return open_tables(directory, InputKind.DUMP)
 
 
 def test_walking_the_admin_server_and_a_file_see_the_same_nodes(world: World) -> None:
@@ -293,7 +293,7 @@ def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
     dumped = world.dump()
     times = creation_times(dumped)
     assert all(times.get(row["ledger_id"], row["ctime_ms"]) == row["ctime_ms"] for row in rows)
-    assert open_tables(by_store, Kind.LISTING).instance_id == manifest_of(dumped).instance_id
+    assert open_tables(by_store, InputKind.LISTING).instance_id == manifest_of(dumped).instance_id
 
 
 def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> None:

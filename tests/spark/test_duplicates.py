@@ -19,7 +19,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 
-from tests.fakes.message_extracts import Topics, Unseen, write_extract
+from tests.fakes.message_extracts import Limitation, Topics, write_extract
 from tests.made_audits import open_to_others
 from tests.unit.deduplication.verifying.rows import Log
 
@@ -36,7 +36,7 @@ class Comparison:
     orders: list[dict[str, str]] = field(default_factory=list)
     outcomes: list[Path | str] = field(default_factory=list)
 
-    def add(self, topics: Topics, unseen: Unseen | None = None, rows_of_a_group: int = 4) -> None:
+    def add(self, topics: Topics, unseen: Limitation | None = None, rows_of_a_group: int = 4) -> None:
         """An extract to be looked through."""
         self.look(write_extract(self.place() / "extract", topics, unseen, rows_of_a_group))
 

@@ -37,7 +37,7 @@ class FileDigest(Document, frozen=True):
     sha256: str
 
 
-class Unseen(Document, frozen=True):
+class Limitation(Document, frozen=True):
     """Something that could not be seen, and what that means."""
 
     what: str

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.analysis.formatting import format_age, format_time
 from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
+from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
@@ -55,20 +55,20 @@ class DeletableLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRows:
     """What became of rows: sent now, or by an earlier run."""
 
     now: int = 0
     earlier: int = 0
 
-    def __add__(self, other: "Sent") -> "Sent":
-        return Sent(self.now + other.now, self.earlier + other.earlier)
+    def __add__(self, other: "SentRows") -> "SentRows":
+        return SentRows(self.now + other.now, self.earlier + other.earlier)
 
 
 class DeletableSender(Protocol):
     """Records ledgers with the deletion service, each row once however often it is sent (PIP-6)."""
 
-    def send(self, rows: Sequence[DeletableLedger]) -> Sent:
+    def send(self, rows: Sequence[DeletableLedger]) -> SentRows:
         """Have all of them durably recorded; rows ascend, within a call and from call to call.
 
         Raises:
@@ -76,7 +76,7 @@ class DeletableSender(Protocol):
         """
 
 
-class Progress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class PlanProgress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What the node holds.
 
     Attributes:
@@ -94,7 +94,7 @@ class Progress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
 
 
 @dataclass(frozen=True, slots=True)
-class HeldProgress:
+class StoredProgress:
     """The progress with the node's version and time of its last change.
 
     Attributes:
@@ -102,28 +102,30 @@ class HeldProgress:
         changed_ms: by the store's clock.
     """
 
-    progress: Progress
+    progress: PlanProgress
     version: NodeVersion
     changed_ms: int
     first_use: bool
 
     def since_ms(self) -> int:
-        """No row that `Progress.done_rows` leaves open was sent before this moment, whichever clock stamped it."""
+        """No row that `PlanProgress.done_rows` leaves open was sent before this moment, whichever clock stamped it."""
         return min(self.changed_ms, self.progress.written_ms)
 
 
-def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> HeldProgress:
+def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> StoredProgress:
     """The plan's progress, begun if nobody has; `TemporaryError` if its node cannot be read or understood."""
     path = progress_path(plan_sha256)
-    progress = Progress(audit_id, rows, 0, now_ms)
+    progress = PlanProgress(audit_id, rows, 0, now_ms)
     try:
         node = store.create(path, _encoded(progress))
     except AlreadyExistsError:
         return _existing(store, path)
-    return HeldProgress(progress, node.version, node.created_ms, first_use=True)
+    return StoredProgress(progress, node.version, node.created_ms, first_use=True)
 
 
-def advance(store: MetadataStore, plan_sha256: str, held: HeldProgress, done_rows: int, now_ms: int) -> HeldProgress:
+def advance(
+    store: MetadataStore, plan_sha256: str, held: StoredProgress, done_rows: int, now_ms: int
+) -> StoredProgress:
     """Note that so many rows are done; `ConflictError` if somebody else applies the same plan."""
     progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
     version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
@@ -135,24 +137,24 @@ def progress_path(plan_sha256: str) -> str:
     return f"{PLANS}/{plan_sha256}"
 
 
-def _existing(store: MetadataStore, path: str) -> HeldProgress:
+def _existing(store: MetadataStore, path: str) -> StoredProgress:
     node = store.read(path)
     if node is None:
         raise TemporaryError(f"{path} has vanished; try again")
     try:
-        progress = msgspec.json.decode(node.data, type=Progress)
+        progress = msgspec.json.decode(node.data, type=PlanProgress)
     except msgspec.DecodeError as error:
         raise TemporaryError(
             f"{path} cannot be understood ({error}); look at it, and delete it if it is nonsense"
         ) from error
-    return HeldProgress(progress, node.version, node.modified_ms, first_use=False)
+    return StoredProgress(progress, node.version, node.modified_ms, first_use=False)
 
 
-def _encoded(progress: Progress) -> bytes:
+def _encoded(progress: PlanProgress) -> bytes:
     return json.dumps(msgspec.to_builtins(progress)).encode()
 
 
-def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
+def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
     """The plan, after each of its rows was compared with its hash.
 
     Raises:
@@ -176,7 +178,7 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> Plan:
     return summary.plan
 
 
-def demand_approval(plan: Plan, approved: str | None) -> None:
+def demand_approval(plan: PlanSummary, approved: str | None) -> None:
     """Refuse a plan whose hash nobody has approved, with `InvalidInputError`."""
     if approved is None:
         raise InvalidInputError("--execute needs --plan with the plan's hash, which a run without --execute prints")
@@ -207,8 +209,8 @@ def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_
 
 
 def send_plan(
-    plan: Plan,
-    held: HeldProgress,
+    plan: PlanSummary,
+    held: StoredProgress,
     batches: Batches,
     store: MetadataStore,
     sender: DeletableSender,
@@ -216,14 +218,14 @@ def send_plan(
     pace: Callable[[int], None],
     at_once: int,
     report: ReportCount,
-) -> Sent:
+) -> SentRows:
     """Send what is left of a plan that was verified, ``at_once`` rows in one piece at most.
 
     ``pace`` is called with how many rows were sent, and waits to keep a rate. After `TemporaryError` not everything was
     sent, and the same call again goes on; `ConflictError` says that somebody else is sending it.
     """
     done = held.progress.done_rows
-    total = Sent(earlier=done)
+    total = SentRows(earlier=done)
     report(done, plan.rows)
     ledgers = _ledgers(batches(), done)
     while piece := list(islice(ledgers, min(at_once, _CHUNK_ROWS))):

@@ -42,13 +42,13 @@ class LedgerLists:
     closed: Mask
 
 
-def no_lists() -> LedgerLists:
+def empty_lists() -> LedgerLists:
     """Of no node."""
     none = np.zeros(0, np.int64)
     return LedgerLists(none, none, none, none, np.zeros(0, np.bool_))
 
 
-def narrowed(ids: Numbers) -> Ids:
+def as_narrow_ids(ids: Numbers) -> Ids:
     """The same ids in half the memory, which is what comparing millions of them takes time for, if they fit."""
     return ids.astype(np.int32) if not len(ids) or int(ids.max()) <= _WIDEST_NARROW else ids
 

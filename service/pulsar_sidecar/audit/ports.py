@@ -26,7 +26,7 @@ Part = Subtree | Literal[Table.LEDGERS]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ReadResult:
     """What a source knows once it was read to its end."""
 
     zxids: OrderRange
@@ -49,7 +49,7 @@ class NodeSource(Protocol):
             TemporaryError: something could not be read, or contradicts itself. What was yielded is then worthless.
         """
 
-    def ending(self) -> Ending:
+    def ending(self) -> ReadResult:
         """What is known now; to be called after the last batch."""
 
 

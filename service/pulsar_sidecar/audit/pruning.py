@@ -13,11 +13,11 @@ from pulsar_sidecar.analysis.formatting import format_age
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedDirectory:
     """One complete directory of ours.
 
     Attributes:
-        kind: ``audit``, or a `audit.sources.manifests.Kind`.
+        kind: ``audit``, or a `audit.sources.manifests.InputKind`.
         cluster: the instance id, if it is known.
         sha256: of its summary or manifest, by which an audit names it.
         time_ms: as of when it is.
@@ -32,10 +32,12 @@ class Archived:
     made_from: frozenset[str] = field(default=frozenset())
 
 
-def reasons_to_keep(archived: Sequence[Archived], keep: int, older_than_ms: int, now_ms: int) -> dict[Path, str | None]:
+def reasons_to_keep(
+    archived: Sequence[ArchivedDirectory], keep: int, older_than_ms: int, now_ms: int
+) -> dict[Path, str | None]:
     """For each directory why it stays; None for one that may go."""
     reasons: dict[Path, str | None] = {}
-    groups: defaultdict[tuple[str, str], list[Archived]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[ArchivedDirectory]] = defaultdict(list)
     for each in archived:
         groups[each.kind, each.cluster].append(each)
     for group in groups.values():
@@ -49,7 +51,7 @@ def reasons_to_keep(archived: Sequence[Archived], keep: int, older_than_ms: int,
     return reasons
 
 
-def _reason(each: Archived, place: int, keep: int, older_than_ms: int, now_ms: int) -> str | None:
+def _reason(each: ArchivedDirectory, place: int, keep: int, older_than_ms: int, now_ms: int) -> str | None:
     if place == 0:
         return f"the newest {each.kind}"
     if place < keep:

@@ -21,7 +21,7 @@ DEFAULT_NODES_PER_SECOND = 20_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class AuditPolicy:
     """What the verdicts depend on beside the inputs.
 
     Attributes:
@@ -114,12 +114,12 @@ class AuditRequest:
     listing: Path
     output: Path
     previous: Path | None = None
-    policy: Policy = field(default_factory=Policy)
+    policy: AuditPolicy = field(default_factory=AuditPolicy)
     exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Audited:
+class AuditResult:
     """What an audit came to, for whoever ran it."""
 
     exit_code: int
@@ -164,7 +164,7 @@ def zookeeper_rate(asked: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class AuditView:
     """What there is to say.
 
     Attributes:
@@ -206,7 +206,7 @@ class ApplyRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedPlan:
     """What an application did, or would do."""
 
     audit_id: str
@@ -221,7 +221,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PruneResult:
     """What goes, or went, and why the rest stays."""
 
     removed: tuple[Path, ...]

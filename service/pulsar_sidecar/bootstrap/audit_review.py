@@ -19,7 +19,7 @@ from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDelet
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit.applying import (
     Batches,
-    HeldProgress,
+    StoredProgress,
     begin,
     demand_approval,
     demand_target,
@@ -29,19 +29,19 @@ from pulsar_sidecar.audit.applying import (
 from pulsar_sidecar.audit.engine.decoding import referring_paths
 from pulsar_sidecar.audit.pruning import reasons_to_keep
 from pulsar_sidecar.audit.requests import (
-    Applied,
+    AppliedPlan,
     ApplyRequest,
-    Pruned,
-    Shown,
+    AuditView,
+    PruneResult,
 )
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.report import extract_of, report_html
+from pulsar_sidecar.audit.results.report import report_html, report_rows_of
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Plan
+from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
@@ -58,7 +58,7 @@ _NODE_SUBTREES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 
 def show_audit(
     audit: Path, tables: Sequence[str] = (), equal: Mapping[str, str] | None = None, limit: int = 20
-) -> Shown:
+) -> AuditView:
     """An audit at a glance, or rows of some of its tables: ``limit`` at most, those with ``equal`` values."""
     summary = open_audit(audit)
     of_audit = AuditTables(audit, summary)
@@ -74,7 +74,7 @@ def show_audit(
         rows, whole = chosen_rows(name, of_audit.table(TABLES[name]), equal or {}, limit)
         texts.append(rows_text(name, rows, whole))
         document[name] = {"rows": rows, "all": whole}
-    return Shown("\n\n".join(texts), document, exit_code(summary))
+    return AuditView("\n\n".join(texts), document, exit_code(summary))
 
 
 def explain_ledger(audit: Path, ledger_id: int, dump: Path | None = None) -> str:
@@ -103,7 +103,7 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
     """
     summary = open_audit(audit)
     tables = AuditTables(audit, summary)
-    extract = extract_of(*(tables.table(table) for table in TABLES.values()))
+    extract = report_rows_of(*(tables.table(table) for table in TABLES.values()))
     path = output or audit / REPORT_NAME
     try:
         path.write_text(report_html(summary, extract, str(audit)), encoding="utf-8")
@@ -112,7 +112,7 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
     return path
 
 
-def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> Pruned:
+def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> PruneResult:
     """Remove old audits, dumps and listings, or say which ones would be.
 
     Raises:
@@ -127,10 +127,10 @@ def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0,
         for each in going:
             remove(each)
     kept = {path: reason for path, reason in reasons.items() if reason is not None}
-    return Pruned(tuple(each.path for each in going), kept, execute)
+    return PruneResult(tuple(each.path for each in going), kept, execute)
 
 
-def apply_audit(request: ApplyRequest, report: ReportCount) -> Applied:
+def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
     """Hand the deletable ledgers to the deletion service, or only look at the plan.
 
     Raises:
@@ -141,7 +141,7 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> Applied:
     summary = open_audit(request.audit)
     tables = AuditTables(request.audit, summary)
     plan = verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
-    planned = Applied(
+    planned = AppliedPlan(
         audit_id=summary.audit_id,
         plan_sha256=plan.sha256,
         rows=plan.rows,
@@ -156,8 +156,13 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> Applied:
 
 
 def _sent(
-    request: ApplyRequest, summary: AuditSummary, plan: Plan, planned: Applied, batches: Batches, report: ReportCount
-) -> Applied:
+    request: ApplyRequest,
+    summary: AuditSummary,
+    plan: PlanSummary,
+    planned: AppliedPlan,
+    batches: Batches,
+    report: ReportCount,
+) -> AppliedPlan:
     if request.broker_service_url is None:
         raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
     if request.metadata_store_url is None:
@@ -180,7 +185,7 @@ def _sent(
 
 
 @contextmanager
-def _publisher(request: ApplyRequest, plan_sha256: str, held: HeldProgress, clock: Clock) -> Iterator[Publisher]:
+def _publisher(request: ApplyRequest, plan_sha256: str, held: StoredProgress, clock: Clock) -> Iterator[Publisher]:
     tls = TlsOptions(
         trust_certs_file=request.tls_trust_certs_file,
         allow_insecure_connection=request.tls_allow_insecure,
@@ -195,7 +200,7 @@ def _publisher(request: ApplyRequest, plan_sha256: str, held: HeldProgress, cloc
 
 
 def _references(dump: Path, ledger_id: int) -> list[str]:
-    open_tables(dump, Kind.DUMP)
+    open_tables(dump, InputKind.DUMP)
     nodes = (batch for subtree in _NODE_SUBTREES for batch in node_batches(dump, subtree))
     cursors, segments = (read_table(dump, table).to_pylist() for table in (Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS))
     return referring_paths(ledger_id, nodes, cursors, segments)

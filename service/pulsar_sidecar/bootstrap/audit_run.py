@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pulsar_sidecar.adapters.parquet.directories import read_manifest, sha256_of
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.audit.requests import Audited, AuditRequest
-from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.audit.requests import AuditRequest, AuditResult
+from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.progress import Report
@@ -30,7 +30,7 @@ _WORTH_WORKERS_ROWS = 400_000
 _MAX_PROCESSES = 8
 
 
-def make_audit(request: AuditRequest, report: Report) -> Audited:
+def make_audit(request: AuditRequest, report: Report) -> AuditResult:
     """Audit with the embedded engine.
 
     Raises:
@@ -39,28 +39,28 @@ def make_audit(request: AuditRequest, report: Report) -> Audited:
     """
     if request.output.exists():
         raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
-    manifests = read_manifest(request.dump, Kind.DUMP), read_manifest(request.listing, Kind.LISTING)
+    manifests = read_manifest(request.dump, InputKind.DUMP), read_manifest(request.listing, InputKind.LISTING)
     rows = sum(file.rows for manifest in manifests for file in manifest.files)
     with ended_in_order(), _workers(worth_it=rows >= _WORTH_WORKERS_ROWS) as workers:
         from pulsar_sidecar.adapters.parquet.inputs import ParquetInputs, open_earlier
         from pulsar_sidecar.adapters.parquet.output import parquet_output
         from pulsar_sidecar.audit.engine.comparing import EmbeddedEngine
-        from pulsar_sidecar.audit.engine.running import Opened, Order, input_of, run_audit
+        from pulsar_sidecar.audit.engine.running import AuditOptions, OpenedInputs, input_of, run_audit
         from pulsar_sidecar.audit.results.guards import exit_code
         from pulsar_sidecar.audit.results.verdicts import conclude
 
         earlier = None if request.previous is None else open_earlier(request.previous)
         inputs = ParquetInputs(request.dump, request.listing, *manifests, *workers)
-        order = Order(request.policy, tool_version(), str(request.output), request.exact)
-        engine = EmbeddedEngine(inputs, order, earlier, partial(parquet_output, request.output), report)
+        options = AuditOptions(request.policy, tool_version(), str(request.output), request.exact)
+        engine = EmbeddedEngine(inputs, options, earlier, partial(parquet_output, request.output), report)
         directories = zip(("dump", "listing"), manifests, (request.dump, request.listing), strict=True)
         named = {role: input_of(read, sha256_of(place / MANIFEST_NAME)) for role, read, place in directories}
         if earlier is not None:
             named["previous"] = earlier.named
-        opened = Opened(*manifests, named, None if earlier is None else earlier.earlier)
-        summary = run_audit(engine, opened, order)
+        opened = OpenedInputs(*manifests, named, None if earlier is None else earlier.earlier)
+        summary = run_audit(engine, opened, options)
     conclusion = conclude(summary, str(request.output))
-    return Audited(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)
+    return AuditResult(exit_code(summary), f"{conclusion.verdict.value}: {conclusion.sentence}", conclusion.next_step)
 
 
 @contextmanager

@@ -4,8 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pulsar_sidecar.adapters.parquet.directories import open_tables
-from pulsar_sidecar.adapters.parquet.dumped_deduplication import DumpedDeduplication, DumpedSwitches, NodesAlone
-from pulsar_sidecar.audit.sources.manifests import Kind
+from pulsar_sidecar.adapters.parquet.dumped_deduplication import (
+    DumpedDeduplication,
+    DumpedDeduplicationSettings,
+    DumpedSnapshots,
+)
+from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import StuckCursors, StuckReport
 from pulsar_sidecar.deduplication.policies import BrokerDeduplication
@@ -21,10 +25,10 @@ def find_stuck_in_dump(
         InvalidInputError: the directory is not a dump, or not what was written.
         NotFoundError: the dump has no such namespace.
     """
-    open_tables(dump, Kind.DUMP)
-    nodes, alone = DumpedDeduplication(dump), NodesAlone()
+    open_tables(dump, InputKind.DUMP)
+    nodes, alone = DumpedDeduplication(dump), DumpedSnapshots()
     stored = StoredDeduplications(nodes, alone, alone, alone)
     places = stored.topics.all_places() if namespace is None else stored.topics.places_below(namespace)
-    switches = DumpedSwitches(nodes, BrokerDeduplication(enabled=broker_enabled))
+    switches = DumpedDeduplicationSettings(nodes, BrokerDeduplication(enabled=broker_enabled))
     report = StuckCursors(stored, switches, None).find(places, limits, most)
     return replace(report, unreadable=(*nodes.unreadable, *report.unreadable))

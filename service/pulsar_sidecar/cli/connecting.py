@@ -65,12 +65,12 @@ class Programs:
     find_stuck_in_dump: "Callable[[Path, str | None, LagLimits, int, bool], StuckReport]"
     make_dump: Callable[[audit.DumpRequest, Report], Manifest]
     make_listing: Callable[[audit.ListingRequest, Report], Manifest]
-    make_audit: Callable[[audit.AuditRequest, Report], audit.Audited]
-    show_audit: Callable[[Path, Sequence[str], Mapping[str, str], int], audit.Shown]
+    make_audit: Callable[[audit.AuditRequest, Report], audit.AuditResult]
+    show_audit: Callable[[Path, Sequence[str], Mapping[str, str], int], audit.AuditView]
     explain_ledger: Callable[[Path, int, Path | None], str]
-    apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.Applied]
+    apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.AppliedPlan]
     report_audit: Callable[[Path, Path | None], Path]
-    prune_archive: Callable[[Path, int, float, bool], audit.Pruned]
+    prune_archive: Callable[[Path, int, float, bool], audit.PruneResult]
     verify_stored: Callable[[VerifyRequest, Report], Sequence[VerifiedTopic]]
     make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
     publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"

@@ -80,12 +80,12 @@ class BucketClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class NotPulsars:
+class ForeignLedger:
     """No stamp of Pulsar: DistributedLog, another application, a bookie's sanity check."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecognised:
+class UnknownClaim:
     """Pulsar's stamp, but a component or a shape this version does not know."""
 
     reason: str
@@ -94,7 +94,7 @@ class Unrecognised:
 Claim = DataClaim | CursorClaim | SchemaClaim | CompactedClaim | BucketClaim
 """A kind of ledger this version understands."""
 
-ClaimReading = Claim | NotPulsars | Unrecognised
+ClaimReading = Claim | ForeignLedger | UnknownClaim
 """What reading a ledger's custom metadata can say."""
 
 _APPLICATION = "application"
@@ -122,12 +122,12 @@ def read_claim(custom_metadata: Mapping[str, bytes]) -> ClaimReading:
     does not belong to the component makes it unrecognised.
     """
     if custom_metadata.get(_APPLICATION) != _PULSAR:
-        return NotPulsars()
+        return ForeignLedger()
     stamp = {key: value for key, value in custom_metadata.items() if key.startswith(_OF_PULSAR)}
     try:
         return _claim_of(custom_metadata.get(_COMPONENT), stamp)
     except _UnexpectedStampError as error:
-        return Unrecognised(str(error))
+        return UnknownClaim(str(error))
 
 
 def bucket_custom_metadata(claim: BucketClaim) -> dict[str, bytes]:
@@ -160,7 +160,7 @@ def owner_path(claim: Claim) -> str:
 
 
 class _UnexpectedStampError(Exception):
-    """Leads from the place that noticed to the one `Unrecognised` that is answered."""
+    """Leads from the place that noticed to the one `UnknownClaim` that is answered."""
 
 
 def _claim_of(component: bytes | None, stamp: Mapping[str, bytes]) -> Claim:

@@ -28,7 +28,7 @@ class Place(Enum):
     ODD = "unknown"
 
 
-class Located(NamedTuple):
+class LocatedNode(NamedTuple):
     """A node's place; ``owner`` is a managed ledger's name or a schema's id, or the path itself where it is odd."""
 
     place: Place
@@ -45,25 +45,25 @@ class Owner:
     topic: str | None = None
 
 
-def locate(path: str) -> Located:
+def locate(path: str) -> LocatedNode:
     """The place of a node below ``/managed-ledgers`` or ``/schemas``."""
     if path.startswith(f"{SCHEMAS}/"):
-        return Located(Place.SCHEMA, path[len(SCHEMAS) + 1 :])
+        return LocatedNode(Place.SCHEMA, path[len(SCHEMAS) + 1 :])
     if not path.startswith(f"{MANAGED_LEDGERS}/"):
-        return Located(Place.ODD, path)
+        return LocatedNode(Place.ODD, path)
     parts = path[len(MANAGED_LEDGERS) + 1 :].split("/")
     count = len(parts)
     is_v2 = count >= _V2_PARTS and parts[2] in _DOMAINS
     is_v1 = count >= _V1_PARTS and parts[3] in _DOMAINS
     if count == _V2_PARTS and is_v2:
-        return Located(Place.MANAGED_LEDGER, "/".join(parts))
+        return LocatedNode(Place.MANAGED_LEDGER, "/".join(parts))
     if count == _V2_PARTS + 1 and is_v2:
-        return Located(Place.EITHER if is_v1 else Place.CURSOR, "/".join(parts[:-1]), parts[-1])
+        return LocatedNode(Place.EITHER if is_v1 else Place.CURSOR, "/".join(parts[:-1]), parts[-1])
     if count == _V1_PARTS and is_v1:
-        return Located(Place.MANAGED_LEDGER, "/".join(parts))
+        return LocatedNode(Place.MANAGED_LEDGER, "/".join(parts))
     if count == _V1_PARTS + 1 and is_v1:
-        return Located(Place.CURSOR, "/".join(parts[:-1]), parts[-1])
-    return Located(Place.ODD, path)
+        return LocatedNode(Place.CURSOR, "/".join(parts[:-1]), parts[-1])
+    return LocatedNode(Place.ODD, path)
 
 
 def owner_at(path: str) -> Owner:

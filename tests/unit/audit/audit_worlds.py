@@ -9,10 +9,19 @@ from typing import Any
 import pyarrow as pa
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
-from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy, AuditRequest, AuditResult
 from pulsar_sidecar.audit.results.tables import SCHEMAS, CursorLedgerState, Table, schemas_of
 from pulsar_sidecar.audit.sources.dumping import Subtrees
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
+from pulsar_sidecar.audit.sources.manifests import (
+    InputKind,
+    Manifest,
+    NewestWrite,
+    OrderRange,
+    Proof,
+    RowCounts,
+    Source,
+    SourceKind,
+)
 from pulsar_sidecar.bootstrap.audit_run import make_audit
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
@@ -91,15 +100,15 @@ class World:
         """Write the listing."""
         ids = sorted((self.ledgers.keys() - self.unlisted) | self.listed_too)
         rows = [{"ledger_id": ledger_id} for ledger_id in ids]
-        manifest = {**_MANIFEST, "kind": Kind.LISTING, "zxids": OrderRange(500, 600), **self.listing_changes}
+        manifest = {**_MANIFEST, "kind": InputKind.LISTING, "zxids": OrderRange(500, 600), **self.listing_changes}
         return _write(directory, (Table.LEDGERS,), manifest, [(Table.LEDGERS, rows)])
 
     def _node(self, path: str, value: bytes | None) -> dict[str, Any]:
         return node(path, value, version=3, mzxid=700) if value is not None else node(path, unreadable="no right to")
 
     def _dump_manifest(self) -> dict[str, Any]:
-        as_of = Moment(950, self.as_of_ms)
-        return {**_MANIFEST, "kind": Kind.DUMP, "zxids": OrderRange(700, 900), "as_of": as_of, **self.dump_changes}
+        as_of = NewestWrite(950, self.as_of_ms)
+        return {**_MANIFEST, "kind": InputKind.DUMP, "zxids": OrderRange(700, 900), "as_of": as_of, **self.dump_changes}
 
 
 _MANIFEST: dict[str, Any] = {
@@ -109,7 +118,7 @@ _MANIFEST: dict[str, Any] = {
     "instance_id": INSTANCE_ID,
     "cluster_name": "local",
     "as_of": None,
-    "counts": {"nodes": Rows(1, 0)},
+    "counts": {"nodes": RowCounts(1, 0)},
     "left_out": (),
     "allows_deletion": True,
     "reservations": (),
@@ -174,11 +183,11 @@ def segment_row(ledger_id: int | None, **changed: Any) -> dict[str, Any]:
     return {"path": path, "kind": "completed", "ledger_id": ledger_id, "value": b"1;2;3", **changed}
 
 
-NO_WAITING = Policy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0, bookkeeper_exclusive=True)
-Engine = Callable[[AuditRequest], Audited]
+NO_WAITING = AuditPolicy(min_age_ms=72 * HOUR_MS, look_window_ms=0, max_share=1.0, bookkeeper_exclusive=True)
+Engine = Callable[[AuditRequest], AuditResult]
 
 
-def embedded(request: AuditRequest) -> Audited:
+def embedded(request: AuditRequest) -> AuditResult:
     return make_audit(request, lambda text: None)
 
 
@@ -187,7 +196,7 @@ class Auditor:
     """Audits worlds one after the other."""
 
     directory: Path
-    policy: Policy = NO_WAITING
+    policy: AuditPolicy = NO_WAITING
     engine: Engine = embedded
     numbers: Iterator[int] = field(default_factory=itertools.count)
     codes: list[int] = field(default_factory=list)
@@ -211,4 +220,4 @@ class Auditor:
 class AuditedWorld(MadeAudit):
     """With what the engine answered."""
 
-    audited: Audited
+    audited: AuditResult

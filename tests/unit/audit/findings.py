@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.analysis.documents import Engine, Unseen
+from pulsar_sidecar.analysis.documents import Engine, Limitation
 from pulsar_sidecar.audit.engine.usage import count_of_lengths
 from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Input, Look, Plan
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry, Input, PlanSummary
 from pulsar_sidecar.audit.results.tables import (
     LEDGER_USAGE,
     MISSING_LEDGERS,
@@ -122,7 +122,9 @@ def usage_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), LEDGER_USAGE)
 
 
-def plan_of(orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000) -> Plan:
+def plan_of(
+    orphans: pa.Table, audit_id: str = AUDIT_ID, instance_id: str = INSTANCE_ID, rows: int = 1000
+) -> PlanSummary:
     """The plan of the deletable ones among these, fed in batches of so many rows."""
     digest = PlanDigest(audit_id, instance_id)
     deletable = orphans.filter(pa.compute.equal(orphans["standing"], OrphanStatus.DELETABLE.value))
@@ -146,7 +148,7 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
     ages = [row | {"age": age_label(row["age_ms"])} for row in orphans]
     plan = plan_of(table, changed.get("audit_id", AUDIT_ID), changed.get("instance_id", INSTANCE_ID))
     total = count_of(orphans)
-    look = Look(AUDIT_ID, STORE_TIME_MS, Count(1000, 10**9), total, plan.ledgers, 0, 0)
+    look = HistoryEntry(AUDIT_ID, STORE_TIME_MS, Count(1000, 10**9), total, plan.ledgers, 0, 0)
     values: dict[str, Any] = {
         "audit_id": AUDIT_ID,
         "engine": Engine.EMBEDDED,
@@ -172,8 +174,8 @@ def summary(orphans: Sequence[dict[str, Any]] = (), **changed: Any) -> AuditSumm
         "existing_by_tenant": {"public": Count(1000, 10**9)},
         "missing": 0,
         "unattributed": Count(),
-        "guards": (Guard("same-cluster", True, INSTANCE_ID, INSTANCE_ID, "dump and listing are of one cluster"),),
-        "unseen": (Unseen("offloaded objects", 0, "objects in tiered storage are not audited"),),
+        "guards": (GuardResult("same-cluster", True, INSTANCE_ID, INSTANCE_ID, "dump and listing are of one cluster"),),
+        "unseen": (Limitation("offloaded objects", 0, "objects in tiered storage are not audited"),),
         "plan": plan,
         "history": (look,),
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.results.tables import LEDGERS, NODES
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 
@@ -62,8 +62,8 @@ class Nodes:
         if self.failure is not None:
             raise self.failure
 
-    def ending(self) -> Ending:
-        return Ending(OrderRange(20, 35), Proof("begun", "ended", {"lists": 3}), self.reservations)
+    def ending(self) -> ReadResult:
+        return ReadResult(OrderRange(20, 35), Proof("begun", "ended", {"lists": 3}), self.reservations)
 
 
 @dataclass
@@ -83,5 +83,5 @@ class Ledgers:
         if self.failure is not None:
             raise self.failure
 
-    def ending(self) -> Ending:
-        return Ending(OrderRange(20, 35), Proof("begun", "ended"))
+    def ending(self) -> ReadResult:
+        return ReadResult(OrderRange(20, 35), Proof("begun", "ended"))

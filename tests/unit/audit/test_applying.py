@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.audit.applying import (
-    Sent,
+    SentRows,
     begin,
     demand_approval,
     demand_target,
@@ -25,7 +25,7 @@ from pulsar_sidecar.audit.applying import (
     verified_plan,
 )
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.summaries import Guard
+from pulsar_sidecar.audit.results.summaries import GuardResult
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import parse_record
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
@@ -57,7 +57,7 @@ class Cluster:
         self.told: list[tuple[int, int]] = []
         self.paced: list[int] = []
 
-    def apply(self, at_once: int = 4, report: Callable[[int, int], None] | None = None) -> Sent:
+    def apply(self, at_once: int = 4, report: Callable[[int, int], None] | None = None) -> SentRows:
         def batches() -> Iterator[pa.RecordBatch]:
             return iter(self._batches)
 
@@ -83,7 +83,7 @@ def cluster() -> Cluster:
 
 
 def test_every_deletable_ledger_is_sent_once_and_nothing_else(cluster: Cluster) -> None:
-    assert cluster.apply() == Sent(now=len(_DELETABLE))
+    assert cluster.apply() == SentRows(now=len(_DELETABLE))
     assert cluster.sent_ledgers() == Counter(_DELETABLE)
     assert cluster.told[-1] == (len(_DELETABLE), len(_DELETABLE))
     assert sum(cluster.paced) == len(_DELETABLE)
@@ -120,7 +120,7 @@ def test_a_record_says_what_the_deletion_service_checks() -> None:
 def test_what_claims_the_deletion_services_own_topics_is_sent_like_the_rest() -> None:
     own = "persistent://pulsar/system/__ledger_deletion-partition-0"
     cluster = Cluster([orphan(1), orphan(2, topic=own), orphan(3)])
-    assert cluster.apply() == Sent(now=3)
+    assert cluster.apply() == SentRows(now=3)
     records = [parse_record(message.payload) for message in cluster.topics.messages(DeletionTopic.PENDING)]
     assert [(each.ledger_id, each.mark.unreferenced) for each in records if str(each.topic) == own] == [(2, True)]
 
@@ -157,13 +157,13 @@ def test_killed_and_started_again_anywhere_each_row_is_sent_once(kills: list[int
 
 def test_a_plan_that_was_sent_is_not_sent_again(cluster: Cluster) -> None:
     cluster.apply()
-    assert cluster.apply() == Sent(earlier=len(_DELETABLE))
+    assert cluster.apply() == SentRows(earlier=len(_DELETABLE))
     assert cluster.sent_ledgers() == Counter(_DELETABLE)
 
 
 def test_lost_receipts_are_asked_for_again(cluster: Cluster) -> None:
     cluster.topics.lose_receipts_next(stored=True, times=2)
-    assert cluster.apply() == Sent(now=len(_DELETABLE) - 4, earlier=4)
+    assert cluster.apply() == SentRows(now=len(_DELETABLE) - 4, earlier=4)
     assert cluster.sent_ledgers() == Counter(_DELETABLE)
 
 
@@ -171,7 +171,7 @@ def test_brokers_that_take_nothing_end_it_and_the_next_run_goes_on(cluster: Clus
     cluster.topics.lose_receipts_next(stored=False, times=8)
     with pytest.raises(TemporaryError, match="run the same command again"):
         cluster.apply()
-    assert cluster.apply() == Sent(now=len(_DELETABLE))
+    assert cluster.apply() == SentRows(now=len(_DELETABLE))
 
 
 def test_two_at_once_do_not_both_send(cluster: Cluster) -> None:
@@ -209,7 +209,7 @@ def _verify(directory: Path, **changed: Any) -> Any:
 
 def test_an_audit_with_a_guard_that_said_no_is_refused(tmp_path: Path) -> None:
     write_audit(tmp_path, _ROWS)
-    failed = Guard("share", False, "40 %", "5 %", "too many at once")
+    failed = GuardResult("share", False, "40 %", "5 %", "too many at once")
     for changed in ({"plan": None}, {"plan": None, "guards": (failed,)}, {"guards": (failed,)}):
         with pytest.raises(ConflictError, match="a guard said no"):
             _verify(tmp_path, **changed)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.sources.manifests import Rows
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.audit.sources.manifests import RowCounts
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import LedgerState
 
@@ -38,19 +38,19 @@ def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, world: World) -> N
     world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
     for ledger_id in range(200, 211):
         world.ledger(ledger_id, length_bytes=1)
-    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
     found = auditor.twice(world)
     assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
     assert set(found.standings.values()) == {"withheld"}
     assert found.summary.orphans["withheld"].ledgers == 11
     # A brake says nothing against what was seen: the look counts, and a word lets it through.
-    auditor.policy = Policy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
     world.as_of_ms += DAY_MS
     assert set(auditor.audit(world, found.directory).standings.values()) == {"condemned"}
 
 
 def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(look_window_ms=0, bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
     for ledger_id in range(100, 180):
         world.ledger(ledger_id)
     world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
@@ -203,7 +203,7 @@ def test_nothing_is_overwritten(auditor: Auditor, world: World) -> None:
 
 
 def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, world: World) -> None:
-    world.dump_changes = {"counts": {"other": Rows(5, 2)}}
+    world.dump_changes = {"counts": {"other": RowCounts(5, 2)}}
     (unseen,) = auditor.audit(world).summary.unseen
     assert (unseen.what, unseen.count) == ("other nodes that could not be read", 2)
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -167,7 +167,7 @@ def test_the_first_look_makes_nothing_deletable(auditor: Auditor, world: World) 
 
 
 def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(max_share=1, bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(max_share=1, bookkeeper_exclusive=True)
     world.ledger(ORPHAN)
     found = auditor.audit(world)
     standings = []
@@ -179,7 +179,7 @@ def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, wor
 
 
 def test_a_gap_in_the_looks_begins_anew(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(max_share=1, bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(max_share=1, bookkeeper_exclusive=True)
     world.ledger(ORPHAN)
     first = auditor.audit(world)
     listed = world.nodes[TOPIC_NODE]
@@ -216,10 +216,10 @@ def test_an_open_ledger_has_no_size(auditor: Auditor, world: World) -> None:
 
 
 def test_a_young_age_floor_needs_a_word(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy(min_age_ms=HOUR_MS)
+    auditor.policy = AuditPolicy(min_age_ms=HOUR_MS)
     with pytest.raises(InvalidInputError, match="--allow-young"):
         auditor.audit(world)
-    auditor.policy = Policy(min_age_ms=HOUR_MS, allow_young=True)
+    auditor.policy = AuditPolicy(min_age_ms=HOUR_MS, allow_young=True)
     assert auditor.audit(world).audited.exit_code == 0
 
 

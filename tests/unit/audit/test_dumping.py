@@ -12,7 +12,7 @@ from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.sources.cursor_ledgers import NOT_READ
 from pulsar_sidecar.audit.sources.dumping import dump
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Rows
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWrite, OrderRange, RowCounts
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.clock import START_MS, FakeClock
@@ -61,14 +61,14 @@ def test_nodes_are_sorted_by_what_they_belong_to(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
     made = make(tmp_path / "dump")
-    assert open_tables(tmp_path / "dump", Kind.DUMP) == made
+    assert open_tables(tmp_path / "dump", InputKind.DUMP) == made
     assert (made.instance_id, made.cluster_name, made.tool_version) == (INSTANCE_ID, "local", "1.0")
     assert made.zxids == OrderRange(20, 40)
     # The time of the newest write by the store's order, though another node's clock ran ahead.
-    assert made.as_of == Moment(40, START_MS + 5)
-    assert made.counts["ledgers"] == Rows(3, 0)
-    assert made.counts["log_segments"] == Rows(1, 0)
-    assert made.counts["cursor_ledgers"] == Rows(1, 1)
+    assert made.as_of == NewestWrite(40, START_MS + 5)
+    assert made.counts["ledgers"] == RowCounts(3, 0)
+    assert made.counts["log_segments"] == RowCounts(1, 0)
+    assert made.counts["cursor_ledgers"] == RowCounts(1, 1)
     assert (made.allows_deletion, made.left_out) == (True, ())
     assert sum(file.rows for file in made.files if file.path.startswith("nodes/")) == len(SMALL_CLUSTER) - 2
 
@@ -85,7 +85,7 @@ def test_log_segments_and_cursors_have_tables_of_their_own(tmp_path: Path) -> No
 def test_unreadable_nodes_are_rows_and_are_counted(tmp_path: Path) -> None:
     hidden = node("/managed-ledgers/secret", unreadable="NoAuth")
     made = make(tmp_path / "dump", Nodes([*SMALL_CLUSTER, hidden]))
-    assert made.counts["managed-ledgers"] == Rows(5, 1)
+    assert made.counts["managed-ledgers"] == RowCounts(5, 1)
     rows = {row["path"]: row for row in read_table(tmp_path / "dump", Table.NODES).to_pylist()}
     assert rows["/managed-ledgers/secret"]["unreadable"] == "NoAuth"
     assert rows["/managed-ledgers/secret"]["value"] is None
@@ -193,14 +193,14 @@ def test_a_changed_file_a_missing_one_and_one_too_many_are_refused(tmp_path: Pat
     intact = path.read_bytes()
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
     with pytest.raises(InvalidInputError, match="not what was written"):
-        open_tables(tmp_path / "dump", Kind.DUMP)
+        open_tables(tmp_path / "dump", InputKind.DUMP)
     path.unlink()
     with pytest.raises(InvalidInputError, match="exactly the files"):
-        open_tables(tmp_path / "dump", Kind.DUMP)
+        open_tables(tmp_path / "dump", InputKind.DUMP)
     path.write_bytes(intact)
     (path.parent / "part-00009.parquet").write_bytes(intact)
     with pytest.raises(InvalidInputError, match="exactly the files"):
-        open_tables(tmp_path / "dump", Kind.DUMP)
+        open_tables(tmp_path / "dump", InputKind.DUMP)
 
 
 @pytest.mark.parametrize("change", [{"formatVersion": 2}, {"complete": False}, {"kind": "other"}, {"files": None}])
@@ -211,14 +211,14 @@ def test_a_manifest_that_is_not_understood_is_refused(tmp_path: Path, change: di
     manifest = tmp_path / "dump" / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
     with pytest.raises(InvalidInputError):
-        open_tables(tmp_path / "dump", Kind.DUMP)
+        open_tables(tmp_path / "dump", InputKind.DUMP)
 
 
 def test_a_dump_is_no_listing_and_half_of_one_is_nothing(tmp_path: Path) -> None:
     make(tmp_path / "dump")
     with pytest.raises(InvalidInputError, match="no ledger-listing"):
-        open_tables(tmp_path / "dump", Kind.LISTING)
+        open_tables(tmp_path / "dump", InputKind.LISTING)
     for text in ("{", "[" * 100_000):
         (tmp_path / "dump" / "manifest.json").write_text(text)
         with pytest.raises(InvalidInputError, match="no readable manifest"):
-            open_tables(tmp_path / "dump", Kind.DUMP)
+            open_tables(tmp_path / "dump", InputKind.DUMP)

@@ -6,15 +6,15 @@ from typing import Any
 import pulsar_sidecar
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Guard
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.audit.results.summaries import AuditSummary, GuardResult
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 from pyspark_jobs.orphan_ledgers import job
 from tests.unit.audit.findings import orphan, summary
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
-FAILED = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
+FAILED = GuardResult("share-of-ledgers", False, "40 %", "10 %", "too many")
 
 EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
 FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
@@ -65,7 +65,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Job:
 
 def test_what_is_not_said_is_as_in_the_embedded_engine(fake: Job) -> None:
     assert job.main(PLACES) == 0
-    assert fake.asked == [("d", "l", "o", None, Policy(), False)]
+    assert fake.asked == [("d", "l", "o", None, AuditPolicy(), False)]
     assert fake.spark.stopped == 1
 
 
@@ -87,7 +87,7 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 def test_every_option(fake: Job) -> None:
     options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
     job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE))
-    policy = Policy(
+    policy = AuditPolicy(
         round(1.5 * HOUR_MS),
         2 * HOUR_MS,
         0.3,

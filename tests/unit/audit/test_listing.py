@@ -11,7 +11,7 @@ from pulsar_sidecar.adapters.parquet.inputs import read_table
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.results.tables import NODES, Table
 from pulsar_sidecar.audit.sources.listing import ledgers_among, list_ledgers
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWrite, RowCounts
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -38,9 +38,9 @@ def test_rows_and_manifest(tmp_path: Path) -> None:
         {"ledger_id": 9, "unreadable": "NoAuth"},
     ]
     made = make(tmp_path / "listing", Ledgers(rows), with_metadata=True)
-    assert open_tables(tmp_path / "listing", Kind.LISTING) == made
-    assert (made.instance_id, made.as_of, made.left_out) == (INSTANCE_ID, Moment(30, START_MS), ())
-    assert made.counts == {"ledgers": Rows(2, 1)}
+    assert open_tables(tmp_path / "listing", InputKind.LISTING) == made
+    assert (made.instance_id, made.as_of, made.left_out) == (INSTANCE_ID, NewestWrite(30, START_MS), ())
+    assert made.counts == {"ledgers": RowCounts(2, 1)}
     found = read_table(tmp_path / "listing", Table.LEDGERS).to_pylist()
     assert [{key: value for key, value in row.items() if value is not None} for row in found] == rows
 

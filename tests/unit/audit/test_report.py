@@ -7,13 +7,20 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
-from pulsar_sidecar.analysis.documents import Unseen
+from pulsar_sidecar.analysis.documents import Limitation
 from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.audit.results.formatting import AGE_LABELS, age_label
-from pulsar_sidecar.audit.results.report import EXTRACT_ROWS, Extract, extract_of, metrics_text, report_html, templates
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard, Look
-from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
+from pulsar_sidecar.audit.results.report import (
+    REPORT_ROWS,
+    ReportRows,
+    metrics_text,
+    report_html,
+    report_rows_of,
+    templates,
+)
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry
+from pulsar_sidecar.audit.results.verdicts import AuditVerdict, conclude
 
 from tests.unit.audit.findings import (
     DAY_MS,
@@ -31,11 +38,11 @@ from tests.unit.audit.findings import (
 
 _HOSTILE = '<script>alert("1")</script>&'
 _ORPHANS = [orphan(number, tenant=_HOSTILE if number == 3 else "public") for number in range(1, 80)]
-_FAILED = Guard("share", False, "40 %", "5 %", "too many ledgers at once")
+_FAILED = GuardResult("share", False, "40 %", "5 %", "too many ledgers at once")
 
 
 def _page(written: AuditSummary) -> str:
-    extract = extract_of(
+    extract = report_rows_of(
         orphan_table([orphan(3, topic=f"persistent://public/default/{_HOSTILE}"), *_ORPHANS[4:]]),
         missing_table([missing(number) for number in range(60)]),
         unattributed_table([unattributed(7)]),
@@ -81,7 +88,8 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
 
 def test_every_plot_is_well_formed_and_says_in_words_what_it_shows() -> None:
     history = [
-        Look(f"a{day}", STORE_TIME_MS + day * DAY_MS, Count(9, 9), Count(day, 5), Count(), day, 0) for day in (0, 1)
+        HistoryEntry(f"a{day}", STORE_TIME_MS + day * DAY_MS, Count(9, 9), Count(day, 5), Count(), day, 0)
+        for day in (0, 1)
     ]
     page = _page(replace(summary(_ORPHANS), history=tuple(history)))
     plots = [ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", page, re.DOTALL)]
@@ -94,7 +102,7 @@ def test_every_plot_is_well_formed_and_says_in_words_what_it_shows() -> None:
 
 
 def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> None:
-    unseen = (Unseen("offloaded objects", 12, "they are not judged"),)
+    unseen = (Limitation("offloaded objects", 12, "they are not judged"),)
     page = _page(replace(summary(_ORPHANS), unseen=unseen))
     heads = re.findall("<h2>(.*?)</h2>", page)
     assert heads[0] == "What could not be seen"
@@ -117,8 +125,8 @@ def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan()
 
 def test_long_tables_are_cut_and_say_so() -> None:
     page = _page(replace(summary(_ORPHANS), missing=60))
-    assert f"{EXTRACT_ROWS} of 60" in page
-    assert f"{EXTRACT_ROWS} of {len(_ORPHANS)}" in page
+    assert f"{REPORT_ROWS} of 60" in page
+    assert f"{REPORT_ROWS} of {len(_ORPHANS)}" in page
 
 
 def test_many_tenants_become_others() -> None:
@@ -130,16 +138,16 @@ def test_many_tenants_become_others() -> None:
 
 
 def test_a_clean_audit_has_no_tables_of_findings() -> None:
-    page = report_html(summary(), Extract())
+    page = report_html(summary(), ReportRows())
     assert "There are none." in page
     assert "do not exist" not in page
 
 
 def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
     rows = [orphan(number, length_bytes=None if number % 5 == 0 else number) for number in range(1, 90)]
-    extract = extract_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
+    extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
     ids = [row["ledger_id"] for row in extract.orphans]
-    assert ids == [number for number in range(89, 0, -1) if number % 5][:EXTRACT_ROWS]
+    assert ids == [number for number in range(89, 0, -1) if number % 5][:REPORT_ROWS]
     assert "metadata" not in extract.orphans[0]
 
 
@@ -155,16 +163,16 @@ def test_plots_of_nothing_are_plots(plot: str, items: list[PlotItem]) -> None:
 @pytest.mark.parametrize(
     ("written", "verdict", "next_step"),
     [
-        (summary(), Verdict.CLEAN, "nothing to do"),
-        (summary(_ORPHANS), Verdict.PLAN, "audit apply DIR"),
-        (summary([orphan(1, standing="first-look")]), Verdict.FINDINGS, "--previous DIR"),
-        (summary([orphan(1, standing="unproven")]), Verdict.FINDINGS, "audit show DIR"),
-        (replace(summary(), missing=1), Verdict.FINDINGS, "audit show DIR"),
-        (replace(summary(_ORPHANS), plan=None, guards=(_FAILED,)), Verdict.STOPPED, "nothing of this one"),
-        (replace(summary(_ORPHANS), guards=(_FAILED,)), Verdict.STOPPED, "nothing of this one"),
+        (summary(), AuditVerdict.CLEAN, "nothing to do"),
+        (summary(_ORPHANS), AuditVerdict.PLAN, "audit apply DIR"),
+        (summary([orphan(1, standing="first-look")]), AuditVerdict.FINDINGS, "--previous DIR"),
+        (summary([orphan(1, standing="unproven")]), AuditVerdict.FINDINGS, "audit show DIR"),
+        (replace(summary(), missing=1), AuditVerdict.FINDINGS, "audit show DIR"),
+        (replace(summary(_ORPHANS), plan=None, guards=(_FAILED,)), AuditVerdict.STOPPED, "nothing of this one"),
+        (replace(summary(_ORPHANS), guards=(_FAILED,)), AuditVerdict.STOPPED, "nothing of this one"),
     ],
 )
-def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: Verdict, next_step: str) -> None:
+def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: AuditVerdict, next_step: str) -> None:
     conclusion = conclude(written, "DIR")
     assert conclusion.verdict is verdict
     assert next_step in conclusion.next_step

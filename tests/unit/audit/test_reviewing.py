@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
-from pulsar_sidecar.analysis.documents import Unseen
-from pulsar_sidecar.audit.pruning import Archived, reasons_to_keep
+from pulsar_sidecar.analysis.documents import Limitation
+from pulsar_sidecar.audit.pruning import ArchivedDirectory, reasons_to_keep
 from pulsar_sidecar.audit.results.show import chosen_rows, explain, overview, rows_text
-from pulsar_sidecar.audit.results.summaries import Count, Guard, Input
+from pulsar_sidecar.audit.results.summaries import Count, GuardResult, Input
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
 
 from tests.unit.audit.findings import (
@@ -39,8 +39,11 @@ def test_the_overview_names_everything_that_decides() -> None:
         summary(_ORPHANS),
         missing=3,
         unattributed=Count(2, 2048),
-        guards=(Guard("share", True, "0.2 %", "5 %", "at once"), Guard("same-cluster", False, "a", "b", "differ")),
-        unseen=(Unseen("offloaded objects", 12, "they are not judged"),),
+        guards=(
+            GuardResult("share", True, "0.2 %", "5 %", "at once"),
+            GuardResult("same-cluster", False, "a", "b", "differ"),
+        ),
+        unseen=(Limitation("offloaded objects", 12, "they are not judged"),),
     )
     text = overview(written, "audits/monday")
     assert text.startswith(f"Audit {written.audit_id} of standalone, as of 2026-07-06 12:00:00 UTC (embedded engine)")
@@ -124,12 +127,14 @@ def test_an_orphan_that_a_dump_references_is_said_to_be_a_contradiction() -> Non
 # --- tidying up ----------------------------------------------------------------------------------------------------
 
 
-def _archived(name: str, days_ago: float, kind: str = "audit", *, made_from: tuple[str, ...] = ()) -> Archived:
+def _archived(name: str, days_ago: float, kind: str = "audit", *, made_from: tuple[str, ...] = ()) -> ArchivedDirectory:
     time_ms = STORE_TIME_MS - int(days_ago * DAY_MS)
-    return Archived(Path(name), kind, "cluster", f"sha-{name}", time_ms, frozenset(f"sha-{each}" for each in made_from))
+    return ArchivedDirectory(
+        Path(name), kind, "cluster", f"sha-{name}", time_ms, frozenset(f"sha-{each}" for each in made_from)
+    )
 
 
-def _kept(archived: list[Archived], keep: int, days: float) -> set[str]:
+def _kept(archived: list[ArchivedDirectory], keep: int, days: float) -> set[str]:
     reasons = reasons_to_keep(archived, keep, int(days * DAY_MS), STORE_TIME_MS)
     assert reasons.keys() == {each.path for each in archived}
     return {str(path) for path, reason in reasons.items() if reason}

@@ -5,9 +5,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 from pulsar_sidecar.audit.applying import verified_plan
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.tables import Table
-from pulsar_sidecar.audit.results.verdicts import Verdict, conclude
+from pulsar_sidecar.audit.results.verdicts import AuditVerdict, conclude
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ledgers import LedgerState
 
@@ -35,7 +35,7 @@ def world() -> World:
 
 
 def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy()
+    auditor.policy = AuditPolicy()
     found = auditor.twice(world)
     assert set(found.standings.values()) == {"withheld"}
     assert set(found.orphans) == set(OTHERS)
@@ -45,7 +45,7 @@ def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) 
     (guard,) = (guard for guard in found.summary.guards if not guard.passed)
     assert "--bookkeeper-exclusive-to-cluster" in guard.explanation
     conclusion = conclude(found.summary, "audits/tuesday")
-    assert conclusion.verdict is Verdict.FINDINGS
+    assert conclusion.verdict is AuditVerdict.FINDINGS
     assert "--bookkeeper-exclusive-to-cluster" in conclusion.sentence
     report = (found.directory / "report.html").read_text()
     assert "--bookkeeper-exclusive-to-cluster" in report
@@ -54,10 +54,10 @@ def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) 
 
 
 def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, world: World) -> None:
-    auditor.policy = Policy()
+    auditor.policy = AuditPolicy()
     first = auditor.audit(world)
     world.as_of_ms += 24 * HOUR_MS
-    auditor.policy = Policy(bookkeeper_exclusive=True)
+    auditor.policy = AuditPolicy(bookkeeper_exclusive=True)
     found = auditor.audit(world, first.directory)
     assert set(found.standings.values()) == {"condemned"}
     assert found.summary.plan is not None
@@ -65,7 +65,7 @@ def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, wo
 
 
 def test_a_clean_cluster_needs_no_setting(auditor: Auditor) -> None:
-    auditor.policy = Policy()
+    auditor.policy = AuditPolicy()
     found = auditor.twice(full_world())
     assert (found.audited.exit_code, found.orphans) == (0, {})
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.audit.results.formatting import format_size
-from pulsar_sidecar.audit.results.report import Extract, metrics_text, report_html
+from pulsar_sidecar.audit.results.report import ReportRows, metrics_text, report_html
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
@@ -143,7 +143,7 @@ def test_json_has_both_numbers(partly_known: AuditedWorld) -> None:
 
 
 def test_the_report_says_at_least(partly_known: AuditedWorld) -> None:
-    page = report_html(partly_known.summary, Extract())
+    page = report_html(partly_known.summary, ReportRows())
     assert "<dd>12</dd><dd class=muted>at least 9.8 KiB</dd>" in page
     assert "<dd>1</dd><dd class=muted>unknown</dd>" in page
 

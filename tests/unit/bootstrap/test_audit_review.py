@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.audit.requests import ApplyRequest
-from pulsar_sidecar.audit.results.summaries import Guard
+from pulsar_sidecar.audit.results.summaries import GuardResult
 from pulsar_sidecar.bootstrap.audit_review import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
@@ -37,7 +37,7 @@ def test_show_reads_rows_from_disk_and_ends_as_the_audit_did(audit: Path, tmp_pa
     assert "Unreferenced ledgers: 1 of 1" in rows.text
     write_audit(tmp_path / "clean")
     assert show_audit(tmp_path / "clean").exit_code == 0
-    failed = Guard("share-of-ledgers", False, "40 %", "10 %", "too many")
+    failed = GuardResult("share-of-ledgers", False, "40 %", "10 %", "too many")
     write_audit(tmp_path / "stopped", _ORPHANS, plan=None, guards=(failed,))
     assert show_audit(tmp_path / "stopped").exit_code == 1
 

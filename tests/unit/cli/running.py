@@ -38,13 +38,13 @@ class Terminal:
         self.listed: list[audit.ListingRequest] = []
         self.manifest: Manifest | None = None
         self.asked: list[Any] = []
-        self.audited: audit.Audited | SidecarError | None = None
-        self.show: audit.Shown | SidecarError | None = None
+        self.audited: audit.AuditResult | SidecarError | None = None
+        self.show: audit.AuditView | SidecarError | None = None
         self.stuck: StuckReport | SidecarError | None = None
         self.explain: str | SidecarError | None = None
-        self.applied: audit.Applied | SidecarError | None = None
+        self.applied: audit.AppliedPlan | SidecarError | None = None
         self.report: Path | SidecarError | None = None
-        self.prune: audit.Pruned | SidecarError | None = None
+        self.prune: audit.PruneResult | SidecarError | None = None
         self.extracted: ExtractManifest | SidecarError | None = None
         self.published: Published | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
@@ -94,9 +94,9 @@ class Terminal:
             raise TemporaryError("nothing was read for this test")
         return self.manifest
 
-    def _audit(self, request: audit.AuditRequest, say: Callable[[str], None]) -> audit.Audited:
+    def _audit(self, request: audit.AuditRequest, say: Callable[[str], None]) -> audit.AuditResult:
         say("working")
-        audited: audit.Audited = self._noted(self.audited)(request)
+        audited: audit.AuditResult = self._noted(self.audited)(request)
         return audited
 
     def _publish(
@@ -128,10 +128,10 @@ class Terminal:
 
         return asked
 
-    def _apply(self, request: audit.ApplyRequest, tell: Callable[[int, int], None]) -> audit.Applied:
+    def _apply(self, request: audit.ApplyRequest, tell: Callable[[int, int], None]) -> audit.AppliedPlan:
         tell(0, 2)
         tell(2, 2)
-        applied: audit.Applied = self._noted(self.applied)(request)
+        applied: audit.AppliedPlan = self._noted(self.applied)(request)
         return applied
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:

@@ -5,36 +5,36 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.audit.requests import (
-    Applied,
+    AppliedPlan,
     ApplyRequest,
-    Pruned,
-    Shown,
+    AuditView,
+    PruneResult,
 )
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 
 from tests.unit.cli.running import Terminal
 
 HASH = "ab" * 32
-LOOKED = Applied("id", HASH, 2, 2048, executed=False)
+LOOKED = AppliedPlan("id", HASH, 2, 2048, executed=False)
 AUDIT = Path("audits/monday")
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_show_says_the_text_and_ends_with_the_audits_code(terminal: Terminal, code: int) -> None:
-    terminal.show = Shown("at a glance \x1b[31m", {"verdict": "x"}, code)
+    terminal.show = AuditView("at a glance \x1b[31m", {"verdict": "x"}, code)
     ran = terminal.run("audit", "show", str(AUDIT))
     assert (ran.code, ran.out) == (code, "at a glance \\x1b[31m\n")
     assert terminal.asked == [(AUDIT, (), {}, 20)]
 
 
 def test_show_as_json(terminal: Terminal) -> None:
-    terminal.show = Shown("text", {"verdict": "plan"}, 2)
+    terminal.show = AuditView("text", {"verdict": "plan"}, 2)
     assert json.loads(terminal.run("audit", "show", "a", "--format", "json").out) == {"verdict": "plan"}
     assert json.loads(terminal.run("--output", "json", "audit", "show", "a").out) == {"verdict": "plan"}
 
 
 def test_show_chooses_tables_and_rows(terminal: Terminal) -> None:
-    terminal.show = Shown("", {}, 0)
+    terminal.show = AuditView("", {}, 0)
     terminal.run("audit", "show", "a", "--missing", "--usage", "--tenant", "t", "--limit", "3")
     terminal.run(
         "audit", "show", "a", "--kind", "cursor", "--cause", "unknown", "--standing", "changed", "--topic", "x"
@@ -69,7 +69,7 @@ def test_a_look_at_the_plan_says_how_to_send_it(terminal: Terminal) -> None:
 
 
 def test_an_empty_plan_says_so(terminal: Terminal) -> None:
-    terminal.applied = Applied("id", HASH, 0, 0, executed=False)
+    terminal.applied = AppliedPlan("id", HASH, 0, 0, executed=False)
     ran = terminal.run("audit", "apply", "a")
     assert ran.code == 0
     assert "nothing to send" in ran.err
@@ -82,7 +82,7 @@ def test_executing_takes_addresses_and_credentials_from_everywhere(terminal: Ter
     terminal.set("PULSAR_CLIENT_CONF", str(configuration))
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_URL", "zk:z:2181")
     terminal.set("PULSAR_SIDECAR_METADATA_STORE_AUTH", "digest:a:b")
-    terminal.applied = Applied("id", HASH, 2, 2048, executed=True, sent=1, sent_earlier=1, warnings=("careful",))
+    terminal.applied = AppliedPlan("id", HASH, 2, 2048, executed=True, sent=1, sent_earlier=1, warnings=("careful",))
     ran = terminal.run(
         "--tls-trust-cert-path", "ca.pem", "audit", "apply", "a", "--execute", "--plan", HASH, "--rate", "9",
         "--max-age-hours", "1", "--format", "json",
@@ -118,7 +118,7 @@ def test_report_says_where_it_is(terminal: Terminal) -> None:
 
 
 def test_prune_says_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> None:
-    terminal.prune = Pruned((Path("old"),), {Path("new"): "the newest audit"}, executed=False)
+    terminal.prune = PruneResult((Path("old"),), {Path("new"): "the newest audit"}, executed=False)
     ran = terminal.run("audit", "prune", "archive", "--keep", "2", "--older-than-days", "7")
     assert ran.code == 0
     assert [line.split() for line in ran.out.splitlines()][1:] == [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.audit.requests import HOUR_MS, Audited, AuditRequest, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy, AuditRequest, AuditResult
 from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
@@ -19,7 +19,7 @@ FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
 def ran(terminal: Terminal, *arguments: str, code: int = 0, error: SidecarError | None = None) -> Ran:
-    terminal.audited = error or Audited(code, "clean: nothing found", "nothing to do")
+    terminal.audited = error or AuditResult(code, "clean: nothing found", "nothing to do")
     return terminal.run("audit", "run", *arguments)
 
 
@@ -42,7 +42,7 @@ def test_every_option(terminal: Terminal) -> None:
         terminal, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE, code=2
     )
     assert result.code == 2
-    policy = Policy(
+    policy = AuditPolicy(
         round(1.5 * HOUR_MS),
         2 * HOUR_MS,
         0.3,

@@ -4,20 +4,29 @@ import json
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, OrderRange, Proof, Rows, Source, SourceKind
+from pulsar_sidecar.audit.sources.manifests import (
+    InputKind,
+    Manifest,
+    NewestWrite,
+    OrderRange,
+    Proof,
+    RowCounts,
+    Source,
+    SourceKind,
+)
 
 from tests.unit.cli.running import Terminal
 
 MADE = Manifest(
-    kind=Kind.DUMP,
+    kind=InputKind.DUMP,
     source=Source(SourceKind.ZOOKEEPER, "zookeeper:2181"),
     tool_version="1",
     ledgers_root="/ledgers",
     instance_id="instance",
     cluster_name="local",
     zxids=OrderRange(1, 2),
-    as_of=Moment(2, 3),
-    counts={"nodes": Rows(5, 1)},
+    as_of=NewestWrite(2, 3),
+    counts={"nodes": RowCounts(5, 1)},
     left_out=(),
     allows_deletion=True,
     reservations=(),

@@ -28,9 +28,9 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
-    NotPulsars,
+    ForeignLedger,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
 )
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState
@@ -139,7 +139,7 @@ def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize(
     ("claim", "reason"),
-    [(NotPulsars(), OutcomeReason.NOT_PULSARS), (Unrecognised("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
+    [(ForeignLedger(), OutcomeReason.NOT_PULSARS), (UnknownClaim("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
 )
 def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
     verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)  # type: ignore[arg-type]
@@ -274,7 +274,7 @@ def test_another_ledger_with_the_same_id_stays() -> None:
 
 
 def test_an_unreferenced_copy_goes_whatever_bookkeeper_has() -> None:
-    for ledger in (None, stored(), stored(NotPulsars())):
+    for ledger in (None, stored(), stored(ForeignLedger())):
         assert decide(facts(offload_record(), ledger=ledger), POLICY) == DeleteOffloaded(CONTEXT, (GUARD,))
 
 
@@ -375,8 +375,8 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
             facts(record(created_ms=5)),
             f"it was created at {CREATED_MS} ms, the record means 5",
         ),
-        (facts(ledger=stored(NotPulsars())), "its metadata does not say that Pulsar made it"),
-        (facts(ledger=stored(Unrecognised("odd"))), "odd"),
+        (facts(ledger=stored(ForeignLedger())), "its metadata does not say that Pulsar made it"),
+        (facts(ledger=stored(UnknownClaim("odd"))), "odd"),
         (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata says SchemaClaim(schema_id='a/b/c')"),
         (facts(references=ReferencesUnknown("odd")), "odd"),
         (facts(offload_record(), references=ReferencesUnknown("odd")), "odd"),

@@ -23,9 +23,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.ledger_ownership.claims import (
     DataClaim,
-    NotPulsars,
+    ForeignLedger,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
 )
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerState, LedgerType
@@ -51,8 +51,8 @@ ledger_ids = st.sampled_from([LEDGER_ID, LedgerId(8), LedgerId(9)])
 claims = st.sampled_from(
     [
         *CLAIMS.values(),
-        NotPulsars(),
-        Unrecognised("?"),
+        ForeignLedger(),
+        UnknownClaim("?"),
         DataClaim(ManagedLedgerName("x/y/persistent/z")),
         SchemaClaim(SchemaId("x/y/z")),
     ]

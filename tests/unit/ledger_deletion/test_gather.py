@@ -14,7 +14,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
-from pulsar_sidecar.ledger_ownership.claims import DataClaim, NotPulsars
+from pulsar_sidecar.ledger_ownership.claims import DataClaim, ForeignLedger
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     instance_id_path,
@@ -229,7 +229,7 @@ def test_a_ledger_of_nobody_and_one_that_cannot_be_read_and_one_that_is_gone(wor
     world.store.put(ledger_path(broken), b"BookieMetadataFormatVersion\t9\n")
     found = gather(world, *(about(topic, ledger_id) for ledger_id in (nobodys, broken, 99_999)))
     assert isinstance(found[0].ledger, StoredLedger)
-    assert found[0].ledger.claim == NotPulsars()
+    assert found[0].ledger.claim == ForeignLedger()
     assert isinstance(found[1].ledger, UndecodableLedger)
     assert found[2].ledger is None
     assert all(isinstance(facts.references, ReferencesUnknown) for facts in found)

@@ -9,9 +9,9 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
-    NotPulsars,
+    ForeignLedger,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
     read_claim,
 )
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -95,7 +95,7 @@ def test_a_placement_policy_is_no_part_of_the_claim() -> None:
     ],
 )
 def test_without_pulsars_stamp(custom_metadata: dict[str, bytes]) -> None:
-    assert read_claim(custom_metadata) == NotPulsars()
+    assert read_claim(custom_metadata) == ForeignLedger()
 
 
 DATA = data_custom_metadata("t/n/persistent/a")
@@ -139,7 +139,7 @@ BUCKET = bucket_custom_metadata("persistent://t/n/a", "sub", BUCKET_KEY)
 )
 def test_odd_stamps_are_not_believed(custom_metadata: dict[str, bytes]) -> None:
     reading = read_claim(custom_metadata)
-    assert isinstance(reading, Unrecognised)
+    assert isinstance(reading, UnknownClaim)
     assert reading.reason
 
 
@@ -151,4 +151,4 @@ def test_odd_stamps_are_not_believed(custom_metadata: dict[str, bytes]) -> None:
 )
 def test_reading_is_total(component: bytes, stamp: dict[str, bytes]) -> None:
     reading = read_claim({**stamp, "application": b"pulsar", "component": component})
-    assert not isinstance(reading, NotPulsars)
+    assert not isinstance(reading, ForeignLedger)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.ledger_ownership.claims import Unrecognised, read_claim
+from pulsar_sidecar.ledger_ownership.claims import UnknownClaim, read_claim
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -71,7 +71,7 @@ BUCKET = bucket_custom_metadata("persistent://t/n/a", "sub", "#pulsar.internal.d
     ],
 )
 def test_why_a_stamp_is_not_believed(custom_metadata: dict[str, bytes], reason: str) -> None:
-    assert read_claim(custom_metadata) == Unrecognised(reason)
+    assert read_claim(custom_metadata) == UnknownClaim(reason)
 
 
 def managed_ledger(**context: object) -> bytes:

@@ -14,7 +14,7 @@ from itertools import islice
 import pyarrow as pa
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.results.tables import LEDGERS
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.model.clocks import Clock, Pace
@@ -58,10 +58,10 @@ class BookieListing:
             self._checks["goneMeanwhile"] += len(missing) - len(left)
             yield _rows([{"ledger_id": ledger_id, "unreadable": _NO_METADATA} for ledger_id in left])
 
-    def ending(self) -> Ending:
+    def ending(self) -> ReadResult:
         """What the two listings said; bookies know no zxid."""
         proof = Proof("first listing of all ids", "second listing of all ids agrees", dict(self._checks))
-        return Ending(OrderRange(None, None), proof)
+        return ReadResult(OrderRange(None, None), proof)
 
     def close(self) -> None:
         """Close the connections; idempotent."""

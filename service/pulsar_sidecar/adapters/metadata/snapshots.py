@@ -17,7 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
 from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotError, SnapshotReader, decompressed
-from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UnreachableError
 from pulsar_sidecar.model.tls import trusting
@@ -64,7 +64,7 @@ class SnapshotNodes:
         self._chroot = chroot
         self._skip = tuple((chroot + beginning).encode() for beginning in skip)
         self._reservations = reservations
-        self._ending: Ending | None = None
+        self._ending: ReadResult | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._opened() as (stream, first_zxid):
@@ -79,13 +79,13 @@ class SnapshotNodes:
                 raise TemporaryError(f"the snapshot has no {self._chroot}; check --chroot")
             self._ending = self._ended(first_zxid, reader)
 
-    def ending(self) -> Ending:
+    def ending(self) -> ReadResult:
         """What the snapshot's ends said."""
         if self._ending is None:
             raise TemporaryError("the snapshot was not read to its end; begin again")
         return self._ending
 
-    def _ended(self, first_zxid: int, reader: SnapshotReader) -> Ending:
+    def _ended(self, first_zxid: int, reader: SnapshotReader) -> ReadResult:
         last_zxid = reader.last_zxid
         if last_zxid is not None and last_zxid < first_zxid:
             raise DamagedSnapshotError(
@@ -97,7 +97,7 @@ class SnapshotNodes:
             "seal and Adler-32 checksum of the whole stream agree, nothing follows",
             {"nodesInSnapshot": reader.nodes, "bytesChecked": reader.read_bytes},
         )
-        return Ending(OrderRange(first_zxid, last_zxid), proof, self._reservations)
+        return ReadResult(OrderRange(first_zxid, last_zxid), proof, self._reservations)
 
     def _below_chroot(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         paths = batch.column("path")

@@ -48,7 +48,7 @@ from pulsar_sidecar.adapters.metadata.session import (
     real_path,
     send,
 )
-from pulsar_sidecar.audit.ports import Ending
+from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.sources.listing import ledgers_among
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
@@ -123,12 +123,12 @@ class ZooKeeperWalk:
                 session.reading(f"walk {self._root}", self._advance, answers=())
                 yield from self._found.batches()
 
-    def ending(self) -> Ending:
+    def ending(self) -> ReadResult:
         """What the syncs at both ends said."""
         if self.first_zxid is None or self.last_zxid is None:
             raise TemporaryError("the walk is not over; begin again")
         proof = Proof(f"sync at zxid 0x{self.first_zxid:x}", f"sync at zxid 0x{self.last_zxid:x}", dict(self.checks))
-        return Ending(OrderRange(self.first_zxid, self.last_zxid), proof)
+        return ReadResult(OrderRange(self.first_zxid, self.last_zxid), proof)
 
     def _session(self) -> KazooSession:
         options = SessionOptions(patience_seconds=_PATIENCE_SECONDS, credential=self._credential)

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
-from pulsar_sidecar.audit.pruning import Archived
+from pulsar_sidecar.audit.pruning import ArchivedDirectory
 from pulsar_sidecar.audit.results.summaries import KIND, AuditSummary, parse_summary
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, parse_manifest
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, parse_manifest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 _DEPTH: Final = 3
 _UNKNOWN_CLUSTER: Final = ""
 
 
-def open_tables(directory: Path, kind: Kind) -> Manifest:
+def open_tables(directory: Path, kind: InputKind) -> Manifest:
     """The manifest of a directory, after every file was compared with it.
 
     Raises:
@@ -35,7 +35,7 @@ def open_tables(directory: Path, kind: Kind) -> Manifest:
     return manifest
 
 
-def read_manifest(directory: Path, kind: Kind) -> Manifest:
+def read_manifest(directory: Path, kind: InputKind) -> Manifest:
     """The manifest of a directory that has the files which it names, not yet compared with it.
 
     Raises:
@@ -94,7 +94,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def archived_below(directory: Path) -> list[Archived]:
+def archived_below(directory: Path) -> list[ArchivedDirectory]:
     """Every complete one at most three directories deep; links are not followed.
 
     Raises:
@@ -105,7 +105,7 @@ def archived_below(directory: Path) -> list[Archived]:
     return [found for path in sorted(_directories(directory, _DEPTH)) if (found := _archived(path)) is not None]
 
 
-def remove(archived: Archived) -> None:
+def remove(archived: ArchivedDirectory) -> None:
     """Remove one; it vanishes at once, even if the rest takes long.
 
     Raises:
@@ -152,24 +152,24 @@ def _directories(directory: Path, depth: int) -> Iterator[Path]:
             yield from _directories(path, depth - 1)
 
 
-def _archived(path: Path) -> Archived | None:
+def _archived(path: Path) -> ArchivedDirectory | None:
     try:
         return _archived_audit(path) if (path / SUMMARY_NAME).is_file() else _archived_tables(path)
     except InvalidInputError:
         return None
 
 
-def _archived_audit(path: Path) -> Archived:
+def _archived_audit(path: Path) -> ArchivedDirectory:
     summary = read_summary(path)
     demand_files(path, summary.files, SUMMARY_NAME)
     made_from = frozenset(read.sha256 for read in summary.inputs.values())
     digest = sha256_of(path / SUMMARY_NAME)
-    return Archived(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
+    return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
 
 
-def _archived_tables(path: Path) -> Archived:
+def _archived_tables(path: Path) -> ArchivedDirectory:
     manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
     demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
     time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
     cluster = manifest.instance_id or _UNKNOWN_CLUSTER
-    return Archived(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)
+    return ArchivedDirectory(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)

@@ -97,7 +97,7 @@ class DumpedDeduplication:
         self._children[parent].discard(name)
 
 
-class NodesAlone:
+class DumpedSnapshots:
     """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, as far as the nodes of the metadata store tell.
 
     Of a topic that was loaded they tell older positions, and of the ledger that was written to no entries.
@@ -118,7 +118,7 @@ class NodesAlone:
         return [_acknowledged(data, lengths) for data in cursors]
 
 
-class DumpedSwitches:
+class DumpedDeduplicationSettings:
     """`deduplication.inspection.stuck.Switches`: namespaces' policies; a dump holds neither topics' nor brokers'."""
 
     def __init__(self, nodes: DumpedDeduplication, broker: BrokerDeduplication) -> None:

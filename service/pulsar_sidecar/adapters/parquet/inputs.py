@@ -27,7 +27,7 @@ from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
 from pulsar_sidecar.audit.engine.running import input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part, Work
-from pulsar_sidecar.audit.results.guards import Earlier
+from pulsar_sidecar.audit.results.guards import EarlierCounts
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -154,7 +154,7 @@ def open_earlier(directory: Path) -> EarlierAudit:
     usage = counts_of_usage(tables.table(Table.LEDGER_USAGE), "kind")
     orphans = tables.table(Table.ORPHAN_LEDGERS).select(EARLIER_COLUMNS)
     return EarlierAudit(
-        Earlier(summary, {kind: count.ledgers for kind, count in usage.items()}),
+        EarlierCounts(summary, {kind: count.ledgers for kind, count in usage.items()}),
         input_of_audit(summary, sha256_of(directory / SUMMARY_NAME)),
         lambda ids: orphans.filter(pc.is_in(orphans.column("ledger_id"), value_set=ids)),
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers, no_lists
+from pulsar_sidecar.audit.arrays import NO_LEDGER, LedgerLists, Mask, Numbers, empty_lists
 from pulsar_sidecar.audit.columnar.nodes import (
     UNKNOWN,
     find_ledgers,
@@ -76,7 +76,7 @@ class ColumnReader:
         """Read every node of a plain shape; an empty value is a list without ledgers."""
         if self.exact:
             singles, cursors = (pa.RecordBatch.from_pylist([], schema=schema) for schema in (SINGLES, CURSORS))
-            return PlainNodes(no_lists(), np.zeros(0, np.int64), singles, cursors, np.arange(len(values)))
+            return PlainNodes(empty_lists(), np.zeros(0, np.int64), singles, cursors, np.arange(len(values)))
         lists, left = read_ledger_lists(values, with_entries=with_entries)
         listing = lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]
         is_plain = are_plain_managed_ledgers(paths.take(pa.array(listing))).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
 """What an unreferenced ledger and the nodes of its owner say: who claims it, its state, why it was left behind.
 
 Invariants: a ledger whose metadata this version does not understand whole, or whose owner is nobody that it knows, is
-`Unattributed` and is never deletable. A cause explains and never decides.
+`UnattributedLedger` and is never deletable. A cause explains and never decides.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
+    ForeignLedger,
     LedgerKind,
-    NotPulsars,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
     owner_path,
     read_claim,
 )
@@ -44,7 +44,7 @@ OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LedgerSize:
     """How far a ledger was written, as its metadata tells; ``length_bytes`` is None while that is not known."""
 
     state: LedgerState
@@ -53,7 +53,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedLedger:
     """A ledger of a kind that this version understands.
 
     Attributes:
@@ -61,7 +61,7 @@ class Claimed:
         topic_path: the managed ledger's node above that; None for a schema.
     """
 
-    extent: Extent
+    size: LedgerSize
     kind: LedgerKind
     owner: Owner
     owner_path: str
@@ -72,39 +72,39 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unattributed:
-    """A ledger of somebody we do not know; ``extent`` is None if its metadata could not be read."""
+class UnattributedLedger:
+    """A ledger of somebody we do not know; ``size`` is None if its metadata could not be read."""
 
     reason: str
-    extent: Extent | None = None
+    size: LedgerSize | None = None
 
 
-def read_candidate(row: Mapping[str, Any]) -> Claimed | Unattributed:
+def read_candidate(row: Mapping[str, Any]) -> ClaimedLedger | UnattributedLedger:
     """Read a ledger's node (a row with ``metadata`` and ``unreadable``)."""
     if row["metadata"] is None:
-        return Unattributed(f"its metadata was not read: {row['unreadable'] or 'no input holds it'}")
+        return UnattributedLedger(f"its metadata was not read: {row['unreadable'] or 'no input holds it'}")
     try:
         metadata = decode_ledger_metadata(row["metadata"])
     except UndecodableError as error:
-        return Unattributed(f"its metadata is not understood: {error}")
-    extent = Extent(metadata.state, length_bytes(metadata), metadata.last_entry_id)
+        return UnattributedLedger(f"its metadata is not understood: {error}")
+    size = LedgerSize(metadata.state, length_bytes(metadata), metadata.last_entry_id)
     claim = read_claim(metadata.custom_metadata)
-    if isinstance(claim, NotPulsars):
-        return Unattributed("its metadata does not say that Pulsar made it", extent)
-    if isinstance(claim, Unrecognised):
-        return Unattributed(f"it is of no kind that this version knows: {claim.reason}", extent)
-    claimed = _claimed(extent, claim)
+    if isinstance(claim, ForeignLedger):
+        return UnattributedLedger("its metadata does not say that Pulsar made it", size)
+    if isinstance(claim, UnknownClaim):
+        return UnattributedLedger(f"it is of no kind that this version knows: {claim.reason}", size)
+    claimed = _claimed(size, claim)
     if claimed.owner.topic is None:
-        return Unattributed(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", extent)
+        return UnattributedLedger(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", size)
     return claimed
 
 
-def _claimed(extent: Extent, claim: Claim) -> Claimed:
+def _claimed(size: LedgerSize, claim: Claim) -> ClaimedLedger:
     path = owner_path(claim)
     cursor: str | None = None
     match claim:
         case SchemaClaim(schema_id):
-            return Claimed(extent, LedgerKind.SCHEMA, owner_of_schema(schema_id), path, schema_id=schema_id)
+            return ClaimedLedger(size, LedgerKind.SCHEMA, owner_of_schema(schema_id), path, schema_id=schema_id)
         case DataClaim(name):
             kind, topic = LedgerKind.DATA, topic_of_managed_ledger(name)
         case CursorClaim(name, encoded):
@@ -117,7 +117,7 @@ def _claimed(extent: Extent, claim: Claim) -> Claimed:
             kind, name = LedgerKind.DELAYED_INDEX_BUCKET, topic.managed_ledger_name
         case never:
             assert_never(never)
-    return Claimed(extent, kind, owner_of_topic(topic), path, managed_ledger_path(name), name, cursor)
+    return ClaimedLedger(size, kind, owner_of_topic(topic), path, managed_ledger_path(name), name, cursor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ def _named(node: Mapping[str, Any]) -> dict[int, bool] | None:
         return None
 
 
-def cause_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: OwnerNode | None) -> OrphanCause:
+def cause_of(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode | None, topic: OwnerNode | None) -> OrphanCause:
     """The likely cause, from the owner's node and that of its managed ledger; None is a node that is not there."""
     if claimed.kind is LedgerKind.SCHEMA:
         return OrphanCause.HALF_DELETED_TOPIC if owner is None else OrphanCause.SCHEMA_RACE
@@ -188,7 +188,7 @@ def cause_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: O
             return OrphanCause.UNKNOWN
 
 
-def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> OrphanCause:
+def _cause_of_data(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode) -> OrphanCause:
     if owner.ledgers is None:
         return OrphanCause.UNKNOWN
     if ledger_id in owner.offloaded:
@@ -198,13 +198,13 @@ def _cause_of_data(ledger_id: int, claimed: Claimed, owner: OwnerNode) -> Orphan
         return OrphanCause.UNKNOWN
     if ledger_id < owner.first_ledger:
         return OrphanCause.INTERRUPTED_TRIM
-    is_empty = claimed.extent.state is not LedgerState.CLOSED or claimed.extent.last_entry_id < 0
+    is_empty = claimed.size.state is not LedgerState.CLOSED or claimed.size.last_entry_id < 0
     if ledger_id > owner.last_ledger or is_empty:
         return OrphanCause.FAILED_ROLLOVER
     return OrphanCause.HAND_EDIT
 
 
-def evidence_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
+def evidence_of(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
     """The reads that lead to "unreferenced", as sentences."""
     sentences = [f"its metadata says: {_describe_claim(claimed)}"]
     if claimed.topic_path is not None and claimed.topic_path != claimed.owner_path:
@@ -212,7 +212,7 @@ def evidence_of(ledger_id: int, claimed: Claimed, owner: OwnerNode | None, topic
     return [*sentences, f"the owner's node: {_seen(ledger_id, claimed.owner_path, owner)}"]
 
 
-def _describe_claim(claimed: Claimed) -> str:
+def _describe_claim(claimed: ClaimedLedger) -> str:
     match claimed.kind:
         case LedgerKind.SCHEMA:
             return f"a version of the schema {claimed.schema_id}"

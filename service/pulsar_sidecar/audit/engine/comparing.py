@@ -41,20 +41,20 @@ from pulsar_sidecar.audit.engine.judging import (
     NODE_METADATA_COLUMNS,
     SIZES,
     Case,
-    EarlierLook,
+    EarlierOrphan,
     Judge,
-    earlier_looks,
+    earlier_orphans_by_id,
     is_deletable,
     judge_cases,
     newest_cases,
     newest_sizes,
-    numbered,
     owner_paths,
     read_ledgers,
-    withheld,
+    with_row_numbers,
+    withhold_deletable,
 )
 from pulsar_sidecar.audit.engine.protections import unknown_subtrees
-from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, Findings, Order, Written, as_of_ms
+from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, AuditFindings, AuditOptions, WrittenTables, as_of_ms
 from pulsar_sidecar.audit.engine.usage import (
     count_of_lengths,
     counts_of_rows,
@@ -68,10 +68,10 @@ from pulsar_sidecar.audit.engine.usage import (
 )
 from pulsar_sidecar.audit.ports import AuditInputs, Part
 from pulsar_sidecar.audit.results.formatting import age_label
-from pulsar_sidecar.audit.results.guards import Earlier, Found, trusted
+from pulsar_sidecar.audit.results.guards import AuditCounts, EarlierCounts, trusted
 from pulsar_sidecar.audit.results.plans import PlanDigest
-from pulsar_sidecar.audit.results.report import extract_of
-from pulsar_sidecar.audit.results.summaries import Input, Plan
+from pulsar_sidecar.audit.results.report import report_rows_of
+from pulsar_sidecar.audit.results.summaries import Input, PlanSummary
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
@@ -96,7 +96,7 @@ class EarlierAudit:
         orphans: answers its orphans' rows of these ledgers.
     """
 
-    earlier: Earlier
+    earlier: EarlierCounts
     named: Input
     orphans: Callable[[pa.Array], pa.Table]
 
@@ -132,18 +132,23 @@ class EmbeddedEngine:
     kind = Engine.EMBEDDED
 
     def __init__(
-        self, inputs: AuditInputs, order: Order, earlier: EarlierAudit | None, open_audit: OpenAudit, report: Report
+        self,
+        inputs: AuditInputs,
+        options: AuditOptions,
+        earlier: EarlierAudit | None,
+        open_audit: OpenAudit,
+        report: Report,
     ) -> None:
         self._inputs = inputs
-        self._policy = order.policy
-        self._columns = ColumnReader(order.exact)
+        self._policy = options.policy
+        self._columns = ColumnReader(options.exact)
         self._earlier = earlier
         self._open_audit = open_audit
         self._report = report
         self._root = inputs.dump.ledgers_root
         self._own_ledgers = LEDGERS_LEFT_OUT not in inputs.dump.left_out
 
-    def find(self) -> Findings[Tables]:
+    def find(self) -> AuditFindings[Tables]:
         """See `AuditEngine.find`."""
         # All of this work is handed out before the first answer is waited for; the longest comes first.
         decode = partial(decode_part, self._columns)
@@ -181,9 +186,9 @@ class EmbeddedEngine:
         orphans, unattributed = self._judge(
             cases, seen.protection, {node.path: node for some in owners for node in some}
         )
-        return Findings(
+        return AuditFindings(
             dict(zip(AUDIT_TABLES, (orphans, missing_table(missing), unattributed, usage), strict=True)),
-            _found(sets, usage, orphans, unattributed, missing),
+            _counts(sets, usage, orphans, unattributed, missing),
             seen.protection,
             seen.log_segments_unread,
             dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin))),
@@ -191,11 +196,11 @@ class EmbeddedEngine:
 
     @contextmanager
     def write(
-        self, findings: Findings[Tables], audit_id: str, instance_id: str, failed_guards: str
-    ) -> Iterator[Written]:
+        self, findings: AuditFindings[Tables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> Iterator[WrittenTables]:
         """See `AuditEngine.write`."""
         orphans = findings.tables[Table.ORPHAN_LEDGERS]
-        orphans = numbered(withheld(orphans, failed_guards) if failed_guards else orphans)
+        orphans = with_row_numbers(withhold_deletable(orphans, failed_guards) if failed_guards else orphans)
         tables = {**findings.tables, Table.ORPHAN_LEDGERS: orphans}
         with self._open_audit(schemas_of(*AUDIT_TABLES), f"audit_id={audit_id}") as output:
             for table, rows in tables.items():
@@ -203,7 +208,7 @@ class EmbeddedEngine:
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
             plan = None if failed_guards else _plan(PlanDigest(audit_id, instance_id), orphans)
-            yield Written(output, files, plan, extract_of(*tables.values()))
+            yield WrittenTables(output, files, plan, report_rows_of(*tables.values()))
 
     def _seen(
         self,
@@ -280,17 +285,19 @@ class EmbeddedEngine:
     ) -> tuple[pa.Table, pa.Table]:
         judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
         pieces = [cases[start : start + _JUDGED_AT_ONCE] for start in range(0, len(cases), _JUDGED_AT_ONCE)]
-        answers = [judge_cases(judge, piece, nodes, self._earlier_looks(piece)) for piece in pieces]
+        answers = [judge_cases(judge, piece, nodes, self._earlier_orphans(piece)) for piece in pieces]
         self._report(f"{len(cases):,} ledgers that nothing references were judged")
         return (
             pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
         )
 
-    def _earlier_looks(self, cases: Sequence[Case]) -> dict[int, EarlierLook]:
+    def _earlier_orphans(self, cases: Sequence[Case]) -> dict[int, EarlierOrphan]:
         if self._earlier is None or not trusted(self._earlier.earlier.summary):
             return {}
-        return earlier_looks(self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64())))
+        return earlier_orphans_by_id(
+            self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64()))
+        )
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
@@ -337,10 +344,12 @@ def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) 
     return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
 
 
-def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table) -> Found:
+def _counts(
+    sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: pa.Table, missing: pa.Table
+) -> AuditCounts:
     labels = pa.array([age_label(age_ms) for age_ms in orphans.column("age_ms").to_pylist()], pa.string())
     aged = orphans.append_column("age", labels)
-    return Found(
+    return AuditCounts(
         listed=sets.listed,
         in_dump=sets.in_dump(),
         referenced=sets.referenced_and_listed(),
@@ -352,7 +361,7 @@ def _found(sets: LedgerSets, usage: pa.Table, orphans: pa.Table, unattributed: p
     )
 
 
-def _plan(digest: PlanDigest, orphans: pa.Table) -> Plan:
+def _plan(digest: PlanDigest, orphans: pa.Table) -> PlanSummary:
     for batch in orphans.to_batches():
         digest.add(batch.filter(is_deletable(batch)))
     return digest.plan()

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, narrowed, sums_between
+from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, as_narrow_ids, sums_between
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader, PlainNodes
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import CursorLedgerState
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.places import Located, Place, locate
+from pulsar_sidecar.ledger_ownership.places import LocatedNode, Place, locate
 from pulsar_sidecar.ledger_ownership.protections import Scope, UnreadableNode, undecodable_node, unreadable_node
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
@@ -167,7 +167,7 @@ class _Reader:
         for path in paths.take(pa.array(plain.misplaced)).to_pylist():
             self._refuse_misplaced(path, locate(path))
 
-    def _refuse_misplaced(self, path: str, located: Located) -> bool:
+    def _refuse_misplaced(self, path: str, located: LocatedNode) -> bool:
         """A list where a cursor or a schema should be is not what Pulsar writes there; its references count anyhow."""
         if located.place not in (Place.CURSOR, Place.SCHEMA):
             return False
@@ -191,7 +191,7 @@ class _Reader:
                 return
         self.unreadable_nodes.append(undecodable_node(path, located.place, "; ".join(reasons)))
 
-    def _read_list(self, number: int, path: str, located: Located, value: bytes) -> None:
+    def _read_list(self, number: int, path: str, located: LocatedNode, value: bytes) -> None:
         listed = managed_ledger_references(value)
         if not self._refuse_misplaced(path, located) and SHADOW_SOURCE in listed.properties:
             self.shadows[number] = listed.properties[SHADOW_SOURCE]
@@ -200,13 +200,13 @@ class _Reader:
             if entry.in_bookkeeper:
                 self.list_rows.append((number, ledger_id, entry.entries, entry.size_bytes, entry.closed_ms != 0))
 
-    def _read_cursor(self, number: int, path: str, located: Located, value: bytes) -> None:
+    def _read_cursor(self, number: int, path: str, located: LocatedNode, value: bytes) -> None:
         cursor = cursor_references(value)
         self.others += cursor_node_references(path, cursor)
         if located.place in (Place.CURSOR, Place.EITHER):
             self.cursors.append({"managed_ledger": located.owner, "in_ledger": cursor.cursor_ledger is not None})
 
-    def _read_schema(self, number: int, path: str, located: Located, value: bytes) -> None:
+    def _read_schema(self, number: int, path: str, located: LocatedNode, value: bytes) -> None:
         self.others += [Reference(each, LedgerKind.SCHEMA, path) for each in schema_references(value)]
 
 
@@ -313,14 +313,14 @@ class DecodedPart:
 
 def listed_ids(batch: pa.RecordBatch) -> Ids:
     """The ids of a batch of a listing."""
-    return narrowed(batch.column("ledger_id").to_numpy())
+    return as_narrow_ids(batch.column("ledger_id").to_numpy())
 
 
 def dumped_ids(columns: ColumnReader, root: str, batch: pa.RecordBatch) -> tuple[Ids, list[str]]:
     """The ids of a batch of the dump's ledgers, -1 for what is none, and directories that could not be read."""
     ids = columns.ledger_ids(batch.column("path"), root)
     unread = batch.filter(pc.and_(pc.is_null(ids), pc.is_valid(batch.column("unreadable"))))
-    return narrowed(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
+    return as_narrow_ids(ids.fill_null(NO_LEDGER).to_numpy()), unread.column("path").to_pylist()
 
 
 def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
@@ -331,7 +331,7 @@ def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
     named_so = decoded.paths.filter(pc.ends_with(decoded.paths, f"/{COMPACTION_CURSOR}")).to_pylist()
     return DecodedPart(
         batch.num_rows,
-        narrowed(lists.ledger_id),
+        as_narrow_ids(lists.ledger_id),
         lists.node[starts],
         np.diff(starts, append=len(lists.node)),
         decoded.usage(columns),

@@ -17,15 +17,15 @@ from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import NO_LEDGER, Numbers
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import (
-    Claimed,
-    Extent,
+    ClaimedLedger,
+    LedgerSize,
     OwnerNode,
-    Unattributed,
+    UnattributedLedger,
     cause_of,
     evidence_of,
     read_candidate,
 )
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
 from pulsar_sidecar.ledger_ownership.protections import Protection
 
@@ -51,7 +51,7 @@ SIZES = schema_of("ledger_id bigint, czxid bigint, mzxid bigint, length bigint")
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierLook:
+class EarlierOrphan:
     """An orphan as the earlier audit had it; ``first_seen_ms`` is None if that audit proved nothing about it."""
 
     version: int | None
@@ -70,24 +70,24 @@ class Judge:
     """
 
     as_of_ms: int
-    policy: Policy
+    policy: AuditPolicy
     protection: Protection
 
-    def unattributed(self, row: Mapping[str, Any], found: Unattributed) -> dict[str, Any]:
+    def unattributed(self, row: Mapping[str, Any], found: UnattributedLedger) -> dict[str, Any]:
         """A row of `audit.results.tables.UNATTRIBUTED_LEDGERS`."""
-        return {**self._shared(row, found.extent), "reason": found.reason}
+        return {**self._shared(row, found.size), "reason": found.reason}
 
     def orphan(
         self,
         row: Mapping[str, Any],
-        claimed: Claimed,
+        claimed: ClaimedLedger,
         nodes: Mapping[str, OwnerNode],
-        earlier: EarlierLook | None,
+        earlier: EarlierOrphan | None,
     ) -> dict[str, Any]:
         """A row of `audit.results.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered."""
         owner = nodes.get(claimed.owner_path)
         topic = None if claimed.topic_path is None else nodes.get(claimed.topic_path)
-        shared = self._shared(row, claimed.extent)
+        shared = self._shared(row, claimed.size)
         status, reason, first_seen_ms = self._status(row, shared["age_ms"], claimed, earlier)
         return {
             **shared,
@@ -108,12 +108,12 @@ class Judge:
             "evidence": evidence_of(row["ledger_id"], claimed, owner, topic),
         }
 
-    def _shared(self, row: Mapping[str, Any], extent: Extent | None) -> dict[str, Any]:
+    def _shared(self, row: Mapping[str, Any], size: LedgerSize | None) -> dict[str, Any]:
         ctime_ms = row["ctime_ms"]
         return {
             "ledger_id": row["ledger_id"],
-            "state": None if extent is None else extent.state.name,
-            "length_bytes": None if extent is None else extent.length_bytes,
+            "state": None if size is None else size.state.name,
+            "length_bytes": None if size is None else size.length_bytes,
             "age_ms": None if ctime_ms is None else max(0, self.as_of_ms - ctime_ms),
             "ctime_ms": ctime_ms,
             "version": row["version"],
@@ -121,7 +121,7 @@ class Judge:
         }
 
     def _status(
-        self, row: Mapping[str, Any], age_ms: int | None, claimed: Claimed, earlier: EarlierLook | None
+        self, row: Mapping[str, Any], age_ms: int | None, claimed: ClaimedLedger, earlier: EarlierOrphan | None
     ) -> tuple[OrphanStatus, str, int | None]:
         protected = self.protection.reason(claimed.kind, claimed.owner_path)
         if protected is not None:
@@ -155,7 +155,7 @@ def _hours(milliseconds: int) -> str:
     return f"{milliseconds / HOUR_MS:.1f} hours"
 
 
-Case = tuple[dict[str, Any], Claimed | Unattributed]
+Case = tuple[dict[str, Any], ClaimedLedger | UnattributedLedger]
 """An unreferenced ledger's row, and what its metadata says."""
 
 
@@ -172,17 +172,17 @@ def newest_cases(cases: Iterable[Case]) -> list[Case]:
 
 def owner_paths(cases: Iterable[Case]) -> list[str]:
     """The nodes that tell causes, each once."""
-    claims = [reading for _, reading in cases if isinstance(reading, Claimed)]
+    claims = [reading for _, reading in cases if isinstance(reading, ClaimedLedger)]
     return sorted({path for each in claims for path in (each.owner_path, each.topic_path) if path is not None})
 
 
 def judge_cases(
-    judge: Judge, cases: Iterable[Case], nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierLook]
+    judge: Judge, cases: Iterable[Case], nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierOrphan]
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """`ORPHAN_LEDGERS`, not yet numbered, and `UNATTRIBUTED_LEDGERS`."""
     orphans, unattributed = [], []
     for row, reading in cases:
-        if isinstance(reading, Unattributed):
+        if isinstance(reading, UnattributedLedger):
             unattributed.append(judge.unattributed(row, reading))
         else:
             orphans.append(judge.orphan(row, reading, nodes, earlier.get(row["ledger_id"])))
@@ -192,15 +192,15 @@ def judge_cases(
     )
 
 
-def earlier_looks(rows: pa.Table) -> dict[int, EarlierLook]:
+def earlier_orphans_by_id(rows: pa.Table) -> dict[int, EarlierOrphan]:
     """By ledger id, from rows with `EARLIER_COLUMNS`."""
     return {
-        row["ledger_id"]: EarlierLook(row["version"], row["czxid"], row["mzxid"], row["first_seen_ms"])
+        row["ledger_id"]: EarlierOrphan(row["version"], row["czxid"], row["mzxid"], row["first_seen_ms"])
         for row in rows.select(EARLIER_COLUMNS).to_pylist()
     }
 
 
-def withheld(orphans: pa.Table, guards: str) -> pa.Table:
+def withhold_deletable(orphans: pa.Table, guards: str) -> pa.Table:
     """The same orphans with no deletable ones, because guards said no; ``guards`` names them."""
     deletable = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
     for name, text in (
@@ -212,7 +212,7 @@ def withheld(orphans: pa.Table, guards: str) -> pa.Table:
     return orphans
 
 
-def numbered(orphans: pa.Table) -> pa.Table:
+def with_row_numbers(orphans: pa.Table) -> pa.Table:
     """The same orphans in the order of ledger ids, the deletable ones numbered from 0."""
     ordered = orphans.sort_by([("ledger_id", "ascending")]).combine_chunks()
     return pa.Table.from_batches([number_deletable(batch) for batch in ordered.to_batches()], ORPHAN_LEDGERS)

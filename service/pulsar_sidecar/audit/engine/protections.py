@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.analysis.documents import Unseen
+from pulsar_sidecar.analysis.documents import Limitation
 from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 
 _KNOWN = (
@@ -51,10 +51,10 @@ _CONSEQUENCES = {
 }
 
 
-def unseen(protection: Protection) -> list[Unseen]:
+def unseen(protection: Protection) -> list[Limitation]:
     """What was not read, in words."""
     named = ((*_CONSEQUENCES[scope], count) for scope, count in protection.counts().items())
-    return [Unseen(what, count, consequence) for what, consequence, count in named]
+    return [Limitation(what, count, consequence) for what, consequence, count in named]
 
 
 def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[UnreadableNode]:

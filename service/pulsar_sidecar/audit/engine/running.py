@@ -11,14 +11,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Generic, Protocol, TypeVar
 
-from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine, Unseen
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine, Limitation
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.analysis.ports import UnfinishedDirectory
 from pulsar_sidecar.audit.engine.protections import unseen
-from pulsar_sidecar.audit.requests import Policy
-from pulsar_sidecar.audit.results.guards import Earlier, Found, demand_fitting, demand_plausible, guards
-from pulsar_sidecar.audit.results.report import METRICS_NAME, Extract, metrics_text, report_html
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Danger, Guard, Input, Look, Plan
+from pulsar_sidecar.audit.requests import AuditPolicy
+from pulsar_sidecar.audit.results.guards import AuditCounts, EarlierCounts, demand_fitting, demand_plausible, guards
+from pulsar_sidecar.audit.results.report import METRICS_NAME, ReportRows, metrics_text, report_html
+from pulsar_sidecar.audit.results.summaries import (
+    AuditSummary,
+    Count,
+    Danger,
+    GuardResult,
+    HistoryEntry,
+    Input,
+    PlanSummary,
+)
 from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.ledger_ownership.protections import Protection
@@ -32,7 +40,7 @@ Tables = TypeVar("Tables")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedInputs:
     """What an audit is made of: every file was compared with its manifest.
 
     Attributes:
@@ -42,11 +50,11 @@ class Opened:
     dump: Manifest
     listing: Manifest
     inputs: Mapping[str, Input]
-    earlier: Earlier | None
+    earlier: EarlierCounts | None
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class AuditOptions:
     """How to audit, beside the inputs.
 
     Attributes:
@@ -54,25 +62,25 @@ class Order:
         exact: leave every value to the exact decoder (`audit.columnar.reader`).
     """
 
-    policy: Policy
+    policy: AuditPolicy
     tool_version: str
     place: str
     exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Findings(Generic[Tables]):
+class AuditFindings(Generic[Tables]):
     """The engine's own tables, as if every guard had passed, and what was counted."""
 
     tables: Tables
-    found: Found
+    found: AuditCounts
     protection: Protection
     log_segments_unread: int
     dangers: tuple[Danger, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenTables:
     """Tables that were written.
 
     Attributes:
@@ -83,8 +91,8 @@ class Written:
 
     output: UnfinishedDirectory
     files: Mapping[str, str]
-    plan: Plan | None
-    extract: Extract
+    plan: PlanSummary | None
+    report_rows: ReportRows
 
 
 class AuditEngine(Protocol[Tables]):
@@ -92,33 +100,33 @@ class AuditEngine(Protocol[Tables]):
 
     kind: Engine
 
-    def find(self) -> Findings[Tables]:
+    def find(self) -> AuditFindings[Tables]:
         """Compare and judge; `InvalidInputError` if no audit can be made of these inputs."""
 
     def write(
-        self, findings: Findings[Tables], audit_id: str, instance_id: str, failed_guards: str
-    ) -> AbstractContextManager[Written]:
+        self, findings: AuditFindings[Tables], audit_id: str, instance_id: str, failed_guards: str
+    ) -> AbstractContextManager[WrittenTables]:
         """Withhold what ``failed_guards`` (their names, or nothing) do not allow, number the rest, write the tables.
 
         Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
         """
 
 
-def run_audit(engine: AuditEngine[Tables], opened: Opened, order: Order) -> AuditSummary:
+def run_audit(engine: AuditEngine[Tables], opened: OpenedInputs, options: AuditOptions) -> AuditSummary:
     """Audit; after `InvalidInputError` (no audit can be made of these inputs) nothing is left behind."""
     dump, listing, earlier = opened.dump, opened.listing, opened.earlier
-    demand_fitting(dump, listing, None if earlier is None else earlier.summary, order.policy)
+    demand_fitting(dump, listing, None if earlier is None else earlier.summary, options.policy)
     assert dump.instance_id is not None
-    audit_id = _audit_id(opened, order.policy)
+    audit_id = _audit_id(opened, options.policy)
     findings = engine.find()
     demand_plausible(findings.found, dump)
-    passed = guards(dump, listing, findings.found, earlier, order.policy)
+    passed = guards(dump, listing, findings.found, earlier, options.policy)
     failed_guards = ", ".join(guard.name for guard in passed if not guard.passed)
     if failed_guards:
         findings = replace(findings, found=_withheld(findings.found))
     with engine.write(findings, audit_id, dump.instance_id, failed_guards) as written:
-        summary = _summary(audit_id, engine.kind, opened, order, findings, passed, written)
-        written.output.write_text(REPORT_NAME, report_html(summary, written.extract, place=order.place))
+        summary = _summary(audit_id, engine.kind, opened, options, findings, passed, written)
+        written.output.write_text(REPORT_NAME, report_html(summary, written.report_rows, place=options.place))
         written.output.write_text(METRICS_NAME, metrics_text(summary))
         written.output.finish(SUMMARY_NAME, summary.document())
     return summary
@@ -146,7 +154,7 @@ def input_of_audit(summary: AuditSummary, sha256: str) -> Input:
     return Input(sha256, f"audit {summary.audit_id}", store_time_ms=summary.store_time_ms)
 
 
-def _audit_id(opened: Opened, policy: Policy) -> str:
+def _audit_id(opened: OpenedInputs, policy: AuditPolicy) -> str:
     """The id of the audit of these inputs: the same from both engines."""
     moment = datetime.fromtimestamp(as_of_ms(opened.dump) / 1000, UTC)
     inputs = [f"{role}:{opened.inputs[role].sha256}" for role in sorted(opened.inputs)]
@@ -154,7 +162,7 @@ def _audit_id(opened: Opened, policy: Policy) -> str:
     return f"{moment:%Y%m%dT%H%M%SZ}-{hashlib.sha256(repr(told).encode()).hexdigest()[:_ID_DIGITS]}"
 
 
-def _withheld(found: Found) -> Found:
+def _withheld(found: AuditCounts) -> AuditCounts:
     """The same counts once the guards have withheld what would be deletable."""
     counts = dict(found.orphans_by["standing"])
     deletable = counts.pop(OrphanStatus.DELETABLE.value, None)
@@ -166,16 +174,16 @@ def _withheld(found: Found) -> Found:
 def _summary(
     audit_id: str,
     engine: Engine,
-    opened: Opened,
-    order: Order,
-    findings: Findings[Tables],
-    passed: tuple[Guard, ...],
-    written: Written,
+    opened: OpenedInputs,
+    options: AuditOptions,
+    findings: AuditFindings[Tables],
+    passed: tuple[GuardResult, ...],
+    written: WrittenTables,
 ) -> AuditSummary:
     dump, found, usage = opened.dump, findings.found, findings.found.usage
     assert dump.instance_id is not None
     history = () if opened.earlier is None else opened.earlier.summary.history
-    look = Look(
+    entry = HistoryEntry(
         audit_id,
         as_of_ms(dump),
         found.existing,
@@ -187,13 +195,13 @@ def _summary(
     return AuditSummary(
         audit_id=audit_id,
         engine=engine,
-        tool_version=order.tool_version,
+        tool_version=options.tool_version,
         instance_id=dump.instance_id,
         cluster_name=dump.cluster_name,
         ledgers_root=dump.ledgers_root,
         store_time_ms=as_of_ms(dump),
         inputs=opened.inputs,
-        policy=order.policy.document(),
+        policy=options.policy.document(),
         existing=found.existing,
         referenced=Count.of(found.referenced, usage.bytes, usage.unknown_size_ledgers),
         references=found.references,
@@ -209,7 +217,7 @@ def _summary(
         guards=passed,
         unseen=_unseen(opened, findings),
         plan=written.plan,
-        history=(*history, look)[-_REMEMBERED_LOOKS:],
+        history=(*history, entry)[-_REMEMBERED_LOOKS:],
         files=written.files,
         dangers=findings.dangers,
     )
@@ -219,7 +227,7 @@ def _together(one: Mapping[str, Count], other: Mapping[str, Count]) -> dict[str,
     return {key: Count.sum(counts[key] for counts in (one, other) if key in counts) for key in {**one, **other}}
 
 
-def _unseen(opened: Opened, findings: Findings[Tables]) -> tuple[Unseen, ...]:
+def _unseen(opened: OpenedInputs, findings: AuditFindings[Tables]) -> tuple[Limitation, ...]:
     """Everything that this audit could not see, in words."""
     dump, listing, found, protection = opened.dump, opened.listing, findings.found, findings.protection
     others = (Subtree.BOOKKEEPER, Subtree.DISTRIBUTED_LOG, Subtree.ADMIN, Subtree.OTHER)
@@ -263,7 +271,7 @@ def _unseen(opened: Opened, findings: Findings[Tables]) -> tuple[Unseen, ...]:
             "one that was made and trimmed again while the dump was made looks the same; the next audit tells",
         ),
     ]
-    return (*unseen(protection), *(Unseen(*each) for each in seen if each[1]))
+    return (*unseen(protection), *(Limitation(*each) for each in seen if each[1]))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
-from pulsar_sidecar.audit.requests import HOUR_MS, Policy
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Guard
+from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -35,7 +35,7 @@ _BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditCounts:
     """What an engine counted, as if every guard had passed.
 
     Attributes:
@@ -83,14 +83,14 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierCounts:
     """The earlier audit, as far as guards look at it."""
 
     summary: AuditSummary
     references: Mapping[str, int]
 
 
-def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | None, policy: Policy) -> None:
+def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | None, policy: AuditPolicy) -> None:
     """Refuse inputs of different clusters or in the wrong order, and an unsafe policy (`InvalidInputError`)."""
     _demand_policy(policy)
     _demand_same_cluster(dump, listing)
@@ -107,7 +107,7 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
         raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
 
 
-def demand_plausible(found: Found, dump: Manifest) -> None:
+def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
     """Refuse a side that is empty, and sides that know different ledgers: an empty answer is a failed answer.
 
     Raises:
@@ -138,20 +138,20 @@ def demand_few_missing(missing: int) -> None:
 
 
 def guards(
-    dump: Manifest, listing: Manifest, found: Found, earlier: Earlier | None, policy: Policy
-) -> tuple[Guard, ...]:
+    dump: Manifest, listing: Manifest, found: AuditCounts, earlier: EarlierCounts | None, policy: AuditPolicy
+) -> tuple[GuardResult, ...]:
     """Every guard, passed or not."""
     reservations = (*dump.reservations, *listing.reservations)
     referenced = _share(found.referenced, found.listed)
     return (
-        Guard(
+        GuardResult(
             _DUMP_ALLOWS_DELETION,
             dump.allows_deletion and listing.allows_deletion,
             "; ".join(reservations) or "no reservation",
             "no reservation",
             "a dump or a listing that is known to lack something nominates ledgers only",
         ),
-        Guard(
+        GuardResult(
             _EXCLUSIVE,
             policy.bookkeeper_exclusive,
             "said" if policy.bookkeeper_exclusive else "not said",
@@ -159,14 +159,14 @@ def guards(
             "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if "
             "this BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
         ),
-        Guard(
+        GuardResult(
             "nothing-left-out",
             not dump.left_out,
             ", ".join(dump.left_out) or "nothing",
             "nothing",
             "a ledger is judged only if the dump holds its node too",
         ),
-        Guard(
+        GuardResult(
             "referenced-share",
             referenced >= LEAST_REFERENCED,
             f"{referenced:.1%}",
@@ -191,7 +191,7 @@ def exit_code(summary: AuditSummary) -> int:
     return EXIT_FINDINGS if summary.findings else EXIT_CLEAN
 
 
-def _demand_policy(policy: Policy) -> None:
+def _demand_policy(policy: AuditPolicy) -> None:
     if policy.min_age_ms < LEAST_MIN_AGE_MS and not policy.allow_young:
         raise InvalidInputError("an age floor below 24 hours needs --allow-young: a broker may link a ledger late")
     for path in policy.foreign_subtrees:
@@ -227,7 +227,7 @@ def _demand_order(dump: Manifest, listing: Manifest) -> None:
         raise InvalidInputError("the dump was begun before the listing was finished: list first, dump second")
 
 
-def _against_earlier(found: Found, earlier: Earlier, policy: Policy) -> list[Guard]:
+def _against_earlier(found: AuditCounts, earlier: EarlierCounts, policy: AuditPolicy) -> list[GuardResult]:
     before = earlier.summary
     gone = sorted(
         kind
@@ -237,7 +237,7 @@ def _against_earlier(found: Found, earlier: Earlier, policy: Policy) -> list[Gua
     return [
         _not_shrunken("listing-not-shrunken", "ledgers", found.listed, before.existing.ledgers, policy),
         _not_shrunken("references-not-shrunken", "references", found.references, before.references, policy),
-        Guard(
+        GuardResult(
             "kinds-still-referenced",
             not gone,
             ", ".join(gone) or "none gone",
@@ -247,16 +247,16 @@ def _against_earlier(found: Found, earlier: Earlier, policy: Policy) -> list[Gua
     ]
 
 
-def _not_shrunken(name: str, what: str, now: int, before: int, policy: Policy) -> Guard:
+def _not_shrunken(name: str, what: str, now: int, before: int, policy: AuditPolicy) -> GuardResult:
     passed = before < _FEW or now >= before * (1 - policy.max_shrink)
     explanation = f"much fewer {what} than in the earlier audit may be an answer that was cut short"
-    return Guard(name, passed, f"{now} after {before}", f"at least {1 - policy.max_shrink:.0%}", explanation)
+    return GuardResult(name, passed, f"{now} after {before}", f"at least {1 - policy.max_shrink:.0%}", explanation)
 
 
-def _below_share(name: str, part: int, whole: int, policy: Policy) -> Guard:
+def _below_share(name: str, part: int, whole: int, policy: AuditPolicy) -> GuardResult:
     share = _share(part, whole)
     explanation = "more than this is never deleted at once; raise --max-share if it is right"
-    return Guard(name, share <= policy.max_share, f"{share:.1%}", f"at most {policy.max_share:.1%}", explanation)
+    return GuardResult(name, share <= policy.max_share, f"{share:.1%}", f"at most {policy.max_share:.1%}", explanation)
 
 
 def _share(part: int, whole: int) -> float:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.engine.usage import count_of_lengths
-from pulsar_sidecar.audit.results.summaries import Count, Plan
+from pulsar_sidecar.audit.results.summaries import Count, PlanSummary
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -79,10 +79,10 @@ class PlanDigest:
         self._ledgers = Count.sum((self._ledgers, count_of_lengths(rows.column("length_bytes"))))
         self._add_blocks(rows.select(list(PLAN_COLUMNS)))
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlanSummary:
         """What was added so far."""
         blocks = [*self._blocks, *([_block_of(self._waiting)] if self._waiting else [])]
-        return Plan.of(self._ledgers, plan_digest(*self._about, self._ledgers.ledgers, blocks))
+        return PlanSummary.of(self._ledgers, plan_digest(*self._about, self._ledgers.ledgers, blocks))
 
     def _add_blocks(self, rows: pa.RecordBatch) -> None:
         room = PLAN_BLOCK_ROWS - sum(batch.num_rows for batch in self._waiting)

@@ -21,10 +21,10 @@ from pulsar_sidecar.analysis.formatting import Row, format_count, format_minute
 from pulsar_sidecar.analysis.pages import PlotItem, page_environment
 from pulsar_sidecar.audit.results import formatting
 from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_size
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, Look
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, HistoryEntry
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
 
-EXTRACT_ROWS: Final = 50
+REPORT_ROWS: Final = 50
 ORDER: Final = {
     "orphans": [("ledger_id", "ascending")],
     "missing": [("ledger_id", "ascending"), ("referenced_by", "ascending")],
@@ -39,8 +39,8 @@ _PREFIX: Final = "pulsar_sidecar_audit"
 
 
 @dataclass(frozen=True, slots=True)
-class Extract:
-    """The rows that a report shows, at most `EXTRACT_ROWS` of each table.
+class ReportRows:
+    """The rows that a report shows, at most `REPORT_ROWS` of each table.
 
     Attributes:
         orphans: of ``orphan_ledgers``, the longest first, unknown lengths last, then by ledger id.
@@ -55,10 +55,10 @@ class Extract:
     owners: Sequence[Row] = ()
 
 
-def extract_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table) -> Extract:
-    """The rows that `Extract` describes, from whole tables."""
+def report_rows_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table) -> ReportRows:
+    """The rows that `ReportRows` describes, from whole tables."""
     longest = [("length_bytes", "descending"), ("ledger_id", "ascending")]
-    return Extract(
+    return ReportRows(
         orphans=first_rows(orphans, longest),
         missing=first_rows(missing, ORDER["missing"]),
         unattributed=first_rows(unattributed, longest),
@@ -66,13 +66,13 @@ def extract_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usa
     )
 
 
-def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = EXTRACT_ROWS) -> list[Row]:
+def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS) -> list[Row]:
     """The first rows in some order, without the metadata's bytes: the only long column, and nobody looks at it."""
     names = [name for name in table.schema.names if name != "metadata"]
     return list(table.select(names).sort_by(order).slice(0, limit).to_pylist())
 
 
-def report_html(summary: AuditSummary, extract: Extract, place: str = "AUDIT") -> str:
+def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT") -> str:
     """The page; ``place`` is the audit's directory in the commands it shows."""
     page = templates().get_template("report.html.j2")
     return page.render(
@@ -110,15 +110,15 @@ def _bar(label: str, length: int, count: Count) -> PlotItem:
     return PlotItem(label, length, f"{count.ledgers:,} · {format_size(count)}")
 
 
-def _trends(history: Sequence[Look]) -> list[tuple[str, list[PlotItem]]]:
-    figures: dict[str, Callable[[Look], tuple[int, str]]] = {
-        "Unreferenced ledgers": lambda look: (look.orphans.ledgers, format_count(look.orphans.ledgers, "ledger")),
-        "Unreferenced bytes": lambda look: (look.orphans.known_bytes, format_size(look.orphans)),
-        "Bytes of all ledgers": lambda look: (look.existing.known_bytes, format_size(look.existing)),
-        "References to missing ledgers": lambda look: (look.missing, format_count(look.missing, "reference")),
+def _trends(history: Sequence[HistoryEntry]) -> list[tuple[str, list[PlotItem]]]:
+    figures: dict[str, Callable[[HistoryEntry], tuple[int, str]]] = {
+        "Unreferenced ledgers": lambda entry: (entry.orphans.ledgers, format_count(entry.orphans.ledgers, "ledger")),
+        "Unreferenced bytes": lambda entry: (entry.orphans.known_bytes, format_size(entry.orphans)),
+        "Bytes of all ledgers": lambda entry: (entry.existing.known_bytes, format_size(entry.existing)),
+        "References to missing ledgers": lambda entry: (entry.missing, format_count(entry.missing, "reference")),
     }
     return [
-        (caption, [PlotItem(format_minute(look.store_time_ms), *figure(look)) for look in history])
+        (caption, [PlotItem(format_minute(entry.store_time_ms), *figure(entry)) for entry in history])
         for caption, figure in figures.items()
     ]
 

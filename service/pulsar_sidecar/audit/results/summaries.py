@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from pulsar_sidecar.analysis.documents import Document, Engine, Unseen
+from pulsar_sidecar.analysis.documents import Document, Engine, Limitation
 from pulsar_sidecar.model.errors import InvalidInputError
 
 KIND = "audit"
@@ -37,7 +37,7 @@ class Input(Document, frozen=True):
     store_time_ms: int | None = None
 
 
-class Guard(Document, frozen=True):
+class GuardResult(Document, frozen=True):
     """One guard over the whole audit: what was looked at, and whether it lets ledgers be deleted."""
 
     name: str
@@ -89,7 +89,7 @@ class Count(Document, frozen=True):
         return self.bytes or 0
 
 
-class Look(Document, frozen=True):
+class HistoryEntry(Document, frozen=True):
     """One audit as a later one remembers it, for trends."""
 
     audit_id: str
@@ -101,7 +101,7 @@ class Look(Document, frozen=True):
     unattributed: int
 
 
-class Plan(Document, frozen=True):
+class PlanSummary(Document, frozen=True):
     """What may be deleted: ``rows`` deletable ledgers; ``sha256`` is what a user approves.
 
     ``bytes`` and ``unknown_size_ledgers`` are those of their `Count`.
@@ -164,10 +164,10 @@ class AuditSummary(Document, frozen=True):
     existing_by_tenant: Mapping[str, Count]
     missing: int
     unattributed: Count
-    guards: tuple[Guard, ...]
-    unseen: tuple[Unseen, ...]
-    plan: Plan | None
-    history: tuple[Look, ...] = ()
+    guards: tuple[GuardResult, ...]
+    unseen: tuple[Limitation, ...]
+    plan: PlanSummary | None
+    history: tuple[HistoryEntry, ...] = ()
     files: Mapping[str, str] = msgspec.field(default_factory=dict)
     dangers: tuple[Danger, ...] = ()
 

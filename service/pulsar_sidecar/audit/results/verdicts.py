@@ -11,7 +11,7 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import OrphanStatus
 
 
-class Verdict(StrEnum):
+class AuditVerdict(StrEnum):
     """What an audit comes to."""
 
     CLEAN = "clean"
@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 class Conclusion:
     """A verdict, why, and what to do next."""
 
-    verdict: Verdict
+    verdict: AuditVerdict
     sentence: str
     next_step: str
 
@@ -38,20 +38,24 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
     failed = "; ".join(f"{guard.name}: {guard.explanation}" for guard in summary.guards if not guard.passed)
     if exit_code(summary) == EXIT_ERROR:
         next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
-        return Conclusion(Verdict.STOPPED, f"{_found(summary)}, and nothing is deletable: {failed}", next_step)
+        return Conclusion(
+            AuditVerdict.STOPPED, f"{_what_was_found(summary)}, and nothing is deletable: {failed}", next_step
+        )
     if summary.findings and summary.plan is None:
-        sentence = f"{_found(summary)}, and nothing is deletable: {failed or 'the audit has no plan'}"
-        return Conclusion(Verdict.FINDINGS, sentence, _rows_of(place))
+        sentence = f"{_what_was_found(summary)}, and nothing is deletable: {failed or 'the audit has no plan'}"
+        return Conclusion(AuditVerdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (
             f"{format_count(summary.plan.rows, 'ledger')} ({format_size(summary.plan.ledgers)}) "
             f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
         )
-        return Conclusion(Verdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
+        return Conclusion(AuditVerdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
     if summary.findings:
-        return Conclusion(Verdict.FINDINGS, f"{_found(summary)}; nothing may be deleted", _patience(summary, place))
+        return Conclusion(
+            AuditVerdict.FINDINGS, f"{_what_was_found(summary)}; nothing may be deleted", _next_step(summary, place)
+        )
     everything = f"everything that exists is referenced ({format_count(summary.existing.ledgers, 'ledger')})"
-    return Conclusion(Verdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
+    return Conclusion(AuditVerdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
 
 
 def orphans_of(summary: AuditSummary) -> Count:
@@ -59,7 +63,7 @@ def orphans_of(summary: AuditSummary) -> Count:
     return Count.sum(summary.orphans.values())
 
 
-def _found(summary: AuditSummary) -> str:
+def _what_was_found(summary: AuditSummary) -> str:
     parts = (
         (orphans_of(summary).ledgers, "unreferenced ledger", "unreferenced ledgers"),
         (summary.missing, "reference to a ledger that does not exist", "references to ledgers that do not exist"),
@@ -70,7 +74,7 @@ def _found(summary: AuditSummary) -> str:
     return ", ".join(said) or "nothing found"
 
 
-def _patience(summary: AuditSummary, place: str) -> str:
+def _next_step(summary: AuditSummary, place: str) -> str:
     waiting = (OrphanStatus.FIRST_LOOK, OrphanStatus.TOO_YOUNG, OrphanStatus.CHANGED)
     if any(count.ledgers for standing, count in summary.orphans.items() if standing in waiting):
         return f"make new inputs after the window and audit them with --previous {place}"

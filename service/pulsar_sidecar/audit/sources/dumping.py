@@ -25,7 +25,14 @@ from pulsar_sidecar.audit.ports import NodeSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers, cursor_ledger_rows
 from pulsar_sidecar.audit.sources.listing import newest
-from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Kind, Manifest, Moment, OrderRange, Rows
+from pulsar_sidecar.audit.sources.manifests import (
+    LEDGERS_LEFT_OUT,
+    InputKind,
+    Manifest,
+    NewestWrite,
+    OrderRange,
+    RowCounts,
+)
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
@@ -150,7 +157,7 @@ def dump(
         # The source's own end, or what was seen in the nodes if that is later.
         last = [ending.zxids.last, None if tally.newest is None else tally.newest.zxid]
         manifest = Manifest(
-            kind=Kind.DUMP,
+            kind=InputKind.DUMP,
             source=source.source,
             tool_version=tool_version,
             ledgers_root=ledgers_root,
@@ -204,7 +211,7 @@ class _Tally:
 
     ledgers_root: str
     instance_id: str | None = None
-    newest: Moment | None = None
+    newest: NewestWrite | None = None
     compaction_cursors: list[str] = field(default_factory=list)
     clusters: list[str] = field(default_factory=list)
     _rows: Counter[str] = field(default_factory=Counter)
@@ -232,9 +239,9 @@ class _Tally:
         self._unreadable[part.value] += unreadable
         return unreadable
 
-    def counts(self) -> dict[str, Rows]:
+    def counts(self) -> dict[str, RowCounts]:
         parts = (*Subtree, Table.CURSOR_LEDGERS, Table.LOG_SEGMENTS)
-        return {part.value: Rows(self._rows[part.value], self._unreadable[part.value]) for part in parts}
+        return {part.value: RowCounts(self._rows[part.value], self._unreadable[part.value]) for part in parts}
 
     def demand_a_cluster(self, without_ledgers: bool) -> str:
         """The instance id; refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""

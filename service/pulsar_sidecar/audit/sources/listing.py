@@ -12,7 +12,7 @@ from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
-from pulsar_sidecar.audit.sources.manifests import Kind, Manifest, Moment, Rows
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWrite, RowCounts
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.progress import Report
@@ -21,7 +21,7 @@ _PROGRESS_LEDGERS = 200_000
 METADATA_LEFT_OUT = "metadata"
 
 
-def newest(so_far: Moment | None, rows: pa.RecordBatch) -> Moment | None:
+def newest(so_far: NewestWrite | None, rows: pa.RecordBatch) -> NewestWrite | None:
     """The newest write among ``so_far`` and rows with ``mzxid`` and ``mtime_ms``: the store's own time.
 
     The nodes themselves tell it, so reading it writes nothing. The newest is so by the store's order, not by its clock:
@@ -31,7 +31,7 @@ def newest(so_far: Moment | None, rows: pa.RecordBatch) -> Moment | None:
     found = pc.max(mzxids).as_py()
     if found is None or (so_far is not None and found <= so_far.zxid):
         return so_far
-    return Moment(found, rows.column("mtime_ms")[pc.index(mzxids, found).as_py()].as_py())
+    return NewestWrite(found, rows.column("mtime_ms")[pc.index(mzxids, found).as_py()].as_py())
 
 
 def list_ledgers(
@@ -52,7 +52,7 @@ def list_ledgers(
     """
     started_ms = clock.now_ms()
     rows = unreadable = 0
-    as_of: Moment | None = None
+    as_of: NewestWrite | None = None
     with open_output(schemas_of(Table.LEDGERS)) as output:
         instance_id = source.instance_id()
         for batch in source.batches():
@@ -68,7 +68,7 @@ def list_ledgers(
         ending = source.ending()
         files = output.close_tables()
         manifest = Manifest(
-            kind=Kind.LISTING,
+            kind=InputKind.LISTING,
             source=source.source,
             tool_version=tool_version,
             ledgers_root=ledgers_root,
@@ -76,7 +76,7 @@ def list_ledgers(
             cluster_name=None,
             zxids=ending.zxids,
             as_of=as_of,
-            counts={Table.LEDGERS.value: Rows(rows, unreadable)},
+            counts={Table.LEDGERS.value: RowCounts(rows, unreadable)},
             left_out=() if with_metadata else (METADATA_LEFT_OUT,),
             allows_deletion=not ending.reservations,
             reservations=ending.reservations,

@@ -18,7 +18,7 @@ _ENVELOPE = {"formatVersion", "complete", "tool", "machineTimesMs"}
 LEDGERS_LEFT_OUT = "ledgers"
 
 
-class Kind(StrEnum):
+class InputKind(StrEnum):
     """What a directory holds."""
 
     DUMP = "metadata-dump"
@@ -66,14 +66,14 @@ class OrderRange(Document, frozen=True):
     last: int | None
 
 
-class Moment(Document, frozen=True):
+class NewestWrite(Document, frozen=True):
     """The newest write that was seen: its order and the store's own time of it, by which ages are told."""
 
     zxid: int
     store_time_ms: int
 
 
-class Rows(Document, frozen=True):
+class RowCounts(Document, frozen=True):
     """How many rows, and how many of them are marked unreadable."""
 
     rows: int = 0
@@ -96,18 +96,18 @@ class Manifest(Document, frozen=True, kw_only=True):
         machine_times: when it was made by this machine's clock, for people; never for telling ages.
     """
 
-    kind: Kind
+    kind: InputKind
     source: Source
     tool_version: str
     instance_id: str | None
     cluster_name: str | None
     ledgers_root: str = msgspec.field(name="ledgersRootPath")
     zxids: OrderRange = msgspec.field(name="zxid")
-    as_of: Moment | None
+    as_of: NewestWrite | None
     allows_deletion: bool = msgspec.field(name="mayCondemn")
     reservations: tuple[str, ...]
     left_out: tuple[str, ...]
-    counts: Mapping[str, Rows]
+    counts: Mapping[str, RowCounts]
     proof: Proof
     files: tuple[FileDigest, ...] = ()
     machine_times: tuple[int, int] = (0, 0)

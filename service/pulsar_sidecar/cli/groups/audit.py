@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.audit.requests import HOUR_MS, Applied, ApplyRequest, AuditRequest, Policy
+from pulsar_sidecar.audit.requests import HOUR_MS, AppliedPlan, ApplyRequest, AuditPolicy, AuditRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, NewDirectory, is_true
@@ -24,7 +24,7 @@ _RUN_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
     "left behind), or a guard did not pass (the findings are there to look at, without a plan)."
 )
-_DEFAULT = Policy()
+_DEFAULT = AuditPolicy()
 
 _Audit = Annotated[Path, typer.Argument(metavar="AUDIT", help="The audit's directory.")]
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table.")]
@@ -113,7 +113,7 @@ def run(
     Example: pulsar-sidecar audit run --dump dumps/tuesday --listing listings/tuesday --previous audits/monday
     --output audits/tuesday --bookkeeper-exclusive-to-cluster
     """
-    policy = Policy(
+    policy = AuditPolicy(
         min_age_ms=round(min_age_hours * HOUR_MS),
         look_window_ms=round(look_window_hours * HOUR_MS),
         max_share=max_share,
@@ -244,7 +244,7 @@ def apply(
     _show_applied(applied, audit, ctx.obj.format(form))
 
 
-def _show_applied(applied: Applied, audit: Path, form: output.Format) -> None:
+def _show_applied(applied: AppliedPlan, audit: Path, form: output.Format) -> None:
     for warning in applied.warnings:
         output.info(f"warning: {warning}")
     document = {

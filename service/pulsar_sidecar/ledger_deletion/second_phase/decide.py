@@ -18,9 +18,9 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
-    NotPulsars,
+    ForeignLedger,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
 )
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerState, LedgerType, OffloadContext
@@ -297,9 +297,9 @@ def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | N
             OutcomeReason.OTHER_LEDGER, f"it was created at {ledger.created_ms} ms, the record means {marked_ms}"
         )
     claim = ledger.claim
-    if isinstance(claim, NotPulsars):
+    if isinstance(claim, ForeignLedger):
         return Keep(OutcomeReason.NOT_PULSARS, "its metadata does not say that Pulsar made it")
-    if isinstance(claim, Unrecognised):
+    if isinstance(claim, UnknownClaim):
         return Keep(OutcomeReason.UNKNOWN_COMPONENT, claim.reason)
     if not matches(record, claim):
         return Keep(OutcomeReason.MISMATCH, f"its metadata says {claim}")

@@ -32,9 +32,9 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
-    NotPulsars,
+    ForeignLedger,
     SchemaClaim,
-    Unrecognised,
+    UnknownClaim,
     owner_path,
     read_claim,
 )
@@ -151,7 +151,7 @@ def stored_ledger(node: Node | None, *, locked: bool) -> StoredLedger | Undecoda
 def _claim(record: PendingDeleteLedgerInfo, ledger: StoredLedger | UndecodableLedger | None) -> Claim | None:
     if record.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return DataClaim(record.topic.managed_ledger_name)
-    if not isinstance(ledger, StoredLedger) or isinstance(ledger.claim, (NotPulsars, Unrecognised)):
+    if not isinstance(ledger, StoredLedger) or isinstance(ledger.claim, (ForeignLedger, UnknownClaim)):
         return None
     return ledger.claim
 

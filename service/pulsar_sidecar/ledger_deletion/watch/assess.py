@@ -23,7 +23,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_
 from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, kind_of, record_of
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
-from pulsar_sidecar.ledger_ownership.claims import Claim, NotPulsars, Unrecognised, owner_path
+from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
     POLICIES,
     instance_id_of,
@@ -87,9 +87,9 @@ class Assessor:
                 found.append(None)
             elif not isinstance(ledger, StoredLedger):
                 found.append(NotOurs(ledger_id, f"its metadata is not understood: {ledger.reason}"))
-            elif isinstance(ledger.claim, NotPulsars):
+            elif isinstance(ledger.claim, ForeignLedger):
                 found.append(NotOurs(ledger_id, "its metadata does not say that Pulsar made it"))
-            elif isinstance(ledger.claim, Unrecognised):
+            elif isinstance(ledger.claim, UnknownClaim):
                 found.append(NotOurs(ledger_id, f"it is of no kind that this version knows: {ledger.claim.reason}"))
             else:
                 record = record_of(ledger_id, ledger, ledger.claim, instance_id, dereferenced_ms)
@@ -127,7 +127,7 @@ class Assessor:
         if not isinstance(verdict, Delete):
             return verdict
         claim = verdict.ledger.claim
-        if isinstance(claim, NotPulsars | Unrecognised):
+        if isinstance(claim, ForeignLedger | UnknownClaim):
             return Keep(OutcomeReason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
         protected = protection.reason(kind_of(claim), owner_path(claim))
         if protected is not None:

@@ -12,7 +12,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
-from pulsar_sidecar.audit.applying import DeletableLedger, Sent
+from pulsar_sidecar.audit.applying import DeletableLedger, SentRows
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
@@ -73,16 +73,16 @@ class PendingDeletionSender:
         self._instance_id = instance_id
         self._requested_by = requested_by
 
-    def send(self, rows: Sequence[DeletableLedger]) -> Sent:
+    def send(self, rows: Sequence[DeletableLedger]) -> SentRows:
         left = [self._message(row) for row in rows]
-        total = Sent()
+        total = SentRows()
         pause_seconds = _FIRST_PAUSE_SECONDS
         for attempt in range(_TRIES):
             if attempt:
                 self._clock.wait_seconds(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, 30.0)
             results = self._publisher.publish(left) if left else []
-            total += Sent(results.count(PublishResult.STORED), results.count(PublishResult.ALREADY_STORED))
+            total += SentRows(results.count(PublishResult.STORED), results.count(PublishResult.ALREADY_STORED))
             left = [message for message, result in zip(left, results, strict=True) if not result.stored]
             if not left:
                 return total

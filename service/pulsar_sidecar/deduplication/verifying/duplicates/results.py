@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS, Document, Engine, Unseen
+from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS, Document, Engine, Limitation
 from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded
 from pulsar_sidecar.deduplication.verifying.manifests import UnseenCount
@@ -62,7 +62,7 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
     producers: int
     gaps: int
     findings: Mapping[str, int]
-    unseen: tuple[Unseen, ...]
+    unseen: tuple[Limitation, ...]
     files: Mapping[str, str]
 
     @property
@@ -84,11 +84,11 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
         return {**beginning, **told}
 
 
-def unseen_parts(counts: Mapping[str, UnseenCount], unopened_batches: int) -> tuple[Unseen, ...]:
+def unseen_parts(counts: Mapping[str, UnseenCount], unopened_batches: int) -> tuple[Limitation, ...]:
     """What was not seen, by the cause, and what of the rest could not be looked into."""
-    unopened = Unseen("batches that could not be opened", unopened_batches, _LOWEST_ID_ALONE)
+    unopened = Limitation("batches that could not be opened", unopened_batches, _LOWEST_ID_ALONE)
     unseen = tuple(
-        Unseen(_what(cause, count), count.entries, _TRIMMED if cause == UnseenCause.TRIMMED.value else _CONSEQUENCE)
+        Limitation(_what(cause, count), count.entries, _TRIMMED if cause == UnseenCause.TRIMMED.value else _CONSEQUENCE)
         for cause, count in sorted(counts.items())
         if count.ranges
     )
