@@ -21,6 +21,8 @@ from tests.interop.tracker_histories import history
 
 FEW = 100
 MANY = 5_000
+RARE = (2839,)
+"""Histories that once differed: segments of two overlapping buckets that end with the same message."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def test_the_tracker_does_what_java_does(java: JavaTrackers, histories: int, bat
     """Every answer, bucket, segment, bitmap and queue, after merges, recoveries, overlaps, failures and losses too."""
     seen: Counter[str] = Counter()
     first = MANY if batches else 0
-    for seed in range(first, first + histories):
+    for seed in (*RARE, *range(first, first + histories)):
         commands = history(seed)
         ours = python_answers(commands, batches=batches)
         for number, (expected, answer) in enumerate(zip(_plain(java.answers(commands)), ours, strict=True)):

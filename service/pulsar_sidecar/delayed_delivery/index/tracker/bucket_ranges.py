@@ -5,7 +5,7 @@ range is open where it was cut, so it equals no bucket's own range any more and 
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
@@ -22,6 +22,26 @@ class CutRange(NamedTuple):
     def closed(cls, key: BucketKey) -> "CutRange":
         """From the first to the last ledger, both included."""
         return cls(2 * key.start, 2 * key.end + 1)
+
+    @property
+    def java_hash(self) -> int:
+        """``Range.hashCode``, with its bits spread as ``HashMap`` does."""
+        code = (31 * _hash_of_cut(self.lower) + _hash_of_cut(self.upper)) & _INT
+        return code ^ code >> 16
+
+
+def in_order_of_hash_map(ranges: Sequence[CutRange], capacity: int) -> list[CutRange]:
+    """Ranges, which were put one after the other, as a ``HashMap`` of that initial capacity iterates over them."""
+    bins = 1 << (capacity - 1).bit_length()
+    while 4 * len(ranges) > 3 * bins:
+        bins *= 2
+    return sorted(ranges, key=lambda each: each.java_hash & (bins - 1))
+
+
+def _hash_of_cut(cut: int) -> int:
+    ledger_id = cut >> 1
+    code = (ledger_id ^ ledger_id >> 32) & _INT
+    return ~code if cut & 1 else code
 
 
 class BucketRanges:
@@ -93,3 +113,4 @@ class BucketRanges:
 
 
 _BEYOND = 2**65
+_INT = 2**32 - 1

@@ -26,7 +26,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     bitmaps_of,
     joined,
 )
-from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange
+from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange, in_order_of_hash_map
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
@@ -43,6 +43,9 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 _MAX_ENTRY_ID = 2**32 - 1
 """Roaring bitmaps hold 32 bits; a broker throws half-way for more."""
+
+_DEFAULT_CAPACITY = 16
+"""Of a ``HashMap``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,19 +478,21 @@ class BucketDelayedDeliveryTracker:
         """
         dropped = name_buckets(self.buckets, self.access, self.behaviour)
         cutoff_ms = self._cutoff_ms()
-        loaded = [
-            (held, bucket, recover_bucket(bucket, self.access, cutoff_ms, self.behaviour))
+        loaded = {
+            held: (bucket, recover_bucket(bucket, self.access, cutoff_ms, self.behaviour))
             for held, bucket in self.buckets.items()
-        ]
-        for held, bucket, indexes in loaded:
+        }
+        # Where segments of two buckets end with the same message, a broker remembers the one that comes last.
+        for held in in_order_of_hash_map(tuple(loaded), len(loaded)):
+            bucket, indexes = loaded[held]
             if len(indexes):
                 self._expect_next(bucket, indexes)
                 self.shared.add_many(indexes)
             else:
                 dropped[held] = bucket
-        for held, bucket in dropped.items():
+        for held in in_order_of_hash_map(tuple(dropped), _DEFAULT_CAPACITY):
             self.buckets.remove(held)
-            self.access.delete(bucket)
+            self.access.delete(dropped[held])
         self._count = sum(bucket.count for bucket in self.buckets)
         return self._count
 

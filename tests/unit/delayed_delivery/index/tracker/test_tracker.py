@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
+from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import CutRange, in_order_of_hash_map
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
@@ -37,6 +38,16 @@ STEP = st.one_of(
     st.tuples(st.sampled_from(["tick", "recover", "clear"]), st.just(0)),
 )
 STEPS = st.lists(STEP, max_size=25)
+
+
+def test_ranges_come_in_the_order_of_a_hash_map() -> None:
+    """Seen at a broker: the last segment that ends with a message is the one that it remembers."""
+    cut, closed = CutRange(45, 50), CutRange.closed(BucketKey(LedgerId(25), LedgerId(32)))
+    assert in_order_of_hash_map([cut, closed], 2) == [closed, cut]
+    assert in_order_of_hash_map([cut, closed], 1) == [closed, cut]
+    same_bin = CutRange.closed(BucketKey(LedgerId(2**40), LedgerId(2**41)))
+    assert in_order_of_hash_map([same_bin, cut, closed], 16) == [closed, same_bin, cut]
+    assert in_order_of_hash_map([cut, same_bin, closed], 16) == [closed, cut, same_bin]
 
 
 def _add_one_by_one(tracker: BucketDelayedDeliveryTracker, rows: DelayedIndexes) -> list[bool]:
