@@ -233,7 +233,8 @@ class LedgerDeletion(_Group):
     a broker has used up its own retries."""
     ledger_deletion_watch_brake_references: int = Field(default=1_000, ge=1)
     """Largest number of references that may vanish within 10 minutes while their ledgers stay; in a small cluster 1 %
-    of all references, but at least 50. Beyond it the sidecar appends nothing until an operator resumes."""
+    of all references, but at least 50 (or three quarters of fewer than 67, but at least 9). Beyond it the sidecar
+    appends nothing until an operator resumes."""
     ledger_deletion_watch_walk_interval_in_seconds: Seconds = 21_600
     """Seconds after which the sidecar reads all references again, even if it missed no change."""
     ledger_deletion_watch_nodes_per_second: float = Field(default=20_000, gt=0, le=1e9)

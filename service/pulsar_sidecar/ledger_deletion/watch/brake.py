@@ -1,7 +1,8 @@
 """Stops the watch when more references vanish at once than brokers take away: pure, and told the time.
 
 A restored metadata store, a ``deleteall``, or a migration makes thousands of living ledgers look unreferenced within
-minutes. Invariant: what vanished counts for the whole window, whatever was deleted or linked again since.
+minutes. Invariant: what vanished counts for the whole window, whatever was deleted or linked again since, unless an
+operator resumed after it vanished.
 """
 
 from collections import deque
@@ -10,7 +11,9 @@ from dataclasses import dataclass, field
 WINDOW_MS = 600_000
 _SHARE = 0.01
 _LEAST = 50
-"""So many are no sign of anything, however small the cluster is."""
+"""So many do not indicate a disaster, unless they are nearly all references of a small cluster."""
+_LEAST_OF_FEW = 9
+"""So many do not indicate one, however small the cluster is."""
 
 
 @dataclass(slots=True)
@@ -18,38 +21,56 @@ class Brake:
     """Counts references that vanished while their ledgers stayed and no recorded deletion explains it.
 
     Attributes:
-        most: how many may vanish within `WINDOW_MS`; in a small cluster 1 % of all references, but at least 50.
+        most: how many may vanish within `WINDOW_MS`. In a small cluster it is 1 % of all references, but at least 50;
+            of fewer than 67 references it is three quarters, but at least 9.
     """
 
     most: int
     _vanished: deque[tuple[int, int]] = field(default_factory=deque)
+    _peak: int = 0
+    _resumed_ms: int = 0
 
-    def note(self, now_ms: int, count: int) -> None:
-        """So many vanished now."""
-        if count:
-            self._vanished.append((now_ms, count))
-        while self._vanished and self._vanished[0][0] <= now_ms - WINDOW_MS:
-            self._vanished.popleft()
+    def note(self, at_ms: int, count: int = 1) -> None:
+        """So many vanished at that time; in the order of times."""
+        if at_ms > self._resumed_ms:
+            self._vanished.append((at_ms, count))
+            self._forget(at_ms)
+            self._peak = max(self._peak, self.vanished())
 
     def vanished(self) -> int:
-        """How many vanished within the window, as of the last `note`."""
+        """How many vanished within the window, as of the last `note` or `reason`."""
         return sum(count for _, count in self._vanished)
 
     def limit(self, references: int) -> int:
         """How many may, of so many references in all."""
-        return min(self.most, max(_LEAST, int(references * _SHARE)))
+        few = max(_LEAST_OF_FEW, references * 3 // 4)
+        return min(self.most, max(min(_LEAST, few), int(references * _SHARE)))
 
-    def reason(self, references: int) -> str | None:
-        """Why the watch must stop; None while it may go on."""
-        vanished, limit = self.vanished(), self.limit(references + self.vanished())
-        if vanished <= limit:
+    def reason(self, now_ms: int, references: int) -> str | None:
+        """Why the watch must stop; None while it may go on.
+
+        Counts the window in which most vanished since `accept`, also one that ended while no sidecar watched.
+        """
+        self._forget(now_ms)
+        limit = self.limit(references + self._peak)
+        if self._peak <= limit:
             return None
         return (
-            f"{vanished} references vanished within {WINDOW_MS // 60_000} minutes while their ledgers stayed, and "
+            f"{self._peak} references vanished within {WINDOW_MS // 60_000} minutes while their ledgers stayed, and "
             f"{limit} is the limit; find out why (a restored metadata store, a migration?), then: "
             "pulsar-sidecar ledger-deletion watch resume"
         )
 
-    def release(self) -> None:
-        """Count from nothing."""
-        self._vanished.clear()
+    def accept(self) -> None:
+        """There was no reason to stop, or it was written down."""
+        self._peak = self.vanished()
+
+    def release(self, resumed_ms: int) -> None:
+        """What vanished until then does not count."""
+        self._resumed_ms = resumed_ms
+        self._vanished = deque(each for each in self._vanished if each[0] > resumed_ms)
+        self.accept()
+
+    def _forget(self, now_ms: int) -> None:
+        while self._vanished and self._vanished[0][0] <= now_ms - WINDOW_MS:
+            self._vanished.popleft()

@@ -1,4 +1,7 @@
-"""What operators tell the watch, for all sidecars: which ledgers are never appended, and that it may go on."""
+"""What operators order the watch to do, for all sidecars: which ledgers it never appends, and that it may go on.
+
+Invariant: only `WatchControlNode.resume` releases the brake; a node that vanished, or that is an old copy, does not.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.nodes import change_node
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 WATCH = "/pulsar-sidecar/ledger-deletion/watch"
@@ -24,10 +27,12 @@ class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
     Attributes:
         braked: why nothing is appended until an operator resumes; None while the watch may append.
         holds: ledger ids, tenants, namespaces and topics whose ledgers are never appended.
+        resumed_ms: when an operator resumed last, on the store's clock; what vanished until then is accepted.
     """
 
     braked: str | None = None
     holds: tuple[str, ...] = ()
+    resumed_ms: int = 0
 
     def holds_ledger(self, ledger_id: LedgerId, topic: TopicName) -> str | None:
         """The hold that a ledger falls under, or None."""
@@ -35,7 +40,9 @@ class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
         return next((hold for hold in self.holds if hold in names), None)
 
 
-_UNREADABLE = WatchControl(f"{CONTROL} cannot be read; look at it, delete it, and set the holds again")
+_UNREADABLE = (
+    f"{CONTROL} is not readable; delete it, set the holds again, then: pulsar-sidecar ledger-deletion watch resume"
+)
 
 
 def parse_hold(text: str) -> str:
@@ -64,17 +71,34 @@ class WatchControlNode:
     store: MetadataStore
 
     def read(self) -> WatchControl:
-        """As it is now; one that cannot be read brakes, since an operator wrote it to keep ledgers."""
+        """As it is now; one that is not readable brakes, since an operator wrote it to keep ledgers."""
         node = self.store.read(CONTROL)
-        return _decoded(None if node is None else node.data)
+        return _in_force(WatchControl(), node)
+
+    def follow(self, known: WatchControl) -> WatchControl:
+        """What is in force for a watch that knew ``known``; writes again what only the watch still knows.
+
+        Raises:
+            TemporaryError, ConflictError: it was not written; ``known`` stays in force.
+        """
+        node = self.store.read(CONTROL)
+        control = _in_force(known, node)
+        if node is None and control != WatchControl():
+            self.store.create(CONTROL, msgspec.json.encode(control))
+        elif node is not None and control.braked is not None and _in_force(WatchControl(), node).braked is None:
+            self.store.write(CONTROL, msgspec.json.encode(control), node.version)
+        return control
 
     def brake(self, reason: str) -> WatchControl:
         """Append nothing until `resume`; the first reason stays."""
         return self._change(lambda control: replace(control, braked=control.braked or reason))
 
     def resume(self) -> WatchControl:
-        """Append again."""
-        return self._change(lambda control: replace(control, braked=None))
+        """Append again, and count from nothing what vanishes."""
+        now_ms = self.store.now_ms()
+        return self._change(
+            lambda control: replace(control, braked=None, resumed_ms=max(now_ms, control.resumed_ms + 1))
+        )
 
     def hold(self, item: str) -> WatchControl:
         """Never append what ``item`` names; raises what `parse_hold` does."""
@@ -98,8 +122,6 @@ class WatchControlNode:
 
     def _change(self, change: Callable[[WatchControl], WatchControl]) -> WatchControl:
         def changed(before: WatchControl) -> WatchControl:
-            if before == _UNREADABLE:
-                raise ConflictError(f"{_UNREADABLE.braked}")
             after = change(before)
             return before if after == before else after
 
@@ -107,9 +129,18 @@ class WatchControlNode:
 
 
 def _decoded(data: bytes | None) -> WatchControl:
-    if data is None:
-        return WatchControl()
+    """Raises `ConflictError` for what this version did not write."""
     try:
-        return msgspec.json.decode(data, type=WatchControl)
-    except (msgspec.MsgspecError, RecursionError):
-        return _UNREADABLE
+        return WatchControl() if data is None else msgspec.json.decode(data, type=WatchControl)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ConflictError(_UNREADABLE) from error
+
+
+def _in_force(known: WatchControl, node: Node | None) -> WatchControl:
+    if node is None:
+        return known
+    try:
+        found = _decoded(node.data)
+    except ConflictError as error:
+        return replace(known, braked=known.braked or str(error))
+    return found if found.resumed_ms > known.resumed_ms else replace(found, braked=found.braked or known.braked)

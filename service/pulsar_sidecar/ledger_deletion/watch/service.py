@@ -123,7 +123,7 @@ class WatchStatus:
         braked: why nothing is appended until an operator resumes.
         walked_ms: when the last whole reading ended; None before the first.
         walk_seconds: how long it took.
-        lag_seconds: how old the oldest change is that was heard and not read, or how long an echo took.
+        lag_seconds: how old the oldest change may be that the watch has not read; None while it hears of none.
         unreadable: how many nodes could not be read or understood; ``unreadable_nodes`` are a hundred of them.
         vanished: references that vanished within the brake's window while their ledgers stayed.
         brake_limit: how many may.

@@ -58,6 +58,8 @@ _LONGEST_LOOK_MS = 3_600_000
 _TAKE_OVER_MS = 10_000
 _JUDGED_AT_ONCE = 200
 _MOST_UNLINKED = 10_000
+_MOST_TRACKED = 100_000
+"""Each takes a kilobyte; see `LeakTracker`."""
 _ENDED = 10_000
 
 
@@ -112,6 +114,7 @@ class TrackedLedger:
     evidence: Evidence | None = None
     record: PendingDeleteLedgerInfo | None = None
     pause_ms: int = _KEPT_LOOK_MS
+    is_noted: bool = False
     is_counted: bool = False
 
     @property
@@ -126,6 +129,9 @@ class TrackedLedger:
 class LeakTracker:
     """The ledgers that nothing references; the loop of the watch calls it, and readers hold its lock.
 
+    It tracks 100,000 at a time, or ten times as many as the brake lets vanish: a ``deleteall`` must not fill the
+    memory. Whatever vanishes beyond that waits as if it had never been referenced.
+
     Attributes:
         unlinked: ledgers that were never seen referenced, and since when, in the order of these times.
     """
@@ -135,6 +141,7 @@ class LeakTracker:
     ) -> None:
         self._configuration, self._ports, self._balance, self._steps = configuration, ports, balance, steps
         self._lock = lock
+        self._most_tracked = max(_MOST_TRACKED, 10 * configuration.brake_references)
         self._control_node = WatchControlNode(ports.store)
         self.control = WatchControl()
         self.brake = Brake(configuration.brake_references)
@@ -186,11 +193,19 @@ class LeakTracker:
             ledger_id = dereference.ledger_id
             if self._balance.is_unreferenced(ledger_id):
                 self.unlinked.pop(ledger_id, None)
+                if len(self.tracked) >= self._most_tracked and ledger_id not in self.tracked:
+                    self.unlinked[ledger_id] = now_ms
+                    continue
                 leak = Leak(ledger_id, LeakState.SETTLING, None, now_ms, "a broker may still delete it")
                 leak = replace(leak, path=dereference.path)
                 before = self.tracked.get(ledger_id)
                 evidence = None if before is None else before.evidence
                 self.tracked[ledger_id] = TrackedLedger(leak, now_ms + GRACE_MS, dereference, evidence)
+
+    def take_over(self) -> None:
+        """What a new leader does first."""
+        self._take_orders()
+        self.restore()
 
     def upkeep(self, now_ms: int) -> None:
         """What is done each second.
@@ -198,7 +213,7 @@ class LeakTracker:
         Raises:
             SidecarError: somebody did not answer; what was not done is done the next time.
         """
-        self._take_orders(now_ms)
+        self._take_orders()
         if now_ms - self._taken_over_ms >= _TAKE_OVER_MS:
             self.restore()
             self._taken_over_ms = now_ms
@@ -208,16 +223,16 @@ class LeakTracker:
         self._brake_if_needed(now_ms)
         self._judge(now_ms)
 
-    def _take_orders(self, now_ms: int) -> None:
+    def _take_orders(self) -> None:
         """Read what operators want; what was kept back for other orders is looked at again at once."""
-        before, self.control = self.control, self._control_node.read()
-        if before.braked and self.control.braked is None:
-            self.brake.release()
+        before, self.control = self.control, self._control_node.follow(self.control)
         if before != self.control:
             with self._lock:
+                if self.control.resumed_ms > before.resumed_ms:
+                    self.brake.release(self.control.resumed_ms)
                 for tracked in self.tracked.values():
                     if tracked.leak.state is LeakState.LEAKED:
-                        tracked.look_ms = now_ms
+                        tracked.look_ms = 0
 
     def _end_those_that_ended(self, now_ms: int) -> None:
         ended = [each for each in self.tracked.values() if not self._balance.is_unreferenced(each.ledger_id)]
@@ -236,7 +251,11 @@ class LeakTracker:
         What an old cluster has gathered is for an audit, which also knows how much of it is too much.
         """
         waited_ms = now_ms - self._configuration.unlinked_window_ms
-        room = _MOST_UNLINKED - sum(each.dereference is None for each in self.tracked.values())
+        judged = sum(
+            each.dereference is None and each.evidence is None and each.leak.state is not LeakState.KEPT
+            for each in self.tracked.values()
+        )
+        room = min(_MOST_UNLINKED - judged, self._most_tracked - len(self.tracked))
         # They are in the order of their times.
         oldest = islice(self.unlinked.items(), max(0, room))
         due = [ledger_id for ledger_id, since_ms in oldest if since_ms <= waited_ms]
@@ -257,15 +276,23 @@ class LeakTracker:
         for some in pieces(due, _JUDGED_AT_ONCE):
             since = [(each.ledger_id, each.leak.since_ms if each.dereference else None) for each in some]
             recorded = self._ports.recorded_topics()
+            candidates: list[tuple[TrackedLedger, Candidate]] = []
             for tracked, found in zip(some, self._ports.assessor.candidates(since), strict=True):
-                if isinstance(found, Candidate):
+                if isinstance(found, NotOurs):
+                    self._wait(tracked, LeakState.KEPT, found.reason, now_ms, _LONGEST_LOOK_MS)
+                elif found is not None:
                     if tracked.dereference is not None and found.record.topic.base in recorded:
                         # The topic's own deletion has a record of it.
                         self._take_back(tracked, now_ms)
                         continue
-                    self._prove_one(tracked, found, now_ms)
-                elif isinstance(found, NotOurs):
-                    self._wait(tracked, LeakState.KEPT, found.reason, now_ms, _LONGEST_LOOK_MS)
+                    candidates.append((tracked, found))
+                    # While its topic is loaded only the cursor's own ledger names a compacted ledger.
+                    if tracked.dereference is not None and not isinstance(found.claim, CompactedClaim):
+                        self._note_vanished(tracked, tracked.leak.since_ms)
+            # Before the evidence: where this sidecar dies in between, its successor appends what has evidence.
+            self._brake_if_needed(now_ms)
+            for tracked, found in candidates:
+                self._prove_one(tracked, found, now_ms)
 
     def _unreadable(self) -> list[UnreadableNode]:
         return list(self._balance.unreadable.values())
@@ -279,17 +306,15 @@ class LeakTracker:
                 self._take_back(tracked, now_ms)
                 return
             if isinstance(candidate.claim, CompactedClaim):
-                # While its topic is loaded only the cursor's own ledger names it.
                 (verdict,) = self._ports.assessor.verdicts([evidence.record], self._unreadable())
                 if not self._obey(tracked, verdict, now_ms):
                     return
+                self._note_vanished(tracked, evidence.dereferenced_ms)
             self._ports.leaks.keep(evidence)
             look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
         with self._lock:
             _entered(tracked, candidate, evidence)
             tracked.look_ms = look_ms
-            if evidence is not None:
-                self.brake.note(now_ms, 1)
 
     def _take_back(self, tracked: TrackedLedger, now_ms: int) -> None:
         """As if nobody had ever been seen to name it."""
@@ -299,13 +324,20 @@ class LeakTracker:
             del self.tracked[tracked.ledger_id]
             self.unlinked[tracked.ledger_id] = now_ms
 
+    def _note_vanished(self, tracked: TrackedLedger, at_ms: int) -> None:
+        if not tracked.is_noted:
+            with self._lock:
+                tracked.is_noted = True
+                self.brake.note(at_ms)
+
     def _brake_if_needed(self, now_ms: int) -> None:
         with self._lock:
-            self.brake.note(now_ms, 0)
-        reason = self.brake.reason(self._balance.references)
+            reason = self.brake.reason(now_ms, self._balance.references)
         if reason is not None and self.control.braked is None:
             log.error("the watch brakes", reason=reason)
             self.control = self._control_node.brake(reason)
+        with self._lock:
+            self.brake.accept()
 
     # --- judgement -------------------------------------------------------------------------------------------------
 
@@ -387,8 +419,7 @@ class LeakTracker:
             tracked.is_counted = True
             tracked.leak = replace(tracked.leak, cause=cause)
             self.leaked[cause] += 1
-            if tracked.evidence is None:
-                self.brake.note(now_ms, 1)
+        self._note_vanished(tracked, now_ms)
         log.warning("a ledger leaked", ledger_id=tracked.ledger_id, cause=cause.value)
 
     def _why_not(self, tracked: TrackedLedger) -> str | None:
@@ -423,7 +454,7 @@ class LeakTracker:
         with self._lock:
             for evidence in sorted(kept, key=lambda each: each.dereferenced_ms):
                 # What vanished before another sidecar's eyes vanished all the same.
-                self.brake.note(evidence.dereferenced_ms, 1)
+                self.brake.note(evidence.dereferenced_ms)
                 self.unlinked.pop(evidence.record.ledger_id, None)
                 self.tracked[evidence.record.ledger_id] = _restored(evidence, self._configuration.settle_ms)
 
@@ -449,7 +480,7 @@ def _restored(evidence: Evidence, settle_ms: int) -> TrackedLedger:
         record.mark.length_bytes,
         evidence.appended_ms,
     )
-    return TrackedLedger(leak, evidence.dereferenced_ms + settle_ms, evidence=evidence, record=record)
+    return TrackedLedger(leak, evidence.dereferenced_ms + settle_ms, evidence=evidence, record=record, is_noted=True)
 
 
 def pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

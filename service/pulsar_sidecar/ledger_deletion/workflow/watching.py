@@ -83,7 +83,8 @@ class LeakWatch:
         self._failure: str | None = None
         self._walked_ms: int | None = None
         self._walk_seconds: float | None = None
-        self._lag_seconds: float | None = None
+        self._taken: float | None = None
+        self._lag_seconds = 0.0
         self._upkept = self._echoed = 0.0
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class LeakWatch:
             log.warning("the watch is held until this session ends", error=str(error))
 
     def _lead(self, stop: StopSignal) -> None:
-        self._tracker.restore()
+        self._tracker.take_over()
         while not stop.is_set():
             self._report(WatchState.STARTING, "everything is being read")
             try:
@@ -133,13 +134,15 @@ class LeakWatch:
 
     def _arm(self) -> bool:
         """Whether the server will tell of every change from now on."""
+        armed = self._ports.clock.monotonic_seconds()
         try:
             self._ports.changes.arm()
             self._ports.changes.echo_seconds()
         except (UnwatchableError, ChangesLostError) as error:
             # Events that do not come are like a server that has none.
-            self._detail = str(error)
+            self._detail, self._taken = str(error), None
             return False
+        self._taken = armed
         return True
 
     def _walk(self, stop: StopSignal) -> None:
@@ -199,8 +202,9 @@ class LeakWatch:
 
     def _hear(self) -> None:
         clock, store = self._ports.clock, self._ports.store
+        now = clock.monotonic_seconds()
+        before, self._taken = self._taken or now, now
         changes = self._ports.changes.take(0.0)
-        began = clock.monotonic_seconds()
         pace = Pace(clock, self._configuration.nodes_per_second)
         if changes.ledgers:
             now_ms = store.now_ms()
@@ -213,7 +217,8 @@ class LeakWatch:
                 for path, node in zip(paths, nodes, strict=True):
                     self._tracker.read(path, None if node is None else node.data, now_ms)
             pace.after(len(paths))
-        self._lag_seconds = clock.monotonic_seconds() - began
+        has_changes = changes.nodes or changes.ledgers
+        self._lag_seconds = clock.monotonic_seconds() - before if has_changes else 0.0
 
     # --- upkeep ----------------------------------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class LeakWatch:
             log.warning("another sidecar watches for leaked ledgers")
             return False
         if self._state is WatchState.WATCHING and now - self._echoed >= _ECHO_SECONDS:
-            self._lag_seconds = self._ports.changes.echo_seconds()
+            self._ports.changes.echo_seconds()
             self._echoed = clock.monotonic_seconds()
         self._tracker.upkeep(self._ports.store.now_ms())
         self._failure = None
@@ -257,11 +262,12 @@ class LeakWatch:
             if self._walked_ms is None:
                 return shared
             vanished = self._tracker.brake.vanished()
+            since_taken = None if self._taken is None else self._ports.clock.monotonic_seconds() - self._taken
             return replace(
                 shared,
                 walked_ms=self._walked_ms,
                 walk_seconds=self._walk_seconds,
-                lag_seconds=self._lag_seconds,
+                lag_seconds=None if since_taken is None else max(self._lag_seconds, since_taken),
                 ledgers=self._balance.ledgers,
                 references=self._balance.references,
                 unreadable=len(self._balance.unreadable),

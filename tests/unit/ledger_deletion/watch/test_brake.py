@@ -7,7 +7,11 @@ from pulsar_sidecar.ledger_deletion.watch.brake import WINDOW_MS, Brake
 @pytest.mark.parametrize(
     ("most", "references", "limit"),
     [
-        (1_000, 0, 50),
+        (1_000, 0, 9),
+        (1_000, 13, 9),
+        (1_000, 14, 10),
+        (1_000, 66, 49),
+        (1_000, 67, 50),
         (1_000, 4_999, 50),
         (1_000, 5_000, 50),
         (1_000, 5_100, 51),
@@ -18,7 +22,7 @@ from pulsar_sidecar.ledger_deletion.watch.brake import WINDOW_MS, Brake
         (0, 10_000_000, 0),
     ],
 )
-def test_the_limit_is_one_percent_but_fifty_at_least_and_what_was_set_at_most(
+def test_the_limit_is_one_percent_but_fifty_at_least_a_part_of_few_and_what_was_set_at_most(
     most: int, references: int, limit: int
 ) -> None:
     assert Brake(most).limit(references) == limit
@@ -27,15 +31,15 @@ def test_the_limit_is_one_percent_but_fifty_at_least_and_what_was_set_at_most(
 @pytest.mark.parametrize(("vanished", "brakes"), [(0, False), (50, False), (51, True), (5_000, True)])
 def test_it_brakes_beyond_the_limit(vanished: int, brakes: bool) -> None:
     brake = Brake(1_000)
-    brake.note(0, vanished)
-    assert (brake.reason(100) is not None) == brakes
+    brake.note(1, vanished)
+    assert (brake.reason(1, 100) is not None) == brakes
     assert brake.vanished() == vanished
 
 
 def test_it_says_how_many_vanished_and_how_to_go_on() -> None:
     brake = Brake(1_000)
-    brake.note(0, 51)
-    assert brake.reason(0) == (
+    brake.note(1, 51)
+    assert brake.reason(1, 49) == (
         "51 references vanished within 10 minutes while their ledgers stayed, and 50 is the limit; find out why (a "
         "restored metadata store, a migration?), then: pulsar-sidecar ledger-deletion watch resume"
     )
@@ -44,10 +48,17 @@ def test_it_says_how_many_vanished_and_how_to_go_on() -> None:
 def test_what_vanished_is_a_part_of_all_references() -> None:
     """9,000 that are left and 100 that vanished were 9,100: 91 are the limit."""
     brake = Brake(1_000)
-    brake.note(0, 91)
-    assert brake.reason(9_009) is None
-    brake.note(0, 1)
-    assert brake.reason(9_008) is not None
+    brake.note(1, 91)
+    assert brake.reason(1, 9_009) is None
+    brake.note(1)
+    assert brake.reason(1, 9_008) is not None
+
+
+@pytest.mark.parametrize(("all_of", "brakes"), [(9, False), (10, True), (40, True)])
+def test_a_small_cluster_that_loses_everything_brakes(all_of: int, brakes: bool) -> None:
+    brake = Brake(1_000)
+    brake.note(1, all_of)
+    assert (brake.reason(1, 0) is not None) == brakes
 
 
 @pytest.mark.parametrize(("later_ms", "counts"), [(0, 60), (1, 60), (WINDOW_MS - 1, 60), (WINDOW_MS, 30)])
@@ -56,29 +67,45 @@ def test_what_vanished_counts_for_the_window_and_no_longer(later_ms: int, counts
     brake.note(7, 30)
     brake.note(7 + later_ms, 30)
     assert brake.vanished() == counts
-    assert (brake.reason(0) is not None) == (counts == 60)
+    assert (brake.reason(7 + later_ms, 1_000) is not None) == (counts == 60)
 
 
 def test_time_alone_lets_it_forget() -> None:
     brake = Brake(1_000)
-    for second in range(60):
-        brake.note(1_000 * second, 1)
+    for second in range(1, 61):
+        brake.note(1_000 * second)
     assert brake.vanished() == 60
-    brake.note(WINDOW_MS + 9_000, 0)
+    brake.accept()
+    assert brake.reason(WINDOW_MS + 10_000, 1_000) is not None, "nobody had asked before"
+    brake.accept()
+    assert brake.reason(WINDOW_MS + 10_000, 1_000) is None
     assert brake.vanished() == 50
-    brake.note(WINDOW_MS + 59_000, 0)
+    brake.reason(WINDOW_MS + 60_000, 1_000)
     assert brake.vanished() == 0
 
 
-def test_released_it_counts_from_nothing() -> None:
+def test_what_vanished_while_nobody_asked_is_no_less() -> None:
+    """51 within a window, and the window was over when a sidecar led again."""
     brake = Brake(1_000)
-    brake.note(0, 500)
-    brake.release()
-    assert (brake.vanished(), brake.reason(0)) == (0, None)
     brake.note(1, 51)
-    assert brake.reason(0) is not None
+    for later_ms in (1, WINDOW_MS, 5 * WINDOW_MS):
+        assert "51 references" in (brake.reason(1 + later_ms, 1_000) or "")
+    brake.accept()
+    assert brake.reason(5 * WINDOW_MS + 1, 1_000) is None
+
+
+def test_what_vanished_before_an_operator_resumed_does_not_count() -> None:
+    brake = Brake(1_000)
+    brake.note(5, 500)
+    brake.note(6, 7)
+    brake.release(5)
+    assert (brake.vanished(), brake.reason(6, 1_000)) == (7, None)
+    brake.note(5, 51)
+    assert (brake.vanished(), brake.reason(6, 1_000)) == (7, None)
+    brake.note(6, 44)
+    assert brake.reason(6, 1_000) is not None
 
 
 def test_each_brake_has_its_own_count() -> None:
-    Brake(1).note(0, 5)
+    Brake(1).note(1, 5)
     assert Brake(1).vanished() == 0

@@ -3,9 +3,16 @@
 import json
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControl, WatchControlNode, parse_hold
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -127,17 +134,17 @@ def test_the_first_reason_stays_until_somebody_resumes(node: WatchControlNode, s
     assert node.brake("second").braked == "first"
     found = store.peek(CONTROL)
     assert found is not None
-    assert json.loads(found.data) == {"braked": "first", "holds": ["public"]}
-    assert node.resume() == WatchControl(None, ("public",))
-    assert node.read() == WatchControl(None, ("public",))
+    assert json.loads(found.data) == {"braked": "first", "holds": ["public"], "resumedMs": 0}
+    assert node.resume() == node.read() == WatchControl(None, ("public",), store.now_ms())
     assert node.brake("third").braked == "third"
 
 
 def test_a_change_that_changes_nothing_writes_nothing(node: WatchControlNode, store: FakeMetadataStore) -> None:
     node.hold("public")
-    before = store.peek(CONTROL)
     node.hold("public")
-    node.resume()
+    node.brake("why")
+    before = store.peek(CONTROL)
+    node.brake("another")
     assert store.peek(CONTROL) == before
 
 
@@ -200,10 +207,12 @@ def test_a_node_that_cannot_be_read_brakes_and_is_not_overwritten(
 ) -> None:
     store.put(CONTROL, UNREADABLE[kind])
     control = node.read()
-    assert control.braked == f"{CONTROL} cannot be read; look at it, delete it, and set the holds again"
+    assert control.braked == (
+        f"{CONTROL} is not readable; delete it, set the holds again, then: pulsar-sidecar ledger-deletion watch resume"
+    )
     assert control.holds == ()
     for change in CHANGES.values():
-        with pytest.raises(ConflictError, match="cannot be read; look at it"):
+        with pytest.raises(ConflictError, match="is not readable; delete it"):
             change(node)
     kept = store.peek(CONTROL)
     assert kept is not None
@@ -216,3 +225,71 @@ def test_a_store_that_does_not_answer_is_no_empty_node(node: WatchControlNode, s
         node.read()
     with pytest.raises(TemporaryError):
         node.hold("7")
+
+
+# --- only `resume` releases the brake --------------------------------------------------------------------------------
+
+
+def test_each_resuming_is_later_than_the_one_before(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    """Also where the store's clock was set back."""
+    first = node.resume().resumed_ms
+    assert first == store.now_ms()
+    assert node.resume().resumed_ms == first + 1
+    store.advance_ms(500)
+    assert node.resume().resumed_ms == first + 500
+
+
+BRAKED = WatchControl("why", ("public",), 5)
+
+
+def test_a_watch_follows_what_operators_order(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    assert node.follow(WatchControl()) == WatchControl()
+    assert store.peek(CONTROL) is None
+    node.hold("public")
+    known = node.follow(WatchControl())
+    assert known == WatchControl(None, ("public",))
+    node.brake("why")
+    known = node.follow(known)
+    assert known == WatchControl("why", ("public",))
+    node.unhold("public")
+    resumed = node.resume()
+    before = store.peek(CONTROL)
+    assert node.follow(known) == resumed == WatchControl(None, (), store.now_ms())
+    assert store.peek(CONTROL) == before
+
+
+def test_a_node_that_vanished_is_written_again(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    assert node.follow(BRAKED) == node.read() == BRAKED
+    assert node.resume().braked is None
+
+
+@pytest.mark.parametrize("resumed_ms", [0, 4, 5])
+def test_an_old_copy_of_the_node_does_not_release(
+    node: WatchControlNode, store: FakeMetadataStore, resumed_ms: int
+) -> None:
+    store.put(CONTROL, msgspec.json.encode(WatchControl(None, ("other",), resumed_ms)))
+    assert node.follow(BRAKED) == node.read() == WatchControl("why", ("other",), resumed_ms)
+
+
+def test_a_node_that_is_not_readable_keeps_what_is_known(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    store.put(CONTROL, b"?")
+    assert node.follow(BRAKED) == BRAKED
+    known = node.follow(WatchControl(None, ("public",), 5))
+    assert (known.braked, known.holds, known.resumed_ms) == (node.read().braked, ("public",), 5)
+    assert store.peek(CONTROL) is not None
+    store.remove(CONTROL)
+    assert node.follow(known) == node.read() == known
+    assert node.resume() == WatchControl(None, ("public",), store.now_ms())
+
+
+def test_a_rivals_order_is_not_written_over(node: WatchControlNode, store: FakeMetadataStore) -> None:
+    rival = WatchControlNode(store.other_session())
+    store.before("create", rival.resume)
+    with pytest.raises(AlreadyExistsError):
+        node.follow(BRAKED)
+    store.put(CONTROL, b"{}")
+    store.before("write", rival.resume)
+    with pytest.raises(ConflictError):
+        node.follow(BRAKED)
+    assert node.follow(BRAKED) == rival.read()
+    assert rival.read().braked is None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import REQUESTED_BY, LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode, WatchState
@@ -23,7 +23,7 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
 )
 from tests.fakes.world import TopicPlan, World
-from tests.unit.ledger_deletion.sidecars import POLICY
+from tests.unit.ledger_deletion.sidecars import POLICY, Crash
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
@@ -499,6 +499,19 @@ def test_a_ledger_that_was_never_linked_needs_the_word_that_no_other_cluster_is_
     assert "bookkeeperExclusiveToCluster" in quick.detail(stray)
 
 
+def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
+    world: World, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_UNLINKED", 2)
+    kept_ones = [world.ledger({}, age_ms=int(1000 * MINUTE) * 1_000) for _ in range(2)]
+    with Watcher(world, QUICK) as watcher:
+        watcher.go(10)
+        stray = world.ledger(schema_custom_metadata(topic.schema_id), age_ms=int(1000 * MINUTE) * 1_000)
+        watcher.go(3 * MINUTE)
+        assert {watcher.state(each) for each in kept_ones} == {LeakState.KEPT}
+        assert appended(world) == [stray]
+
+
 def test_a_ledger_that_is_linked_at_last_was_only_late(world: World, topic: TopicName) -> None:
     with Watcher(world) as watcher:
         watcher.go(10)
@@ -589,7 +602,7 @@ def test_the_brake_holds_until_somebody_resumes(world: World) -> None:
 
 
 def test_within_the_limit_it_does_not_brake(world: World) -> None:
-    topic = crowd(world, 60)
+    topic = crowd(world, 110)
     with Watcher(world) as watcher:
         watcher.go(10)
         gone = world.trim(topic, 50, dies_between=True)
@@ -599,7 +612,7 @@ def test_within_the_limit_it_does_not_brake(world: World) -> None:
 
 
 def test_what_vanished_is_forgotten_after_ten_minutes(world: World) -> None:
-    topic = crowd(world, 100)
+    topic = crowd(world, 200)
     with Watcher(world) as watcher:
         watcher.go(10)
         for _ in range(2):
@@ -662,8 +675,7 @@ def test_a_brake_that_could_not_be_written_is_tried_again(world: World) -> None:
     topic = crowd(world, 60)
     with Watcher(world) as watcher:
         watcher.go(10)
-        control = "/pulsar-sidecar/ledger-deletion/watch/control"
-        watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=control, times=3)
+        watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=3)
         world.trim(topic, 51, dies_between=True)
         watcher.go(2 * SOON)
         assert watcher.status().braked is not None
@@ -672,14 +684,167 @@ def test_a_brake_that_could_not_be_written_is_tried_again(world: World) -> None:
 
 
 def test_a_control_node_that_cannot_be_read_brakes(world: World, topic: TopicName, watcher: Watcher) -> None:
-    control = "/pulsar-sidecar/ledger-deletion/watch/control"
-    world.store.put(control, b"?")
+    world.store.put(CONTROL, b"?")
     gone = trim(world, topic)
     watcher.go(SETTLE_SECONDS + A_WHILE)
     assert appended(world) == []
-    world.store.remove(control)
+    world.store.remove(CONTROL)
+    watcher.go(70)
+    assert appended(world) == []
+    WatchControlNode(world.store).resume()
     watcher.go(70)
     assert set(appended(world)) == gone
+
+
+LOST = 11 * MINUTE
+"""Longer than the brake's window."""
+
+
+def test_without_its_brake_no_evidence_is_written_beyond_the_limit(world: World) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as first:
+        first.go(10)
+        first.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=1_000)
+        world.trim(topic, 51, dies_between=True)
+        first.go(SOON)
+        assert kept(world) == []
+    world.clock.advance_ms(round(1_000 * LOST))
+    with Watcher(world, name="two") as second:
+        second.go(SETTLE_SECONDS + SOON)
+        assert appended(world) == []
+
+
+def test_it_brakes_before_it_writes_evidence_beyond_the_limit(world: World) -> None:
+    """A leader that is killed while it writes, and whose successor comes after the brake's window."""
+    topic = crowd(world, 200)
+    with Watcher(world) as first:
+        first.go(10)
+        creations = iter(range(1, 1_000))
+
+        def kill() -> None:
+            if next(creations) == 140:
+                raise Crash
+
+        first.store.before("create", kill, times=-1)
+        world.trim(topic, 180, dies_between=True)
+        first.go(SOON)
+    assert 100 < len(kept(world)) < 180
+    world.clock.advance_ms(round(1_000 * LOST))
+    with Watcher(world, name="two") as second:
+        second.go(SETTLE_SECONDS + SOON)
+        assert appended(world) == []
+        assert "180 references" in (second.status().braked or "")
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_evidence_of_a_disaster_counts_however_long_nobody_led(world: World, resumed: bool) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as first:
+        first.go(10)
+        world.trim(topic, 51, dies_between=True)
+        first.go(SOON)
+        if resumed:
+            WatchControlNode(world.store).resume()
+    if not resumed:
+        world.store.remove(CONTROL)
+    world.clock.advance_ms(round(1_000 * LOST))
+    with Watcher(world, name="two") as second:
+        second.go(SETTLE_SECONDS + SOON)
+        assert len(appended(world)) == (51 if resumed else 0)
+        assert ("51 references" in (second.status().braked or "")) is not resumed
+
+
+def test_what_was_resumed_is_resumed_for_the_next_leader(world: World) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as first:
+        first.go(10)
+        world.trim(topic, 51, dies_between=True)
+        first.go(SOON)
+        WatchControlNode(world.store).resume()
+        first.go(5)
+        assert first.status().braked is None
+    with Watcher(world, name="two") as second:
+        second.go(15)
+        assert (second.status().braked, second.status().vanished) == (None, 0)
+
+
+@pytest.mark.parametrize("seconds", [SETTLE_SECONDS, LOST])
+@pytest.mark.parametrize("copy", [None, b'{"braked":null,"holds":[]}'])
+def test_a_control_node_that_vanished_or_is_an_old_copy_releases_no_brake(
+    world: World, copy: bytes | None, seconds: float
+) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as watcher:
+        watcher.go(10)
+        world.trim(topic, 51, dies_between=True)
+        watcher.go(SOON + seconds)
+        world.store.remove(CONTROL)
+        if copy is not None:
+            world.store.put(CONTROL, copy)
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        assert appended(world) == []
+        assert "51 references" in (watcher.status().braked or "")
+
+
+def test_holds_whose_node_vanished_stay_in_force(world: World, topic: TopicName, watcher: Watcher) -> None:
+    WatchControlNode(world.store).hold("public")
+    trim(world, topic)
+    watcher.go(SOON)
+    world.store.remove(CONTROL)
+    watcher.go(SETTLE_SECONDS + SOON)
+    assert appended(world) == []
+    assert watcher.status().holds == ("public",)
+
+
+def test_a_small_cluster_that_loses_every_reference_brakes(world: World) -> None:
+    topic = crowd(world, 40)
+    with Watcher(world) as watcher:
+        watcher.go(10)
+        world.store.remove(path_of(topic))
+        watcher.go(SETTLE_SECONDS + SOON)
+        assert appended(world) == []
+        assert "40 references" in (watcher.status().braked or "")
+
+
+def test_what_a_disaster_takes_beyond_the_most_that_is_tracked_waits_as_if_never_linked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 60)
+    topic = crowd(world, 100)
+    with Watcher(world, made(brake_references=5)) as watcher:
+        watcher.go(10)
+        world.trim(topic, 90, dies_between=True)
+        watcher.go(SETTLE_SECONDS + SOON)
+        assert len(kept(world)) == 60
+        assert (sum((watcher.status().leaks or {}).values()), watcher.status().unlinked) == (60, 30)
+        assert watcher.status().braked is not None
+        assert appended(world) == []
+
+
+def test_ten_times_as_many_are_tracked_as_the_brake_lets_vanish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
+    topic = crowd(world, 100)
+    with Watcher(world, made(brake_references=5)) as watcher:
+        watcher.go(10)
+        world.trim(topic, 90, dies_between=True)
+        watcher.go(SOON)
+        assert (len(kept(world)), watcher.status().unlinked) == (50, 40)
+
+
+def test_changes_that_wait_for_upkeep_are_lag(world: World, topic: TopicName, watcher: Watcher) -> None:
+    assert (watcher.status().lag_seconds or 0) < 2
+    upkeep = watcher.watch._tracker.upkeep
+
+    def slow(now_ms: int) -> None:
+        watcher.clock.wait_seconds(300)
+        upkeep(now_ms)
+
+    watcher.watch._tracker.upkeep = slow  # type: ignore[method-assign]
+    watcher.go(100)
+    world.trim(topic, 1)
+    assert 90 < (watcher.status().lag_seconds or 0) < 110
+    watcher.go(204)
+    assert (watcher.status().lag_seconds or 0) > 290
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------
@@ -693,7 +858,7 @@ def test_the_status_tells_what_is_watched(world: World, topic: TopicName, watche
     assert status.leader == watcher.watch.leader()
     assert (status.ledgers, status.references) == (len(world.ledgers()), len(world.referenced()))
     assert status.walked_ms is not None
-    assert (status.unlinked, status.vanished, status.brake_limit, status.unreadable_nodes) == (0, 0, 50, ())
+    assert (status.unlinked, status.vanished, status.brake_limit, status.unreadable_nodes) == (0, 0, 9, ())
     assert status.lag_seconds is not None
     assert watcher.watch.leads
 
