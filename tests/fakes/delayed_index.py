@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
@@ -25,7 +24,6 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
-from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -193,11 +191,7 @@ def index_service(
     entries: FakeBucketEntries,
     cursors: FakeCursorPositions | None = None,
     trackers: FakeTrackers | None = None,
-    messages: FakeTopicEntries | None = None,
-    clock: FakeClock | None = None,
 ) -> DelayedIndexService:
     """The room's service over the fakes."""
-    brokers, topic = trackers or FakeTrackers(), messages or FakeTopicEntries()
-    stored = stored_indexes(store, entries, cursors)
-    calendar = CalendarReader(stored, entries, topic, topic, clock or FakeClock())
-    return DelayedIndexService(Ports(stored, brokers, brokers, brokers.owner, calendar))
+    brokers = trackers or FakeTrackers()
+    return DelayedIndexService(Ports(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner))

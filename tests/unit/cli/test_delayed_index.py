@@ -5,9 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.api.rooms import delayed_index
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.delayed_index import FakeBucketEntries, FakeTopicEntries, IndexedTopic, index_service
+from tests.fakes.delayed_index import (
+    FakeBucketEntries,
+    FakeTopicEntries,
+    IndexedTopic,
+    index_service,
+    stored_indexes,
+)
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.api.serving import Served, served
@@ -28,8 +35,9 @@ def _shared() -> Iterator[Served]:
     topic.cursor("empty")
     messages = FakeTopicEntries()
     messages.due([(3_000, 9, 4), (8_000, 10, 0)])
-    service = index_service(store, entries, messages=messages, clock=FakeClock(500))
-    with served(FakeDeletionService(), routers=[delayed_index.router(service)]) as server:
+    calendar = CalendarReader(stored_indexes(store, entries), entries, messages, messages, FakeClock(500))
+    routers = [delayed_index.router(index_service(store, entries)), delayed_index.calendar_router(calendar)]
+    with served(FakeDeletionService(), routers=routers) as server:
         yield server
 
 

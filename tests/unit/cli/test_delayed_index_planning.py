@@ -7,8 +7,8 @@ import pytest
 from pulsar_sidecar.api.rooms import delayed_index_planning
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
-from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
+from pulsar_sidecar.delayed_delivery.index.service import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
     BrokerTracker,

@@ -16,7 +16,7 @@ from pulsar_sidecar.api.paths import (
 )
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
-from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.show import IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.model.ids import Position
@@ -204,14 +204,9 @@ class CalendarAnswer(Answer):
 
 
 def router(service: DelayedIndexService) -> APIRouter:
-    """The routes of the room."""
+    """What indexes hold."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
-    _add_show(routes, service)
-    _add_calendar(routes, service)
-    return routes
 
-
-def _add_show(routes: APIRouter, service: DelayedIndexService) -> None:
     def answers(views: list[IndexView]) -> list[DelayedIndexAnswer]:
         return [DelayedIndexAnswer.model_validate(view) for view in views]
 
@@ -236,27 +231,33 @@ def _add_show(routes: APIRouter, service: DelayedIndexService) -> None:
         """The same for all durable subscriptions of a topic."""
         return answers(service.show(topic, ask_broker=parameters.ask_broker))
 
+    return routes
 
-def _add_calendar(routes: APIRouter, service: DelayedIndexService) -> None:
-    wished = Annotated[CalendarParameters, Query()]
+
+def calendar_router(reader: CalendarReader) -> APIRouter:
+    """When messages are due."""
+    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    given = Annotated[CalendarParameters, Query()]
 
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/delayedCalendar", name=f"{version}delayed_calendar")
-        def calendar(topic: Annotated[TopicName, Depends(topic_of)], parameters: wished) -> CalendarAnswer:
+        def calendar(topic: Annotated[TopicName, Depends(topic_of)], parameters: given) -> CalendarAnswer:
             """How many of a topic's messages are due when, from buckets and from entries that no bucket has.
 
             The topic is not loaded. A subscription that is not Shared or Key_Shared is delivered at once, whatever
             the due times. 404: no such topic, or no such subscription.
             """
-            return CalendarAnswer.model_validate(service.calendar(topic, parameters.options()))
+            return CalendarAnswer.model_validate(reader.of_topic(topic, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
-    def namespace_calendar(namespace: V2Namespace, parameters: wished) -> CalendarAnswer:
+    def namespace_calendar(namespace: V2Namespace, parameters: given) -> CalendarAnswer:
         """The same for all topics of a namespace, but for brokers' own."""
-        return CalendarAnswer.model_validate(service.calendar_below(namespace, parameters.options()))
+        return CalendarAnswer.model_validate(reader.below(namespace, parameters.options()))
 
     @routes.get("/admin/v2/tenants/{tenant}/delayedCalendar")
-    def tenant_calendar(tenant: TenantName, parameters: wished) -> CalendarAnswer:
+    def tenant_calendar(tenant: TenantName, parameters: given) -> CalendarAnswer:
         """The same for all topics of a tenant."""
-        return CalendarAnswer.model_validate(service.calendar_below(tenant, parameters.options()))
+        return CalendarAnswer.model_validate(reader.below(tenant, parameters.options()))
+
+    return routes

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReason
-from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
+from pulsar_sidecar.delayed_delivery.index.service import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.model.names import TopicName
 

@@ -21,14 +21,13 @@ from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarRe
 from pulsar_sidecar.delayed_delivery.index.inspection.due_times import BucketDueTimes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
-from pulsar_sidecar.delayed_delivery.index.inspection.planning import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
-from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, IndexPlanning, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.ids import LedgerId
@@ -43,7 +42,8 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     settings = cluster.settings
     trackers = RestBrokerTrackers(cluster.rest, cluster.store)
     pointers = BucketPointers(cluster.store, cluster.owners, cluster.clock, settings.ledgers_root_path)
-    service = _service(cluster, trackers)
+    stored, entries = cluster.stored_indexes, cluster.delayed_entries
+    service = DelayedIndexService(Ports(stored, trackers, cluster.owners, cluster.owners.owner_url))
     metrics = DelayedIndexMetrics(cluster.cluster_name)
     watch = topic_watch(
         cluster,
@@ -53,19 +53,14 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
         settings.delayed_index_watch_interval_in_seconds,
     )
     services = [
-        WaitingReader(cluster.topics, cluster.delayed_entries, cluster.clock),
+        WaitingReader(cluster.topics, entries, cluster.clock),
         service,
+        CalendarReader(stored, cluster.buckets, cluster.lengths, entries, cluster.clock),
         _planning(cluster, trackers),
         _repair(cluster, trackers, pointers),
         _builder(cluster, trackers, pointers),
     ]
     return Room(services, watch.start, watch.close, collectors=[metrics])
-
-
-def _service(cluster: ClusterAccess, trackers: RestBrokerTrackers) -> DelayedIndexService:
-    stored, entries = cluster.stored_indexes, cluster.delayed_entries
-    calendar = CalendarReader(stored, cluster.buckets, cluster.lengths, entries, cluster.clock)
-    return DelayedIndexService(Ports(stored, trackers, cluster.owners, cluster.owners.owner_url, calendar))
 
 
 def _planning(cluster: ClusterAccess, trackers: RestBrokerTrackers) -> IndexPlanning:
@@ -138,6 +133,7 @@ ENTRY = RoomEntry(
     [
         waiting_router,
         delayed_index.router,
+        delayed_index.calendar_router,
         delayed_index_planning.router,
         delayed_index_checks.router,
         delayed_index_build.router,

@@ -1,10 +1,10 @@
-"""The delayed index as the doors ask for it."""
+"""The delayed index as the doors ask for it: what it holds, what is overdue, what loads and settings would cost."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar
-from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
+from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
 from pulsar_sidecar.delayed_delivery.index.inspection.show import (
     IndexView,
     Tracker,
@@ -14,6 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.show import (
     running_tracker,
     view_of,
 )
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.ports import RunningTrackers
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
@@ -30,6 +31,15 @@ _NOT_ASKED = TrackerState(
 
 
 @dataclass(frozen=True, slots=True)
+class IndexPlanning:
+    """None of them changes anything; only ``overdue`` asks a topic's broker."""
+
+    overdue: OverdueReader
+    forecaster: Forecaster
+    simulator: Simulator
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """What the service works with.
 
@@ -41,7 +51,6 @@ class Ports:
     trackers: RunningTrackers
     loaded: LoadedTopics
     owner: Callable[[TopicName], str | None]
-    calendar: CalendarReader
 
 
 class DelayedIndexService:
@@ -67,14 +76,6 @@ class DelayedIndexService:
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return found
-
-    def calendar(self, topic: TopicName, options: CalendarOptions) -> Calendar:
-        """When a topic's messages are due; raises as `CalendarReader.of_topic`."""
-        return self._ports.calendar.of_topic(topic, options)
-
-    def calendar_below(self, scope: str, options: CalendarOptions) -> Calendar:
-        """When the messages of a namespace or a tenant are due; raises as `CalendarReader.below`."""
-        return self._ports.calendar.below(scope, options)
 
     def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
         for _, stored in self._ports.stored.read([place], subscription):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueTime
-from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions
-from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError
@@ -23,7 +22,7 @@ from tests.fakes.delayed_index import (
     FakeCursorPositions,
     FakeTopicEntries,
     IndexedTopic,
-    index_service,
+    stored_indexes,
 )
 from tests.fakes.metadata import FakeMetadataStore
 
@@ -48,11 +47,12 @@ class Waiting:
         self.messages.due([(NOW + 2_000, 8, 5), (NOW + 60_000, 9, 0), (NOW, 9, 1)])
 
     @property
-    def service(self) -> DelayedIndexService:
-        return index_service(self.store, self.buckets, self.cursors, None, self.messages, self.clock)
+    def reader(self) -> CalendarReader:
+        stored = stored_indexes(self.store, self.buckets, self.cursors)
+        return CalendarReader(stored, self.buckets, self.messages, self.messages, self.clock)
 
     def calendar(self, **options: Any) -> Calendar:
-        return self.service.calendar(TOPIC, CalendarOptions(**options))
+        return self.reader.of_topic(TOPIC, CalendarOptions(**options))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_buckets_are_counted_by_their_metadata(waiting: Waiting) -> None:
 def test_a_subscription_that_is_not_there(waiting: Waiting) -> None:
     with pytest.raises(NotFoundError, match="no durable subscription nobody"):
         waiting.calendar(subscription="nobody")
-    assert waiting.service.calendar_below("public", CalendarOptions("nobody")).subscriptions == ()
+    assert waiting.reader.below("public", CalendarOptions("nobody")).subscriptions == ()
 
 
 def test_exact_reads_segments(waiting: Waiting) -> None:
@@ -177,12 +177,12 @@ def test_a_namespace_and_a_tenant(waiting: Waiting) -> None:
     another = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name("persistent://public/quiet/other"))
     another.ledgers(9)
     another.cursor("t")
-    service = waiting.service
-    namespace = service.calendar_below("public/default", CalendarOptions())
+    reader = waiting.reader
+    namespace = reader.below("public/default", CalendarOptions())
     assert [one.subscription for one in namespace.subscriptions] == ["s"]
-    assert service.calendar_below("public", CalendarOptions()).delayed == 6
+    assert reader.below("public", CalendarOptions()).delayed == 6
     with pytest.raises(NotFoundError):
-        service.calendar_below("nobody", CalendarOptions())
+        reader.below("nobody", CalendarOptions())
 
 
 @given(st.data())
