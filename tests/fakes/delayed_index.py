@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, TrackerStatistics
+from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
@@ -22,6 +22,7 @@ from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.topic_stats import Subscription, SubscriptionType
 
 from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes, managed_ledger_bytes
 from tests.fakes.metadata import FakeMetadataStore
@@ -147,7 +148,8 @@ class FakeTrackers:
         self.configuration = BrokerTracker(BUCKET_TRACKER_FACTORY, TrackerSettings())
         self.owned_by: str | None = None
         self.loaded: str | None = None
-        self.sizes: dict[str, TrackerStatistics] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}
+        """Delayed messages, and the bytes of their queues."""
         self.error: SidecarError | None = None
 
     def owner(self, topic: TopicName) -> str | None:
@@ -162,9 +164,12 @@ class FakeTrackers:
     def loaded_by(self, topic: TopicName) -> str | None:
         return self.loaded
 
-    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
+    def subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
         assert self.loaded is not None, "the question would load the topic"
-        return self.sizes
+        return {
+            name: Subscription(name, SubscriptionType.SHARED, delayed_messages=delayed, delayed_index_bytes=size)
+            for name, (delayed, size) in self.sizes.items()
+        }
 
 
 class FakeTopicEntries(FakeLedgerLengths):

@@ -65,6 +65,7 @@ class Subscription:
         durable: False for a reader's.
         unacked_messages: delivered to consumers and not acknowledged.
         delayed_messages: held back until they are due.
+        delayed_index_bytes: what the queues of its delayed-message tracker take in memory; 0 without a tracker.
         backlog: messages that wait, estimated.
         blocked: it has as many unacknowledged messages as it may have (``blockedSubscriptionOnUnackedMsgs``).
         in_replay: messages that wait to be sent again (``msgInReplay``).
@@ -79,6 +80,7 @@ class Subscription:
     durable: bool = True
     unacked_messages: int = 0
     delayed_messages: int = 0
+    delayed_index_bytes: int = 0
     backlog: int = 0
     blocked: bool = False
     in_replay: int = 0

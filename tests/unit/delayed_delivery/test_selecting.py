@@ -8,7 +8,8 @@ import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
-from pulsar_sidecar.delayed_delivery.workflow import kept_readings
+from pulsar_sidecar.delayed_delivery.workflow import preview_cache
+from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
@@ -132,7 +133,8 @@ def test_what_was_read_for_something_else_is_read_again(
     cluster.publish(1, key="other", properties={"a": "1"})
     cluster.clock.advance_ms(1)
     if change == "kept no more":
-        monkeypatch.setattr(kept_readings, "_MOST_ROWS", 1)
+        monkeypatch.setattr(preview_cache, "_MOST_ROWS", 1)
+        sidecar = FakeSidecar(cluster)
     shown = sidecar.room.preview(TOPIC, KEY)
     if change == "another selection":
         # It finds one message more, which the first one has read and not kept.
@@ -143,6 +145,16 @@ def test_what_was_read_for_something_else_is_read_again(
     else:
         assert len(cancel_previewed(sidecar, shown)) == 2
     assert set(cluster.reads.values()) == {2}
+
+
+def test_the_oldest_of_too_many_previews_are_read_again() -> None:
+    cache = PreviewCache()
+    shown = [Preview(KEY, 0, str(number), None, None, (), 0) for number in range(33)]
+    for each in shown:
+        cache.keep(TOPIC, each, {TOPIC: PartitionReading(TOPIC)})
+    kept = [bool(cache.take(TOPIC, KEY, each.hash)) for each in shown]
+    assert kept == [False] + [True] * 32
+    assert not cache.take(TOPIC, KEY, "32"), "each is given out once"
 
 
 @pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])

@@ -17,6 +17,7 @@ from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Subscription
 
 
 class BucketSnapshotStorage(Protocol):
@@ -153,26 +154,13 @@ class BrokerTrackers(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerStatistics:
-    """What a broker's statistics say of a subscription's tracker.
-
-    Attributes:
-        delayed_messages: ``msgDelayed``.
-        memory_bytes: ``delayedMessageIndexSizeInBytes``: what its queues take; 0 without a tracker.
-    """
-
-    delayed_messages: int
-    memory_bytes: int
-
-
 class RunningTrackers(Protocol):
-    """What one broker says of the trackers that it runs."""
+    """What one broker reports of the trackers that it runs."""
 
     def configured(self, broker: str | None) -> BrokerTracker:
         """That broker's configuration (its web service URL; None: any broker's)."""
         ...
 
-    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
-        """Each subscription's tracker; loads the topic. Raises `NotFoundError` when there is no such topic."""
+    def subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
+        """With the size of each tracker; loads the topic. Raises `NotFoundError` when there is no such topic."""
         ...

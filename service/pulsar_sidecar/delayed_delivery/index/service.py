@@ -100,8 +100,8 @@ class DelayedIndexService:
             if not ask_broker:
                 known = configured.tracker is Tracker.IN_MEMORY
                 return configured, lambda _: configured if known else _NOT_ASKED
-            statistics = self._ports.trackers.statistics(place)
-            return configured, lambda name: running_tracker(configured, statistics.get(name))
+            subscriptions = self._ports.trackers.subscriptions(place)
+            return configured, lambda name: running_tracker(configured, subscriptions.get(name))
         except SidecarError as error:
             unknown = TrackerState(Tracker.UNKNOWN, f"brokers could not be asked: {error}")
             return unknown, lambda _: unknown

@@ -267,15 +267,25 @@ class Reconciler:
         for one in ended:
             by_status.setdefault(one.status, []).append(one)
         for status, those in by_status.items():
-            if status is CancellationStatus.UNKNOWN:
-                log.warning("whether messages were delivered is not known", topic=str(those[0].topic), count=len(those))
-            if status in (CancellationStatus.EXPIRED, CancellationStatus.UNKNOWN):
-                self._count(status, those)
-                continue
-            for one in those:
-                subject = {"topic": str(one.topic), "position": str(one.position)}
-                log.warning("a cancellation failed", **subject, reason=one.reason)
-                self.metrics.refused((one.cause or Cause.LOST).value)
+            match status:
+                case CancellationStatus.EXPIRED:
+                    self._count(status, those)
+                case CancellationStatus.UNKNOWN:
+                    topic = str(those[0].topic)
+                    log.warning("whether messages were delivered is not known", topic=topic, count=len(those))
+                    self._count(status, those)
+                case (
+                    CancellationStatus.TOO_LATE
+                    | CancellationStatus.RACED
+                    | CancellationStatus.NOT_FOUND
+                    | CancellationStatus.REFUSED
+                ):
+                    for one in those:
+                        subject = {"topic": str(one.topic), "position": str(one.position)}
+                        log.warning("a cancellation failed", **subject, reason=one.reason)
+                        self.metrics.refused((one.cause or Cause.LOST).value)
+                case CancellationStatus.ACCEPTED | CancellationStatus.ACKED | CancellationStatus.PERSISTED:
+                    raise AssertionError(f"a cancellation does not end as {status.value}")
 
     def _count(self, status: CancellationStatus, cancellations: Sequence[Cancellation]) -> None:
         now_ms = self.ports.clock.now_ms()

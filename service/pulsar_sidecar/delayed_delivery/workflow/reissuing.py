@@ -232,7 +232,7 @@ class Reissuer:
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self.canceller.cancel(intent.topic, [old], options)
-        if all(one.status is not CancellationStatus.REFUSED for one in outcome.verdicts):
+        if all(_is_final(one.status) for one in outcome.verdicts):
             self._written(intent._replace(done=True))  # otherwise the leading sidecar tries again
         return outcome.verdicts
 
@@ -302,6 +302,19 @@ class Reissuer:
         finally:
             if is_over:
                 self.store.intents.drop(intent)
+
+
+def _is_final(status: CancellationStatus) -> bool:
+    """Whether the old message needs no other attempt: it is cancelled, or will be from the log, or cannot be."""
+    match status:
+        case CancellationStatus.REFUSED:
+            return False
+        case CancellationStatus.ACCEPTED | CancellationStatus.ACKED | CancellationStatus.PERSISTED:
+            return True
+        case CancellationStatus.EXPIRED | CancellationStatus.TOO_LATE | CancellationStatus.RACED:
+            return True
+        case CancellationStatus.UNKNOWN | CancellationStatus.NOT_FOUND:
+            return True
 
 
 def _stored_until(snapshot: TopicSnapshot) -> Position:

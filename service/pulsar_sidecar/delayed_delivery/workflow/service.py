@@ -39,7 +39,7 @@ from pulsar_sidecar.delayed_delivery.selecting import (
 )
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
-from pulsar_sidecar.delayed_delivery.workflow.kept_readings import KeptReadings
+from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.model.errors import (
@@ -119,7 +119,7 @@ class DelayedDelivery:
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
-        self._readings = KeptReadings()
+        self._previews = PreviewCache()
         self._leadership = Leadership(ports.metadata, name)
         self._leading = False
         self._last_error: str | None = None
@@ -329,7 +329,7 @@ class DelayedDelivery:
         reading: Reading = {}
         found = find_selected(self._ports, topic, exact, reading)
         shown = preview(exact, found, reading)
-        self._readings.keep(topic, shown, reading)
+        self._previews.keep(topic, shown, reading)
         return shown
 
     def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:
@@ -340,7 +340,7 @@ class DelayedDelivery:
         """
         self._check_enabled()
         selection.check()
-        reading = self._readings.take(topic, selection, confirmed_hash)
+        reading = self._previews.take(topic, selection, confirmed_hash)
         found = find_selected(self._ports, topic, selection, reading)
         if hash_of(selection, found) != confirmed_hash:
             count = sum(map(len, found.values()))

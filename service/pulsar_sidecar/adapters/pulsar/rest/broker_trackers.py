@@ -2,27 +2,17 @@
 
 from collections.abc import Mapping
 
-import msgspec
-
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
-from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_stats
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Subscription
 
 _MS_PER_SECOND = 1000
-
-
-class _Subscription(msgspec.Struct, rename="camel"):
-    msg_delayed: int
-    delayed_message_index_size_in_bytes: int = 0
-
-
-class _Stats(msgspec.Struct):
-    subscriptions: dict[str, _Subscription]
 
 
 class RestBrokerTrackers:
@@ -46,15 +36,8 @@ class RestBrokerTrackers:
     def configured(self, broker: str | None) -> BrokerTracker:
         return _tracker(RuntimeConfiguration.of(self._rest, broker))
 
-    def statistics(self, topic: TopicName) -> Mapping[str, TrackerStatistics]:
-        try:
-            found = msgspec.convert(self._rest.get(topic_path(topic, "/stats")), _Stats)
-        except msgspec.ValidationError as error:
-            raise TemporaryError(f"a broker's statistics of {topic} cannot be read ({error}); try again") from error
-        return {
-            name: TrackerStatistics(each.msg_delayed, each.delayed_message_index_size_in_bytes)
-            for name, each in found.subscriptions.items()
-        }
+    def subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
+        return parse_stats(self._rest.get(topic_path(topic, "/stats")), topic).subscriptions
 
     def replication(self) -> Replication:
         """How many bookies brokers give a new bucket (``BookkeeperBucketSnapshotStorage.createLedger``)."""

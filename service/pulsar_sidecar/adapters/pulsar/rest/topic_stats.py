@@ -64,6 +64,7 @@ class _Subscription(msgspec.Struct, rename="camel"):
     durable: bool | None = None
     unacked_messages: int = 0
     msg_delayed: int = 0
+    delayed_message_index_size_in_bytes: int = 0
     msg_backlog: int = 0
     blocked_subscription_on_unacked_msgs: bool = False
     msg_in_replay: int = 0
@@ -168,6 +169,7 @@ def _subscription(name: str, found: _Subscription) -> Subscription:
         durable=(found.durable if found.is_durable is None else found.is_durable) is not False,
         unacked_messages=found.unacked_messages,
         delayed_messages=found.msg_delayed,
+        delayed_index_bytes=found.delayed_message_index_size_in_bytes,
         backlog=found.msg_backlog,
         blocked=found.blocked_subscription_on_unacked_msgs,
         in_replay=found.msg_in_replay,

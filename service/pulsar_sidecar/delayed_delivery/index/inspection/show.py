@@ -15,7 +15,6 @@ from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import (
     Queues,
     queues_of,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
     IN_MEMORY_TRACKER_FACTORY,
@@ -27,6 +26,7 @@ from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Subscription
 
 
 class Tracker(Enum):
@@ -251,14 +251,14 @@ def next_load(configured: TrackerState, buckets: Sequence[StoredBucket]) -> Trac
     return TrackerState(Tracker.BUCKETS, "every bucket can be recovered")
 
 
-def running_tracker(configured: TrackerState, statistics: TrackerStatistics | None) -> TrackerState:
+def running_tracker(configured: TrackerState, found: Subscription | None) -> TrackerState:
     """What a loaded topic's subscription runs on, by the size of its queues; brokers name it nowhere.
 
     The in-memory tracker has one queue, which holds every index; the bucket tracker has two.
     """
-    if statistics is None:
+    if found is None:
         return TrackerState(Tracker.NONE, "the broker does not show the subscription")
-    size, delayed = statistics.memory_bytes, statistics.delayed_messages
+    size, delayed = found.delayed_index_bytes, found.delayed_messages
     if size == 0:
         return TrackerState(Tracker.NONE, "no delayed message has come since the topic was loaded")
     if configured.tracker is Tracker.IN_MEMORY:

@@ -2,7 +2,6 @@
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker
-from pulsar_sidecar.delayed_delivery.index.ports import TrackerStatistics
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
@@ -139,7 +138,7 @@ def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, e
 )
 def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed: int, expected: Tracker) -> None:
     world.trackers.owned_by = world.trackers.loaded = "http://broker-1:8080"
-    world.trackers.sizes = {"s": TrackerStatistics(delayed, size)}
+    world.trackers.sizes = {"s": (delayed, size)}
     (s,) = world.service.show(TOPIC, "s", ask_broker=True)
     assert s.running.tracker is expected
     (t,) = world.service.show(TOPIC, "t", ask_broker=True)
