@@ -68,7 +68,7 @@ def rules_of(file: str) -> Sequence[dict[str, dict[str, str]]]:
     ("file", "reporting", "alerts"),
     [
         ("ack-state.rules.yml", ack_states(), 3),
-        ("deduplication.rules.yml", deduplication(), 5),
+        ("deduplication.rules.yml", deduplication(), 6),
         ("delayed-index.rules.yml", delayed_index(), 3),
         ("ledger-watch.rules.yml", ledger_watch(), 6),
     ],

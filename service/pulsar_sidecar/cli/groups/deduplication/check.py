@@ -17,12 +17,12 @@ _EXIT_CODES = (
 )
 
 
-@app.command(epilog=_EXIT_CODES)
+@app.command(epilog=_EXIT_CODES, short_help="Ask brokers, on a new topic, by publishing twice.")
 def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
     """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
 
-    The topic has a name that nobody else uses (pulsar-sidecar-deduplication-check-...), and is deleted afterwards. No
-    existing topic is touched.
+    The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No existing
+    topic is touched.
 
     Example: pulsar-sidecar deduplication check public/default
     """

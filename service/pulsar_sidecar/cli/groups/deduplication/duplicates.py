@@ -11,25 +11,25 @@ from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesRequest
 
 _DUPLICATES_EXIT_CODES = (
-    "Exit codes: 0 clean; 2 there are findings; 1 nothing was found in what could be seen, but not everything could, "
+    "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "
     "or wrong usage or an error, the reason is on standard error."
 )
 
 
-@app.command(epilog=_DUPLICATES_EXIT_CODES)
+@app.command(epilog=_DUPLICATES_EXIT_CODES, short_help="Find the duplicates in an extract.")
 def duplicates(
     ctx: Context,
-    extract: Annotated[Path, typer.Option(metavar="DIR", help="What deduplication extract made.")],
+    extract: Annotated[Path, typer.Option(metavar="DIR", help="Directory that `deduplication extract` wrote.")],
     directory: NewDirectory,
 ) -> None:
     """Find the duplicates in an extract, of any number of topics: the same findings as those of verify.
 
-    Every file of the extract is compared with its manifest first, and one that is not whole is refused. The result is
-    a directory: tables of findings, producers and topics, a report (report.html) and a summary. What the extract could
-    not see is in the report, and such a topic is never called clean. Nothing outside the extract is read: 10 million
-    messages take less than a minute on two cores.
+    The command compares every file of the extract with its manifest first, and refuses an incomplete extract. It writes
+    a directory: tables of findings, producers and topics, a report (report.html) and a summary. The report lists what
+    the extract did not see, and such a topic is never called clean. The command reads nothing outside the extract: 10
+    million messages take less than a minute on two cores.
 
-    The Spark job pyspark_jobs/duplicates/job.py takes the same options and gives the same tables.
+    The Spark job pyspark_jobs/duplicates/job.py takes the same options and writes the same tables.
 
     Example: pulsar-sidecar deduplication duplicates --extract extracts/monday --output duplicates/monday
     """

@@ -20,17 +20,17 @@ _STUCK_EXIT_CODES = (
 )
 
 
-@app.command(epilog=_STUCK_EXIT_CODES)
+@app.command(epilog=_STUCK_EXIT_CODES, short_help="Find cursors that retain ledgers needlessly.")
 def stuck(
     ctx: Context,
     namespace: Annotated[
         str | None, typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace. Default: all topics.")
     ] = None,
     dump: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Look into a dump (metadata dump) instead, without any service.")
+        Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of asking the service.")
     ] = None,
-    entries: Annotated[int, typer.Option(min=0, help="How many entries a cursor may be behind.")] = DEFAULT_ENTRIES,
-    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="How many bytes a cursor may be behind.")] = (
+    entries: Annotated[int, typer.Option(min=0, help="Maximum number of entries after the snapshot.")] = DEFAULT_ENTRIES,
+    size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="Maximum number of bytes after the snapshot.")] = (
         DEFAULT_BYTES
     ),
     enabled: Annotated[
@@ -42,13 +42,13 @@ def stuck(
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of cursors shown.")] = 100,
     form: Output = None,
 ) -> None:
-    """Find deduplication cursors that keep storage for nothing, or for too long: what each holds, and what helps.
+    """Find deduplication cursors that retain ledgers although deduplication is off, or that lag: bytes and remedy.
 
-    A cursor is left over where deduplication is off and no broker has loaded the topic since; it lags where no snapshot
-    was taken for long. Those that hold most bytes come first. Everything is read from the metadata store and the
-    bookies; brokers are asked for policies and for what they have loaded, and no topic is loaded.
+    A cursor is left over where deduplication is off and no broker has loaded the topic since. It lags where brokers
+    took no snapshot for long. Cursors that retain most bytes come first. The service reads the metadata store and the
+    bookies, asks brokers for policies and for the topics that they have loaded, and loads no topic.
 
-    A dump holds no topics' policies, and of a topic that was loaded an older position: what follows from it is marked
+    A dump holds no topic policies, and an older position of a topic that was loaded: conclusions from these are marked
     as not certain.
 
     Example: pulsar-sidecar deduplication stuck public/default
@@ -76,7 +76,7 @@ def _in_dump(
 ) -> dict[str, Any] | None:
     if dump is None:
         if enabled:
-            raise InvalidInputError("--broker-deduplication-enabled goes with --dump; brokers say it themselves")
+            raise InvalidInputError("--broker-deduplication-enabled goes with --dump; without it the service asks the brokers")
         return None
     if namespace is not None:
         namespace_path(namespace)
@@ -87,12 +87,12 @@ def _in_dump(
     return StuckReportAnswer.model_validate(found).model_dump(mode="json")
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EXIT_CODES, short_help="Show the slowest loads of a namespace.")
 def forecast(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
-    """Show the ten loads of a namespace that would take longest because of deduplication: entries, bytes, seconds.
+    """Show the ten slowest loads of a namespace, because of deduplication: entries, bytes, seconds.
 
-    A broker that loads a topic replays what came after the snapshot, and nobody can use the topic meanwhile. Loads
-    nothing. Exit code 4: not everything could be read.
+    A broker that loads a topic replays the entries after the snapshot before it serves the topic. The service loads no
+    topic. Exit code 4: not everything could be read, or too many topics would have to be asked for their policies.
 
     Example: pulsar-sidecar deduplication forecast public/default
     """

@@ -12,10 +12,14 @@ from pulsar_sidecar.cli.groups.waiting_messages import span
 
 _NAME_WIDTH = 15
 
-app = new_group("deduplication", "Show whether brokers deduplicate, and what that costs (PIP-6).")
+app = new_group(
+    "deduplication",
+    "Show whether brokers deduplicate, what that costs, and what is stored twice (PIP-6).\n\nTo switch it on and off: "
+    "topics set-deduplication, namespaces set-deduplication. To publish a file exactly once: publish.",
+)
 
 
-@app.command("show", epilog=EXIT_CODES)
+@app.command("show", epilog=EXIT_CODES, short_help="Show a topic's policy, snapshot, replay and retained ledgers.")
 def show(
     ctx: Context,
     topic: Topic,
@@ -23,19 +27,19 @@ def show(
         bool, typer.Option("--replay", help="Rebuild the map: the snapshot, then every later entry from the bookies.")
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=1, max=100_000_000, help="How many entries --replay reads at most, of each partition.")
+        int, typer.Option(min=1, max=100_000_000, help="Maximum number of entries that --replay reads of each partition.")
     ] = 500_000,
-    producers: Annotated[int, typer.Option(min=0, help="How many producers to list at most.")] = 20,
+    producers: Annotated[int, typer.Option(min=0, help="Maximum number of producers listed.")] = 20,
     ask_broker: Annotated[
         bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded for its status.")
     ] = False,
     form: Output = None,
 ) -> None:
-    """Show whether a topic is deduplicated and who decides it, its snapshot, what a load would replay, what is pinned.
+    """Show whether a topic is deduplicated and which level decides, its snapshot, what a load replays, what is retained.
 
-    The metadata store and a few entries are read; nothing is loaded. --replay shows the snapshot's map and the one that
-    a broker would have after its recovery side by side. Exit code 4: not everything could be read, or the replayed map
-    is not the whole one.
+    The service reads the metadata store and a few entries, and loads no topic. --replay shows the snapshot's map beside
+    the one that a broker would have after its recovery. Exit code 4: not everything could be read, or the replayed map
+    is incomplete.
 
     Example: pulsar-sidecar deduplication show persistent://public/default/orders --replay
     """

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
+from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
 from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.verifying.describing import describe, verdict_of
@@ -26,8 +26,11 @@ _FOUND = 2
 _ENDS = {Verdict.CLEAN: ExitCode.DONE, Verdict.FINDINGS: _FOUND, Verdict.NOT_PROVEN: ExitCode.FAILED}
 _SHOWN = 20
 _VERIFY_EXIT_CODES = (
-    "Exit codes: 0 clean; 2 there are findings; 1 nothing was found in what could be seen, but not everything could, "
+    "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "
     "or wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not answer."
+)
+_EXTRACT_EXIT_CODES = (
+    "Exit codes: 0 done; 1 wrong usage or an error, the reason is on standard error; 3 ZooKeeper does not answer."
 )
 _COUNTED = {
     "duplicates": "duplicates",
@@ -59,7 +62,7 @@ _Rate = Annotated[
 ]
 
 
-@app.command(epilog=_VERIFY_EXIT_CODES)
+@app.command(epilog=_VERIFY_EXIT_CODES, short_help="Prove that a topic holds no message twice.")
 def verify(
     ctx: Context,
     topic: Topic,
@@ -75,11 +78,12 @@ def verify(
 ) -> None:
     """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
 
-    Every entry is read from the bookies, without a consumer and without fencing; no broker is asked, and the topic is
-    not loaded. Batches are opened, since their sequence ids lie inside. What is in tiered storage alone, or cannot be
-    read, is listed as not seen, and such a topic is never called clean. Gaps are no findings: ids may have holes.
+    The command reads every entry from the bookies, without a consumer and without fencing; it asks no broker, and the
+    topic is not loaded. It opens batches, because their sequence ids lie inside. Entries that are in tiered storage
+    alone, or unreadable, are listed as not seen, and such a topic is never called clean. Gaps are not findings: PIP-6
+    allows them. Messages are compared within a partition, not between partitions.
 
-    A topic with findings is read twice, the second time to compare payloads.
+    The command reads a topic with findings twice, the second time to compare payloads.
 
     Example: pulsar-sidecar deduplication verify persistent://public/default/orders
     --metadata-store-url zk:zookeeper:2181
@@ -98,7 +102,7 @@ def verify(
     raise typer.Exit(_ENDS[verdict_of(verified)])
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=_EXTRACT_EXIT_CODES, short_help="Write many topics' message metadata as Parquet.")
 def extract(
     ctx: Context,
     scope: Annotated[str, typer.Argument(metavar="TENANT|NAMESPACE|TOPIC")],
@@ -109,11 +113,11 @@ def extract(
     auth: _MetadataStoreAuth = None,
     form: Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")] = None,
 ) -> None:
-    """Write what the entries of many topics say of their messages into Parquet tables, to find duplicates in them.
+    """Write the message metadata of many topics into Parquet tables, to search them for duplicates.
 
-    One row for each message: producer, sequence id, position, publish time and a hash of its payload; no payload. Read
-    like by verify, once, and at a limited rate. Beside it are the ranges of entries that were read, and those that were
-    not seen. The directory appears when the extract is complete; its manifest counts everything.
+    One row for each message: producer, sequence id, position, publish time and a hash of its payload; no payload. The
+    command reads as verify does, once, and at a limited rate. Two more tables hold the ranges of entries that were
+    read, and of those that were not. The directory appears when the extract is complete; its manifest counts all rows.
 
     Example: pulsar-sidecar deduplication extract public/default --output extracts/monday
     --metadata-store-url zk:zookeeper:2181
