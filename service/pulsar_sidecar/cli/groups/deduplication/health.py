@@ -29,7 +29,9 @@ def stuck(
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of asking the service.")
     ] = None,
-    entries: Annotated[int, typer.Option(min=0, help="Maximum number of entries after the snapshot.")] = DEFAULT_ENTRIES,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Maximum number of entries after the snapshot.")
+    ] = DEFAULT_ENTRIES,
     size_bytes: Annotated[int, typer.Option("--bytes", min=0, help="Maximum number of bytes after the snapshot.")] = (
         DEFAULT_BYTES
     ),
@@ -76,7 +78,9 @@ def _in_dump(
 ) -> dict[str, Any] | None:
     if dump is None:
         if enabled:
-            raise InvalidInputError("--broker-deduplication-enabled goes with --dump; without it the service asks the brokers")
+            raise InvalidInputError(
+                "--broker-deduplication-enabled goes with --dump; without it the service asks the brokers"
+            )
         return None
     if namespace is not None:
         namespace_path(namespace)

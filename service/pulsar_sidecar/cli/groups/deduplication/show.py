@@ -27,7 +27,8 @@ def show(
         bool, typer.Option("--replay", help="Rebuild the map: the snapshot, then every later entry from the bookies.")
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=1, max=100_000_000, help="Maximum number of entries that --replay reads of each partition.")
+        int,
+        typer.Option(min=1, max=100_000_000, help="Maximum number of entries that --replay reads of each partition."),
     ] = 500_000,
     producers: Annotated[int, typer.Option(min=0, help="Maximum number of producers listed.")] = 20,
     ask_broker: Annotated[
