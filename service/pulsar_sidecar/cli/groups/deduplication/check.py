@@ -21,8 +21,8 @@ _EXIT_CODES = (
 def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
     """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
 
-    The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No existing
-    topic is touched.
+    The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No
+    existing topic is touched.
 
     Example: pulsar-sidecar deduplication check public/default
     """

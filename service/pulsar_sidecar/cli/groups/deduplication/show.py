@@ -36,7 +36,7 @@ def show(
     ] = False,
     form: Output = None,
 ) -> None:
-    """Show whether a topic is deduplicated and which level decides, its snapshot, what a load replays, what is retained.
+    """Show whether a topic is deduplicated, which level decides, its snapshot, what a load replays, what is retained.
 
     The service reads the metadata store and a few entries, and loads no topic. --replay shows the snapshot's map beside
     the one that a broker would have after its recovery. Exit code 4: not everything could be read, or the replayed map
