@@ -1,7 +1,7 @@
-"""Loops that run as long as a sidecar does, each in a thread of its own.
+"""Loops that run as long as a sidecar does, each in a thread of its own, and which sidecar of all does a thing.
 
-Each survives every error of ours: it notes it, waits and starts afresh, because topics and the metadata store hold the
-work, never this process.
+Each loop survives every error of ours: it notes it, waits and starts afresh, because topics and the metadata store
+hold the work, never this process.
 """
 
 import threading
@@ -10,10 +10,39 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import AlreadyExistsError, SidecarError
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
 _FIRST_BACKOFF_SECONDS = 0.5
+
+
+class Leadership:
+    """One sidecar of all: an ephemeral node names it, and dies with its session.
+
+    For as long as a session takes to expire, two sidecars may believe that they lead: what a leader does must be
+    harmless when it is done twice.
+    """
+
+    def __init__(self, store: MetadataStore, path: str, own: bytes) -> None:
+        self._store, self._path, self._own = store, path, own
+
+    def take(self) -> bool:
+        """Whether this sidecar leads now; it does if no other one does."""
+        node = self._store.read(self._path)
+        if node is not None:
+            return node.data == self._own
+        try:
+            self._store.create(self._path, self._own, ephemeral=True)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def resign(self) -> None:
+        """Let another sidecar lead at once."""
+        node = self._store.read(self._path)
+        if node is not None and node.data == self._own:
+            self._store.delete(self._path, node.version)
 
 
 class SupervisedLoops:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
@@ -42,6 +42,7 @@ class LedgerKind(StrEnum):
 class DataClaim:
     """Entries of a topic (component ``managed-ledger``)."""
 
+    kind: ClassVar = LedgerKind.DATA
     managed_ledger: ManagedLedgerName
 
 
@@ -49,6 +50,7 @@ class DataClaim:
 class CursorClaim:
     """A cursor's state (component ``managed-ledger`` with ``pulsar/cursor``)."""
 
+    kind: ClassVar = LedgerKind.CURSOR
     managed_ledger: ManagedLedgerName
     cursor: CursorName
 
@@ -57,6 +59,7 @@ class CursorClaim:
 class SchemaClaim:
     """One version of a schema (component ``schema``)."""
 
+    kind: ClassVar = LedgerKind.SCHEMA
     schema_id: SchemaId
 
 
@@ -64,6 +67,7 @@ class SchemaClaim:
 class CompactedClaim:
     """The compacted view of a topic (component ``compacted-ledger``)."""
 
+    kind: ClassVar = LedgerKind.COMPACTED
     topic: TopicName
 
 
@@ -74,6 +78,7 @@ class BucketClaim:
     ``subscription`` is the decoded name, ``bucket_key`` the cursor property that points at the ledger.
     """
 
+    kind: ClassVar = LedgerKind.DELAYED_INDEX_BUCKET
     topic: TopicName
     subscription: str
     bucket_key: str

@@ -43,16 +43,14 @@ from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
 from pulsar_sidecar.model.errors import (
-    AlreadyExistsError,
     ConflictError,
     DisabledError,
     NotFoundError,
     SidecarError,
 )
 from pulsar_sidecar.model.ids import Position
-from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.runtime import SupervisedLoops
+from pulsar_sidecar.runtime import Leadership, SupervisedLoops
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -64,34 +62,6 @@ _SAFE_LEAD_MS = 5_000
 _ROUND_SECONDS = 0.2
 _LEADING_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 15.0
-
-
-class Leadership:
-    """Whether this sidecar is the one that reconciles: an ephemeral node names it, and dies with its session."""
-
-    def __init__(self, store: MetadataStore, name: str) -> None:
-        self._store = store
-        self._name = name.encode()
-
-    def held(self) -> bool:
-        """Take the node if nobody has it; True when it is this sidecar's.
-
-        Two may hold themselves for it for a moment, when a session ends; acknowledging twice is harmless.
-        """
-        node = self._store.read(LEADER_NODE)
-        if node is not None:
-            return node.data == self._name
-        try:
-            self._store.create(LEADER_NODE, self._name, ephemeral=True)
-        except AlreadyExistsError:
-            return False
-        return True
-
-    def resign(self) -> None:
-        """Let another one take over at once."""
-        node = self._store.read(LEADER_NODE)
-        if node is not None and node.data == self._name:
-            self._store.delete(LEADER_NODE, node.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +90,7 @@ class DelayedDelivery:
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
         self._previews = PreviewCache()
-        self._leadership = Leadership(ports.metadata, name)
+        self._leadership = Leadership(ports.metadata, LEADER_NODE, name.encode())
         self._leading = False
         self._last_error: str | None = None
         self._loops = SupervisedLoops(
@@ -183,7 +153,7 @@ class DelayedDelivery:
             while not self._stop.is_set():
                 now = clock.monotonic_seconds()
                 if now - asked_at >= _LEADING_SECONDS:
-                    self._note_leading(self._store.caught_up.is_set() and self._leadership.held())
+                    self._note_leading(self._store.caught_up.is_set() and self._leadership.take())
                     asked_at = now
                 if self._leading:
                     self._reconciler.round()

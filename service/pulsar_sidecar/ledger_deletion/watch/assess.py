@@ -21,7 +21,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_ledger
 from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, kind_of, record_of
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, record_of
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
 from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -129,7 +129,7 @@ class Assessor:
         claim = verdict.ledger.claim
         if isinstance(claim, ForeignLedger | UnknownClaim):
             return Keep(OutcomeReason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
-        protected = protection.reason(kind_of(claim), owner_path(claim))
+        protected = protection.reason(claim.kind, owner_path(claim))
         if protected is not None:
             return RetryLater(OutcomeReason.REFERENCES_UNKNOWN, protected, _RETRY_MS)
         if isinstance(facts.references, Unreferenced) and facts.references.other_copy_listed:

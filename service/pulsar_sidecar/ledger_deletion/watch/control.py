@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from pulsar_sidecar.ledger_deletion.control import decode_instance
 from pulsar_sidecar.ledger_deletion.nodes import change_node
+from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -17,6 +19,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 WATCH = "/pulsar-sidecar/ledger-deletion/watch"
 CONTROL = f"{WATCH}/control"
+LEADER = f"{WATCH}/leader"
 _NAME_PARTS = (1, 2)
 _LONGEST_ID = len(str(MAX_LEDGER_ID))
 
@@ -38,6 +41,12 @@ class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
         """The hold that a ledger falls under, or None."""
         names = (str(ledger_id), topic.tenant, topic.namespace, str(topic.base), str(topic))
         return next((hold for hold in self.holds if hold in names), None)
+
+
+def find_leader(store: MetadataStore) -> SidecarInstance | None:
+    """The sidecar that watches, or None."""
+    node = store.read(LEADER)
+    return None if node is None else decode_instance(node.data)
 
 
 _UNREADABLE = (

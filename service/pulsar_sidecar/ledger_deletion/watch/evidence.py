@@ -17,7 +17,6 @@ from pulsar_sidecar.ledger_ownership.claims import (
     CompactedClaim,
     CursorClaim,
     DataClaim,
-    LedgerKind,
     SchemaClaim,
 )
 from pulsar_sidecar.ledger_ownership.ledger_metadata import length_bytes
@@ -88,23 +87,6 @@ def cause_of(component: LedgerComponent, around: Surroundings, *, replaced: bool
             return LeakCause.SUBSCRIPTION
         case _:
             return LeakCause.TOPIC_DELETION if around.namespace else LeakCause.NAMESPACE_DELETION
-
-
-def kind_of(claim: Claim) -> LedgerKind:
-    """The claim's kind, as `ledger_ownership.protections` asks for it."""
-    match claim:
-        case DataClaim():
-            return LedgerKind.DATA
-        case CursorClaim():
-            return LedgerKind.CURSOR
-        case SchemaClaim():
-            return LedgerKind.SCHEMA
-        case CompactedClaim():
-            return LedgerKind.COMPACTED
-        case BucketClaim():
-            return LedgerKind.DELAYED_INDEX_BUCKET
-        case never:
-            assert_never(never)
 
 
 def record_of(

@@ -9,9 +9,8 @@ from collections import Counter
 import structlog
 
 from pulsar_sidecar.ledger_deletion.service import Redirect
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.leading import Leadership
 from pulsar_sidecar.ledger_deletion.watch.service import (
     LeakState,
     LedgerExplanation,
@@ -40,7 +39,7 @@ class WatchCalls:
         if self._runtime.configuration.enabled and (watch := self._runtime.leak_watch) is not None:
             return watch.status()
         control = self._control_node.read()
-        leader = Leadership(self._runtime.ports.store, self._runtime.instance).leader()
+        leader = find_leader(self._runtime.ports.store)
         return WatchStatus(WatchMode.OFF, WatchState.OFF, leader, control.braked, control.holds)
 
     def readings(self) -> WatchStatus | None:

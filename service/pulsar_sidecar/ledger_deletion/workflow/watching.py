@@ -13,6 +13,7 @@ from typing import TypeVar, assert_never
 
 import structlog
 
+from pulsar_sidecar.ledger_deletion.control import encode
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
@@ -26,8 +27,7 @@ from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Candidate
 from pulsar_sidecar.ledger_deletion.watch.balance import Balance
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
-from pulsar_sidecar.ledger_deletion.watch.leading import Leadership
+from pulsar_sidecar.ledger_deletion.watch.control import LEADER, WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, UnwatchableError, WalkedNode
 from pulsar_sidecar.ledger_deletion.watch.service import (
     Leak,
@@ -40,6 +40,7 @@ from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.model.clocks import Pace, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.runtime import Leadership
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ class LeakWatch:
         self._ports = ports
         self._steps = steps
         self._control_node = WatchControlNode(ports.store)
-        self._leadership = Leadership(ports.store, instance)
+        self._leadership = Leadership(ports.store, LEADER, encode(instance))
         self._lock = threading.Lock()
         self._started_anew()
 
@@ -251,7 +252,7 @@ class LeakWatch:
 
     def status(self) -> WatchStatus:
         """See `WatchStatus`."""
-        control, leader = self._control_node.read(), self._leadership.leader()
+        control, leader = self._control_node.read(), self.leader()
         return replace(self.readings(), leader=leader, braked=control.braked, holds=control.holds)
 
     def readings(self) -> WatchStatus:
@@ -287,7 +288,7 @@ class LeakWatch:
 
     def leader(self) -> SidecarInstance | None:
         """The sidecar that watches, or None."""
-        return self._leadership.leader()
+        return find_leader(self._ports.store)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
         """Everything that is known of one ledger, and what the evaluation says of it now."""

@@ -8,7 +8,6 @@ from pulsar_sidecar.ledger_deletion.watch.evidence import (
     LeakCause,
     Surroundings,
     cause_of,
-    kind_of,
     record_of,
 )
 from pulsar_sidecar.ledger_ownership.claims import (
@@ -73,7 +72,7 @@ def test_a_replaced_copy_is_an_offload_whatever_is_there(around: tuple[bool, boo
     ],
 )
 def test_the_kind_of_each_claim(claim: Claim, kind: LedgerKind) -> None:
-    assert kind_of(claim) is kind
+    assert claim.kind is kind
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

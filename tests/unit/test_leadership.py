@@ -1,16 +1,15 @@
-"""One sidecar watches at a time; when it dies, another takes over."""
+"""One sidecar of all leads at a time; when it dies, another takes over."""
 
 from dataclasses import dataclass
 
 import pytest
-from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.watch.leading import LEADER, Leadership
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.runtime import Leadership
 
 from tests.fakes.metadata import FakeMetadataStore
 
-ONE = SidecarInstance("one", "http://one:8080", None, 1)
-TWO = SidecarInstance("two", "http://two:8080", "http://broker:8080", 2)
+LEADER = "/pulsar-sidecar/leader"
+ONE, TWO = b"one, since 1", b"two, since 2"
 
 
 @dataclass
@@ -20,20 +19,25 @@ class Pair:
     one: Leadership
     two: Leadership
 
+    @property
+    def leader(self) -> bytes | None:
+        node = self.store.peek(LEADER)
+        return None if node is None else node.data
+
 
 @pytest.fixture
 def pair() -> Pair:
     store = FakeMetadataStore()
     other = store.other_session()
-    return Pair(store, other, Leadership(store, ONE), Leadership(other, TWO))
+    return Pair(store, other, Leadership(store, LEADER, ONE), Leadership(other, LEADER, TWO))
 
 
 def test_the_first_leads_and_goes_on_leading(pair: Pair) -> None:
-    assert pair.one.leader() is None
+    assert pair.leader is None
     assert pair.one.take()
     assert not pair.two.take()
     assert pair.one.take()
-    assert pair.one.leader() == pair.two.leader() == ONE
+    assert pair.leader == ONE
     node = pair.store.peek(LEADER)
     assert node is not None
     assert node.ephemeral
@@ -42,34 +46,34 @@ def test_the_first_leads_and_goes_on_leading(pair: Pair) -> None:
 def test_when_its_session_ends_another_takes_over(pair: Pair) -> None:
     assert pair.one.take()
     pair.store.end_session()
-    assert pair.two.leader() is None
+    assert pair.leader is None
     assert pair.two.take()
     assert not pair.one.take()
-    assert pair.one.leader() == TWO
+    assert pair.leader == TWO
 
 
 def test_one_that_resigns_lets_another_lead_at_once(pair: Pair) -> None:
     assert pair.one.take()
     pair.two.resign()
-    assert pair.one.leader() == ONE
+    assert pair.leader == ONE
     pair.one.resign()
     assert pair.two.take()
     pair.one.resign()
-    assert pair.two.leader() == TWO
+    assert pair.leader == TWO
 
 
 def test_of_two_that_begin_at_once_one_leads(pair: Pair) -> None:
     pair.store.before("create", pair.two.take)
     assert not pair.one.take()
-    assert pair.one.leader() == TWO
+    assert pair.leader == TWO
 
 
 def test_an_earlier_life_under_the_same_name_is_another_leader(pair: Pair) -> None:
-    later = Leadership(pair.other_store, SidecarInstance("one", "http://one:8080", None, 5))
+    later = Leadership(pair.other_store, LEADER, b"one, since 5")
     assert pair.one.take()
     assert not later.take()
     later.resign()
-    assert pair.one.leader() == ONE
+    assert pair.leader == ONE
 
 
 def test_a_leader_that_cannot_be_read_is_nobody_of_us(pair: Pair) -> None:
