@@ -17,7 +17,7 @@ Everything is set in the environment:
                        are still read from METADATA_STORE_URL
   AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
   AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"; nothing can be deleted without
-                       --bookkeeper-exclusive-to-cluster, your word that this BookKeeper serves only this Pulsar cluster
+                       --bookkeeper-exclusive-to-cluster, your assurance that this BookKeeper serves only this Pulsar cluster
   METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
   PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; metrics.prom
                        replaces what it holds. For audits in pods: each cluster of Pulsar's needs a group of its own.
@@ -26,7 +26,7 @@ Everything is set in the environment:
   KEEP_DAYS            and everything that is younger; 30
   PULSAR_SIDECAR_METADATA_STORE_AUTH   the credential for ZooKeeper, if it needs one
 
-Exit codes: 0 clean; 2 there are findings; 1 an error, a guard that said no, or nobody took the metrics.
+Exit codes: 0 clean; 2 there are findings; 1 an error, a failed guard, or metrics that could not be pushed.
 TEXT
 }
 
@@ -48,8 +48,8 @@ audit=$AUDIT_DIRECTORY/audits/$now
 zookeeper=${METADATA_STORE_URL#zk:}
 mkdir -p "$AUDIT_DIRECTORY/listings" "$AUDIT_DIRECTORY/dumps" "$AUDIT_DIRECTORY/audits"
 
-# Whatever these two end with, it is no finding: every failure here is a 1.
-# The listing first: a ledger that is linked in between is then seen as linked.
+# Whatever these two end with, it is not a finding: every failure here is a 1.
+# The listing first: a ledger that is linked in between is then in the dump.
 pulsar-sidecar ledgers list --source metadata --metadata-store-url "$METADATA_STORE_URL" --with-metadata \
     --output "$listing" || exit 1
 if [ -n "${DUMP_SOURCE:-}" ]; then

@@ -21,7 +21,7 @@ Set in the environment:
                        itself (Arrow batches, partitions, no adaptive execution, in local mode a Java that compiles
                        once: -XX:TieredStopAtLevel=1) can be set here too, and wins
 
-Exit codes: 0 clean; 2 there are findings; 1 an error, or a guard that said no.
+Exit codes: 0 clean; 2 there are findings; 1 an error, or a failed guard.
 
 Example: SPARK_MASTER=yarn SIDECAR_WHEEL=pulsar_sidecar-0.1.0-py3-none-any.whl \
              submit.sh --dump dumps/monday --listing listings/monday --output audits/monday

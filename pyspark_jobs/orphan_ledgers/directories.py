@@ -22,7 +22,7 @@ def open_tables(directory: Directory, kind: InputKind) -> Manifest:
     """
     manifest = parse_manifest(directory.read_document(MANIFEST_NAME))
     if manifest.kind is not kind:
-        raise InvalidInputError(f"{directory.place} is a {manifest.kind.value} and no {kind.value}")
+        raise InvalidInputError(f"{directory.place} is a {manifest.kind.value}, not a {kind.value}")
     demand_files(directory, {file.path: file.sha256 for file in manifest.files})
     return manifest
 

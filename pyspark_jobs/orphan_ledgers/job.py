@@ -125,10 +125,12 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, Data
 def _parser() -> argparse.ArgumentParser:
     default = AuditPolicy()
     parser = JobParser(prog="job.py", description=__doc__)
-    parser.add_argument("--dump", required=True, metavar="DIR", help="what metadata dump made")
-    parser.add_argument("--listing", required=True, metavar="DIR", help="what ledgers list made, before the dump")
-    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
-    parser.add_argument("--previous", metavar="DIR", help="the audit before: without it nothing is deletable")
+    parser.add_argument("--dump", required=True, metavar="DIR", help="directory that metadata dump wrote")
+    parser.add_argument(
+        "--listing", required=True, metavar="DIR", help="directory that ledgers list wrote, before the dump"
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="directory to create; it must not exist")
+    parser.add_argument("--previous", metavar="DIR", help="the previous audit; without it nothing is deletable")
     parser.add_argument("--min-age-hours", type=float, default=default.min_age_ms / HOUR_MS, metavar="HOURS")
     parser.add_argument("--look-window-hours", type=float, default=default.look_window_ms / HOUR_MS, metavar="HOURS")
     parser.add_argument("--max-share", type=float, default=default.max_share, metavar="SHARE")
@@ -139,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATH",
-        help="nodes of the metadata store below it are not Pulsar's; may be repeated",
+        help="path in the metadata store below which no node is Pulsar's; may be repeated",
     )
     parser.add_argument(
         "--bookkeeper-exclusive-to-cluster",
@@ -149,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--exact",
         action="store_true",
-        help="read every node by itself with the exact decoder instead of whole columns; slower, with the same result",
+        help="decode every node by itself with the exact decoder, not whole columns; slower, with the same result",
     )
     return parser
 

@@ -65,7 +65,7 @@ class Directory:
             raise InvalidInputError(f"{self.place} exists already; nothing is overwritten, name another directory")
         parent = self._root.getParent()
         if parent is not None and not self._system.exists(parent):
-            raise InvalidInputError(f"there is no directory above {self.place}; make it first")
+            raise InvalidInputError(f"there is no directory above {self.place}; create it first")
         head, slash, name = self.place.rpartition("/")
         making = Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}", self)
         try:
@@ -82,7 +82,7 @@ class Directory:
         self._close_to_others(self._system.getFileStatus(self._root))
         target = self._target._root
         if self._system.exists(target) or not self._system.rename(self._root, target):
-            raise InvalidInputError(f"{self._target.place} has appeared meanwhile; nothing is overwritten")
+            raise InvalidInputError(f"{self._target.place} was created meanwhile; nothing is overwritten")
 
     def _close_to_others(self, status: Any) -> None:
         rights = OWNERS_DIRECTORY if status.isDirectory() else OWNERS_FILE
@@ -103,7 +103,7 @@ class Directory:
             with closing(self._system.open(self._path(name))) as stream:
                 return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         except Exception as error:  # whatever the JVM throws for this file system
-            raise InvalidInputError(f"{self.place} holds no readable {name}") from error
+            raise InvalidInputError(f"{self.place} has no readable {name}") from error
 
     def write_text(self, name: str, text: str) -> None:
         """Make a small file."""
@@ -151,10 +151,10 @@ def demand_files(directory: Directory, wanted: Mapping[str, str]) -> None:
         InvalidInputError: a file is missing, damaged or too many.
     """
     if directory.tables() != set(wanted):
-        raise InvalidInputError(f"{directory.place} does not hold exactly the files that it names; make it again")
+        raise InvalidInputError(f"{directory.place} does not contain exactly the files that it names; make it again")
     for name, sha256 in directory.digests(sorted(wanted)).items():
         if sha256 != wanted[name]:
-            raise InvalidInputError(f"{directory.below(name)} is not what was written; make it again")
+            raise InvalidInputError(f"{directory.below(name)} does not match its SHA-256; make the directory again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class FileDigest(Document, frozen=True):
 
 
 class Limitation(Document, frozen=True):
-    """Something that could not be seen, and what that means."""
+    """Something that could not be checked, and the consequence."""
 
     what: str
     count: int

@@ -98,7 +98,7 @@ class StoredProgress:
     """The progress with the node's version and time of its last change.
 
     Attributes:
-        first_use: nobody has sent anything of this plan yet.
+        first_use: no row of this plan was sent yet.
         changed_ms: by the store's clock.
     """
 
@@ -113,7 +113,7 @@ class StoredProgress:
 
 
 def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> StoredProgress:
-    """The plan's progress, begun if nobody has; `TemporaryError` if its node cannot be read or understood."""
+    """The plan's progress, begun if there is none; `TemporaryError` if its node cannot be read or understood."""
     path = progress_path(plan_sha256)
     progress = PlanProgress(audit_id, rows, 0, now_ms)
     try:
@@ -126,7 +126,7 @@ def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_
 def advance(
     store: MetadataStore, plan_sha256: str, held: StoredProgress, done_rows: int, now_ms: int
 ) -> StoredProgress:
-    """Note that so many rows are done; `ConflictError` if somebody else applies the same plan."""
+    """Note that so many rows are done; `ConflictError` if another process applies the same plan."""
     progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
     version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
     return replace(held, progress=progress, version=version, first_use=False)
@@ -140,12 +140,12 @@ def progress_path(plan_sha256: str) -> str:
 def _existing(store: MetadataStore, path: str) -> StoredProgress:
     node = store.read(path)
     if node is None:
-        raise TemporaryError(f"{path} has vanished; try again")
+        raise TemporaryError(f"{path} no longer exists; repeat the command")
     try:
         progress = msgspec.json.decode(node.data, type=PlanProgress)
     except msgspec.DecodeError as error:
         raise TemporaryError(
-            f"{path} cannot be understood ({error}); look at it, and delete it if it is nonsense"
+            f"{path} cannot be decoded ({error}); inspect the node, and delete it if it is damaged"
         ) from error
     return StoredProgress(progress, node.version, node.modified_ms, first_use=False)
 
@@ -158,12 +158,12 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
     """The plan, after each of its rows was compared with its hash.
 
     Raises:
-        ConflictError: the audit has no plan, since a guard said no.
+        ConflictError: the audit has no plan, since a guard failed.
         InvalidInputError: the rows are not the plan's, or one of them cannot be recorded.
     """
     if summary.plan is None or not all(guard.passed for guard in summary.guards):
         failed = "; ".join(f"{each.name}: {each.explanation}" for each in summary.guards if not each.passed)
-        raise ConflictError(f"this audit has nothing to delete, because a guard said no ({failed or 'it has no plan'})")
+        raise ConflictError(f"this audit has no plan, because a guard failed ({failed or 'its summary names none'})")
     if summary.policy.get(EXCLUSIVE) is not True:
         raise ConflictError(
             "this audit was made without --bookkeeper-exclusive-to-cluster, so another Pulsar cluster on the same "
@@ -179,13 +179,13 @@ def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
 
 
 def demand_approval(plan: PlanSummary, approved: str | None) -> None:
-    """Refuse a plan whose hash nobody has approved, with `InvalidInputError`."""
+    """Refuse a plan whose hash was not approved, with `InvalidInputError`."""
     if approved is None:
         raise InvalidInputError("--execute needs --plan with the plan's hash, which a run without --execute prints")
     if approved.lower() != plan.sha256:
         raise InvalidInputError(
-            f"the plan of this audit is {plan.sha256}, not the one that was approved; nothing was sent. "
-            "Look at it again without --execute"
+            f"the plan of this audit is {plan.sha256}, not the approved one; nothing was sent. "
+            "Run the command without --execute to see the plan"
         )
 
 
@@ -197,14 +197,14 @@ def demand_target(summary: AuditSummary, instance_id: str, now_ms: int, max_age_
     """
     if instance_id != summary.instance_id:
         raise ConflictError(
-            f"this audit is about the ledger storage {summary.instance_id}, "
+            f"this audit is of the BookKeeper instance {summary.instance_id}, "
             f"and the metadata store belongs to {instance_id}; nothing was sent"
         )
     age_ms = now_ms - summary.store_time_ms
     if age_ms > max_age_ms:
         raise ConflictError(
             f"this audit is {format_age(age_ms)} old ({format_time(summary.store_time_ms)}), older than "
-            f"{format_age(max_age_ms)}; make a new one, or say --max-age-hours"
+            f"{format_age(max_age_ms)}; make a new audit, or raise --max-age-hours"
         )
 
 
@@ -222,7 +222,7 @@ def send_plan(
     """Send what is left of a plan that was verified, ``at_once`` rows in one piece at most.
 
     ``pace`` is called with how many rows were sent, and waits to keep a rate. After `TemporaryError` not everything was
-    sent, and the same call again goes on; `ConflictError` says that somebody else is sending it.
+    sent, and the same call again resumes; `ConflictError` means that another process sends it.
     """
     done = held.progress.done_rows
     total = SentRows(earlier=done)
@@ -248,7 +248,9 @@ def _demand_recordable(batch: pa.RecordBatch) -> None:
     ):
         wrong = batch.filter(pc.invert(fine))
         if wrong.num_rows:
-            raise InvalidInputError(f"ledger {wrong.column('ledger_id')[0].as_py()} {why}; it should not be in a plan")
+            raise InvalidInputError(
+                f"ledger {wrong.column('ledger_id')[0].as_py()} {why}, so it cannot be recorded; make a new audit"
+            )
 
 
 def _ledgers(batches: Iterable[pa.RecordBatch], first: int) -> Iterator[DeletableLedger]:

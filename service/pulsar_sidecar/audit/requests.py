@@ -17,7 +17,7 @@ _LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"
 _OTHER_STORES = ("etcd:", "oxia:", "rocksdb:")
 METADATA = "metadata"
 DEFAULT_NODES_PER_SECOND = 20_000.0
-"""So fast a living ZooKeeper is read unless told otherwise: a million ledgers in a minute, a part of what it can."""
+"""Default rate of reads from a running ZooKeeper: a million ledgers a minute, a part of what it can serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class AuditPolicy:
 
     Attributes:
         min_age_ms: younger ledgers are never deletable, by the store's clock.
-        look_window_ms: so long ago, at least, must the first dump be that saw a ledger unreferenced.
+        look_window_ms: minimum time between the first dump that found a ledger unreferenced and this one.
         max_share: of the ledgers, and of their bytes, that may be deleted at most.
         max_shrink: by which share references and ledgers may have become fewer since the earlier audit.
         allow_young: whether ``min_age_ms`` may be below 24 hours.
         foreign_subtrees: paths in the metadata store below which nothing is Pulsar's.
-        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the user; without it
-            nothing may be deleted, since another cluster's references cannot be seen.
+        bookkeeper_exclusive: the user assures that no other Pulsar cluster keeps ledgers in this BookKeeper; without it
+            no ledger is deletable, since another cluster's references cannot be seen.
     """
 
     min_age_ms: int = 72 * HOUR_MS
@@ -63,10 +63,10 @@ class DumpRequest:
     Attributes:
         source: one of the forms that `dump_source` reads.
         output: the directory to make.
-        chroot: where in a snapshot the cluster is; a living ZooKeeper's chroot is in its address.
-        cursors_from: the living cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
-            ``source`` itself if it is living.
-        nodes_per_second: from a living ZooKeeper; None for the default, 0 for no limit.
+        chroot: where in a snapshot the cluster is; a running ZooKeeper's chroot is in its address.
+        cursors_from: the running cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
+            ``source`` itself if it is a running ZooKeeper.
+        nodes_per_second: from a running ZooKeeper; None for the default, 0 for no limit.
         metadata_store_auth: ``scheme:credential`` for ZooKeeper and its AdminServer.
     """
 
@@ -120,7 +120,7 @@ class AuditRequest:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What an audit came to, for whoever ran it."""
+    """The outcome of an audit."""
 
     exit_code: int
     verdict: str
@@ -130,7 +130,7 @@ class AuditResult:
 def dump_source(text: str) -> tuple[SourceKind, str]:
     """The kind of a dump's source and its address; `InvalidInputError` if there is no driver for it."""
     if text.startswith(_OTHER_STORES):
-        raise InvalidInputError(f"there is no driver for {text.partition(':')[0]} yet; the source is {_DUMP_FORMS}")
+        raise InvalidInputError(f"{text.partition(':')[0]} is not supported yet; write {_DUMP_FORMS}")
     for kind, beginning in (
         (SourceKind.ZOOKEEPER, "zk://"),
         (SourceKind.ZOOKEEPER_SNAPSHOT, "zk-snapshot:"),
@@ -141,7 +141,7 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
             if kind is SourceKind.ZOOKEEPER_ADMIN and not address.startswith(("http://", "https://")):
                 break
             return kind, address
-    raise InvalidInputError(f"{text!r:.200} is no source of a dump; write {_DUMP_FORMS}")
+    raise InvalidInputError(f"{text!r:.200} is not a source of a dump; write {_DUMP_FORMS}")
 
 
 def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
@@ -154,23 +154,23 @@ def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
         return SourceKind.ZOOKEEPER, ()
     servers = text.removeprefix("bookie-http://")
     if servers == text or not all(server.strip() for server in servers.split(",")):
-        raise InvalidInputError(f"{text!r:.200} is no source of a listing; write {_LISTING_FORMS}")
+        raise InvalidInputError(f"{text!r:.200} is not a source of a listing; write {_LISTING_FORMS}")
     return SourceKind.BOOKIE_HTTP, tuple(f"http://{server.strip()}" for server in servers.split(","))
 
 
 def zookeeper_rate(asked: float | None) -> float | None:
-    """The most nodes in a second from a living ZooKeeper, None for no limit."""
+    """The most nodes in a second from a running ZooKeeper, None for no limit."""
     return DEFAULT_NODES_PER_SECOND if asked is None else asked or None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditView:
-    """What there is to say.
+    """What ``audit show`` prints.
 
     Attributes:
         text: for people.
         document: the same, and all of the summary, as JSON has it.
-        exit_code: 0 nothing was found, 2 something was, 1 a guard said no.
+        exit_code: 0 nothing was found, 2 something was, 1 a guard failed.
     """
 
     text: str

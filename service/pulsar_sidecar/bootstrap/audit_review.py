@@ -52,7 +52,9 @@ from pulsar_sidecar.model.progress import ReportCount
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _ALL_AT_ONCE = 4096
-_NOBODY_THERE = "no sidecar is running on this cluster: the records wait until one with topicTwoPhaseDeletionEnabled is"
+_NO_SIDECAR = (
+    "no sidecar runs on this cluster: the records wait until one with topicTwoPhaseDeletionEnabled=true starts"
+)
 _NODE_SUBTREES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 
 
@@ -113,13 +115,13 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
 
 
 def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> PruneResult:
-    """Remove old audits, dumps and listings, or say which ones would be.
+    """Remove old audits, dumps and listings, or report which ones would be.
 
     Raises:
         InvalidInputError: ``keep`` is less than 1, or ``older_than_days`` is negative.
     """
     if keep < 1 or older_than_days < 0:
-        raise InvalidInputError("--keep is at least 1, --older-than-days at least 0")
+        raise InvalidInputError("--keep must be at least 1, and --older-than-days must not be negative")
     archived = archived_below(directory)
     reasons = reasons_to_keep(archived, keep, int(older_than_days * _DAY_MS), SystemClock().now_ms())
     going = [each for each in archived if reasons[each.path] is None]
@@ -136,7 +138,7 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
     Raises:
         InvalidInputError: no audit, a damaged one, or the plan is not the approved one; nothing was sent.
         ConflictError: the audit cannot be applied, or another process applies it.
-        TemporaryError: not everything was sent; the same call goes on.
+        TemporaryError: not everything was sent; the same call resumes.
     """
     summary = open_audit(request.audit)
     tables = AuditTables(request.audit, summary)
@@ -172,7 +174,7 @@ def _sent(
     with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
         instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
         demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
-        executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NOBODY_THERE,))
+        executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NO_SIDECAR,))
         held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
         if held.progress.finished:
             return replace(executed, sent_earlier=plan.rows)

@@ -91,4 +91,6 @@ def _unbroken(answers: Iterator[Worked]) -> Iterator[Worked]:
     try:
         yield from answers
     except BrokenProcessPool as error:
-        raise TemporaryError("a process of this audit was killed; was there too little memory?") from error
+        raise TemporaryError(
+            "a worker process of this audit was killed; check the kernel log for the OOM killer, and add memory"
+        ) from error

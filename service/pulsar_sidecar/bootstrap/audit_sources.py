@@ -70,7 +70,9 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
     skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
-            raise InvalidInputError("a living ZooKeeper's chroot stands in its address: zk://HOST:PORT/CHROOT")
+            raise InvalidInputError(
+                "--chroot is for snapshots; write a running ZooKeeper's chroot into its address: zk://HOST:PORT/CHROOT"
+            )
         return ZooKeeperWalk(
             _pulsars_form(address),
             clock,
@@ -79,7 +81,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
             nodes_per_second=zookeeper_rate(request.nodes_per_second),
         )
     if request.nodes_per_second is not None:
-        raise InvalidInputError("--rate limits reading from a living ZooKeeper; a snapshot is read as it comes")
+        raise InvalidInputError("--rate limits reads from a running ZooKeeper; leave it out for a snapshot")
     if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
         return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
     return AdminServer(

@@ -1,4 +1,4 @@
-"""What a ledger's own metadata says it is: the closed list of Pulsar's kinds of ledgers, and which node owns each.
+"""What a ledger is by its own metadata: the closed list of Pulsar's kinds of ledgers, and which node owns each.
 
 Pulsar stamps custom metadata on every ledger it creates (``org.apache.bookkeeper.mledger.impl.LedgerMetadataUtils``).
 A ledger without that stamp, or with a component this list does not know, belongs to somebody we don't know: it is
@@ -100,7 +100,7 @@ Claim = DataClaim | CursorClaim | SchemaClaim | CompactedClaim | BucketClaim
 """A kind of ledger this version understands."""
 
 ClaimReading = Claim | ForeignLedger | UnknownClaim
-"""What reading a ledger's custom metadata can say."""
+"""What a ledger's custom metadata can turn out to be."""
 
 _APPLICATION = "application"
 _COMPONENT = "component"
@@ -200,7 +200,7 @@ def _text(stamp: Mapping[str, bytes], key: str) -> str:
     try:
         text = stamp[key].decode("utf-8")
     except UnicodeDecodeError:
-        raise _UnexpectedStampError(f"{key} is no UTF-8") from None
+        raise _UnexpectedStampError(f"{key} is not UTF-8") from None
     if not text:
         raise _UnexpectedStampError(f"{key} is empty")
     return text
@@ -209,7 +209,7 @@ def _text(stamp: Mapping[str, bytes], key: str) -> str:
 def _path(stamp: Mapping[str, bytes], key: str) -> str:
     path = _text(stamp, key)
     if _UNUSABLE_IN_A_PATH.search(path) or not {"", ".", ".."}.isdisjoint(path.split("/")):
-        raise _UnexpectedStampError(f"{key} {path!r:.80} can name no node of the metadata store")
+        raise _UnexpectedStampError(f"{key} {path!r:.80} cannot name a node of the metadata store")
     return path
 
 
@@ -223,7 +223,7 @@ def _path_part(stamp: Mapping[str, bytes], key: str) -> str:
 def _topic(stamp: Mapping[str, bytes], key: str) -> TopicName:
     text = _text(stamp, key)
     if "://" not in text:
-        raise _UnexpectedStampError(f"{key} {text!r:.80} is no full topic name")
+        raise _UnexpectedStampError(f"{key} {text!r:.80} is not a full topic name")
     try:
         return parse_topic_name(text)
     except InvalidInputError as error:
@@ -233,5 +233,5 @@ def _topic(stamp: Mapping[str, bytes], key: str) -> TopicName:
 def _bucket_key(stamp: Mapping[str, bytes]) -> str:
     key = _text(stamp, _BUCKET_KEY)
     if not key.startswith(DELAYED_BUCKET_KEY_PREFIX):
-        raise _UnexpectedStampError(f"{_BUCKET_KEY} {key!r:.80} is no key of a delayed index")
+        raise _UnexpectedStampError(f"{_BUCKET_KEY} {key!r:.80} is not a key of a delayed index")
     return key

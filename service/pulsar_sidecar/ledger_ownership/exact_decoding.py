@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Message)
 
 WRAPPER_MAGIC = b"\x47\x78"
 MAX_UNCOMPRESSED_BYTES = 64 * 1024 * 1024
-"""ZooKeeper's nodes have 1 MB at most unless somebody raised ``jute.maxbuffer``, and lists shrink to a tenth: no real
+"""ZooKeeper's nodes have 1 MB at most unless ``jute.maxbuffer`` was raised, and lists shrink to a tenth: no real
 one comes near, and a forged one of a few kilobytes takes no memory that is missed."""
 _ZLIB_FLUSHED = b"\x00\x00\xff\xff"
 _METADATA_LENGTH = struct.Struct(">i")
@@ -42,12 +42,12 @@ def decode_exactly(message_type: type[M], data: bytes) -> M:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise UndecodableError(f"{len(data)} bytes are no {name}; read them again") from error
+        raise UndecodableError(f"{len(data)} bytes are not a {name}; read the node again") from error
     if not message.IsInitialized():
         raise UndecodableError(f"{name} lacks a required field; read it again")
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise UndecodableError(f"{name} holds something that this version does not know; upgrade before concluding")
+        raise UndecodableError(f"{name} has a field that this version does not know; upgrade first")
     return message
 
 
@@ -81,7 +81,7 @@ def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     if not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
         raise UndecodableError(
             f"{what} promises {size_bytes} bytes, and at most {MAX_UNCOMPRESSED_BYTES} are ever expanded; "
-            "look at it by hand"
+            "inspect it with zkCli.sh"
         )
     try:
         plain = _expand(algorithm, payload, size_bytes, what)

@@ -105,7 +105,7 @@ def _text_message(body: bytes) -> bookkeeper.LedgerMetadataFormat:
     try:
         message = text_format.Parse(body.decode("utf-8"), bookkeeper.LedgerMetadataFormat())
     except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise UndecodableError(f"a ledger's node is no text metadata ({error}); read it again") from error
+        raise UndecodableError(f"a ledger's node is not text metadata ({error}); read it again") from error
     if not message.IsInitialized():
         raise UndecodableError("a ledger's metadata lacks a required field; read it again")
     return message
@@ -138,7 +138,9 @@ def _custom_metadata(entries: Iterable[bookkeeper.LedgerMetadataFormat.cMetadata
     for entry in entries:
         key = exact_text(entry.key)
         if key in custom_metadata or not entry.HasField("key"):
-            raise UndecodableError("a ledger's custom metadata is ambiguous; look at the ledger by hand")
+            raise UndecodableError(
+                "a ledger's custom metadata is ambiguous; inspect it with `bookkeeper shell ledgermetadata`"
+            )
         custom_metadata[key] = entry.value
     return custom_metadata
 
@@ -147,7 +149,7 @@ def _lines(body: bytes) -> list[str]:
     try:
         lines = body.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise UndecodableError("a ledger's node is no text metadata; read it again") from error
+        raise UndecodableError("a ledger's node is not text metadata; read it again") from error
     return lines[:-1] if lines[-1] == "" else lines
 
 
@@ -156,7 +158,7 @@ def _from_lines(lines: list[str]) -> LedgerMetadata:
         quorum_size, ensemble_size, length_bytes = (int(line) for line in lines[:_V1_COUNTS])
         rows = [(int(row[0]), row[1:]) for row in (line.split("\t") for line in lines[_V1_COUNTS:])]
     except ValueError as error:
-        raise UndecodableError("a ledger's node is no version 1 metadata; read it again") from error
+        raise UndecodableError("a ledger's node is not version 1 metadata; read it again") from error
     endings = [entry_id for entry_id, cells in rows if cells == [_V1_CLOSED]]
     closed = bool(endings) and endings != [_V1_IN_RECOVERY_ENTRY_ID]
     if len(endings) > 1 or (endings and rows[-1][1] != [_V1_CLOSED]):
@@ -177,10 +179,14 @@ def _from_lines(lines: list[str]) -> LedgerMetadata:
 
 def _checked(metadata: LedgerMetadata) -> LedgerMetadata:
     if not _segments_fit(metadata.segments, metadata.ensemble_size):
-        raise UndecodableError("a ledger's ensembles contradict its metadata; look at the ledger by hand")
+        raise UndecodableError(
+            "a ledger's ensembles contradict its metadata; inspect it with `bookkeeper shell ledgermetadata`"
+        )
     quorums_fit = 1 <= metadata.ack_quorum_size <= metadata.write_quorum_size <= metadata.ensemble_size
     if not quorums_fit or metadata.last_entry_id < _NO_ENTRY or metadata.length_bytes < 0:
-        raise UndecodableError("a ledger's metadata contradicts itself; look at the ledger by hand")
+        raise UndecodableError(
+            "a ledger's metadata contradicts itself; inspect it with `bookkeeper shell ledgermetadata`"
+        )
     return metadata
 
 

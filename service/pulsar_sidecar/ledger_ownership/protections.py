@@ -77,7 +77,7 @@ class Protection:
         tenant = owner_path.split("/")[2]  # of a managed ledger's, a cursor's or a schema's node
         if self.knows_tenant(tenant):
             return None
-        return f"/admin/policies does not know its tenant {tenant}, so it may be another Pulsar cluster's"
+        return f"/admin/policies does not have its tenant {tenant}, so it may belong to another Pulsar cluster"
 
     def counts(self) -> dict[Scope, int]:
         """How many nodes were not read, by what they may reference; scopes without any are left out."""

@@ -120,7 +120,9 @@ def _offload_context(context: ml.OffloadContext) -> OffloadContext | None:
     segments = tuple(_offload_segment(segment) for segment in context.offloadSegment)
     if not _has_attempt(context) and not segments:
         if context.complete or context.bookkeeperDeleted:
-            raise UndecodableError("an offloaded ledger names no offload attempt; look at its managed ledger by hand")
+            raise UndecodableError(
+                "an offloaded ledger names no offload attempt; inspect its managed ledger's node with zkCli.sh"
+            )
         return None
     return OffloadContext(
         uid_msb=context.uidMsb,
@@ -135,7 +137,9 @@ def _offload_context(context: ml.OffloadContext) -> OffloadContext | None:
 
 def _offload_segment(segment: ml.OffloadSegment) -> OffloadSegment:
     if not _has_attempt(segment):
-        raise UndecodableError("an offloaded segment names no offload attempt; look at its managed ledger by hand")
+        raise UndecodableError(
+            "an offloaded segment names no offload attempt; inspect its managed ledger's node with zkCli.sh"
+        )
     return OffloadSegment(
         uid_msb=segment.uidMsb,
         uid_lsb=segment.uidLsb,
@@ -152,7 +156,7 @@ def _has_attempt(offload: ml.OffloadContext | ml.OffloadSegment) -> bool:
 def _compacted_ledger(properties: Iterable[ml.LongProperty]) -> LedgerId | None:
     named = [each.value for each in properties if exact_text(each.name) == COMPACTED_TOPIC_LEDGER]
     if len(named) > 1:
-        raise UndecodableError(f"a cursor names {len(named)} compacted ledgers; look at it by hand")
+        raise UndecodableError(f"a cursor names {len(named)} compacted ledgers; inspect it with zkCli.sh")
     return _optional_ledger_id(named[0]) if named else None
 
 
@@ -171,13 +175,13 @@ def _distinct(pairs: Iterable[tuple[K, V]]) -> dict[K, V]:
     listed = list(pairs)
     distinct = dict(listed)
     if len(distinct) != len(listed):
-        raise UndecodableError("a node names the same thing twice, which Pulsar never does; look at it by hand")
+        raise UndecodableError("a node names the same thing twice, which Pulsar never does; inspect it with zkCli.sh")
     return distinct
 
 
 def _decimal_ledger_id(text: str) -> LedgerId:
     if not _DECIMAL.fullmatch(text):
-        raise UndecodableError(f"{text!r:.80} is no ledger id; look at the cursor's properties by hand")
+        raise UndecodableError(f"{text!r:.80} is not a ledger id; inspect the cursor's node with zkCli.sh")
     return _ledger_id(int(text))
 
 
@@ -187,5 +191,5 @@ def _optional_ledger_id(value: int) -> LedgerId | None:
 
 def _ledger_id(value: int) -> LedgerId:
     if not 0 <= value <= MAX_LEDGER_ID:
-        raise UndecodableError(f"{value} is no ledger id; look at the node by hand")
+        raise UndecodableError(f"{value} is not a ledger id; inspect the node with zkCli.sh")
     return LedgerId(value)

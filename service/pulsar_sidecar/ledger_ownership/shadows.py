@@ -69,10 +69,10 @@ def partitioned_topic_shadow_source(data: bytes) -> str | None:
     if properties is None:
         return None
     if not isinstance(properties, dict):
-        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; inspect it with zkCli.sh")
     source = properties.get(SHADOW_SOURCE)
     if source is not None and not isinstance(source, str):
-        raise UndecodableError(f"a partitioned topic's {SHADOW_SOURCE} is not text; look at its node by hand")
+        raise UndecodableError(f"a partitioned topic's {SHADOW_SOURCE} is not text; inspect its node with zkCli.sh")
     return source
 
 
@@ -92,7 +92,7 @@ def partition_count(data: bytes) -> int:
     """
     partitions = _partitioned_topic(data).get("partitions")
     if type(partitions) is not int or partitions < 0:
-        raise UndecodableError(f"a partitioned topic has {partitions!r:.80} partitions; look at its node by hand")
+        raise UndecodableError(f"a partitioned topic has {partitions!r:.80} partitions; inspect its node with zkCli.sh")
     return partitions
 
 
@@ -102,5 +102,5 @@ def _partitioned_topic(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UndecodableError("a partitioned topic's node is not JSON; read it again") from error
     if not isinstance(document, dict):
-        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; look at it by hand")
+        raise UndecodableError("a partitioned topic's node is not what Pulsar 4.0 writes; inspect it with zkCli.sh")
     return document

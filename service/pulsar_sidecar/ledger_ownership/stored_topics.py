@@ -76,4 +76,4 @@ def _partitions(node: Node) -> int:
     try:
         return int(json.loads(node.data)["partitions"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UndecodableError(f"{node.path} does not say how many partitions there are; read it again") from error
+        raise UndecodableError(f"{node.path} does not name its number of partitions; read it again") from error

@@ -175,7 +175,7 @@ def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str
 def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, world: World) -> None:
     first = auditor.audit(world)
     world.as_of_ms -= HOUR_MS
-    with pytest.raises(InvalidInputError, match="later moment"):
+    with pytest.raises(InvalidInputError, match="newer than this dump"):
         auditor.audit(world, first.directory)
     world.as_of_ms += DAY_MS
     assert world.nodes.get("/ledgers/INSTANCEID") is None

@@ -73,7 +73,7 @@ def test_what_others_keep_in_the_store_must_be_named(
 @pytest.mark.parametrize("foreign", ["/", "//", "hbase", ""])
 def test_the_whole_store_is_nobody_elses(auditor: Auditor, world: World, foreign: str) -> None:
     auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
-    with pytest.raises(InvalidInputError, match="names no subtree"):
+    with pytest.raises(InvalidInputError, match="is not the path of a subtree"):
         auditor.audit(world)
 
 

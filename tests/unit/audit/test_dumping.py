@@ -128,7 +128,7 @@ def test_an_interrupted_dump_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("missing", "reason"), [
     ("/ledgers/INSTANCEID", "instance id"),
-    ("/managed-ledgers", "nothing at /managed-ledgers"),
+    ("/managed-ledgers", "/managed-ledgers does not exist"),
     ("/ledgers/00", "no ledger below"),
 ])  # fmt: skip
 def test_what_cannot_be_a_whole_cluster_is_refused(tmp_path: Path, missing: str, reason: str) -> None:
@@ -163,7 +163,7 @@ def test_something_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> 
     def report(text: str) -> None:
         (tmp_path / "dump").mkdir(exist_ok=True)
 
-    with pytest.raises(InvalidInputError, match="appeared meanwhile"):
+    with pytest.raises(InvalidInputError, match="was created meanwhile"):
         make(tmp_path / "dump", report=report)
     assert [path.name for path in tmp_path.iterdir()] == ["dump"]
     assert nothing_left(tmp_path / "dump")
@@ -180,7 +180,7 @@ def test_a_dump_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
 
 
 def test_a_parent_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="make it first"):
+    with pytest.raises(InvalidInputError, match="create it first"):
         make(tmp_path / "no" / "dump")
 
 
@@ -192,7 +192,7 @@ def test_a_changed_file_a_missing_one_and_one_too_many_are_refused(tmp_path: Pat
     path = tmp_path / "dump" / made.files[0].path
     intact = path.read_bytes()
     path.write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
-    with pytest.raises(InvalidInputError, match="not what was written"):
+    with pytest.raises(InvalidInputError, match="does not match its SHA-256"):
         open_tables(tmp_path / "dump", InputKind.DUMP)
     path.unlink()
     with pytest.raises(InvalidInputError, match="exactly the files"):
@@ -216,7 +216,7 @@ def test_a_manifest_that_is_not_understood_is_refused(tmp_path: Path, change: di
 
 def test_a_dump_is_no_listing_and_half_of_one_is_nothing(tmp_path: Path) -> None:
     make(tmp_path / "dump")
-    with pytest.raises(InvalidInputError, match="no ledger-listing"):
+    with pytest.raises(InvalidInputError, match="not a ledger-listing"):
         open_tables(tmp_path / "dump", InputKind.LISTING)
     for text in ("{", "[" * 100_000):
         (tmp_path / "dump" / "manifest.json").write_text(text)

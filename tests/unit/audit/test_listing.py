@@ -50,7 +50,7 @@ def test_a_listing_of_ids_says_that_it_lacks_the_rest(tmp_path: Path) -> None:
 
 
 def test_an_empty_or_unfinished_listing_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TemporaryError, match="empty listing is a failed listing"):
+    with pytest.raises(TemporaryError, match="the source lists no ledger"):
         make(tmp_path / "listing", Ledgers([]))
     with pytest.raises(TemporaryError, match="broke off"):
         make(tmp_path / "listing", Ledgers([{"ledger_id": 1}], TemporaryError("broke off")))

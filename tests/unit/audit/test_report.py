@@ -105,9 +105,9 @@ def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> No
     unseen = (Limitation("offloaded objects", 12, "they are not judged"),)
     page = _page(replace(summary(_ORPHANS), unseen=unseen))
     heads = re.findall("<h2>(.*?)</h2>", page)
-    assert heads[0] == "What could not be seen"
+    assert heads[0] == "What could not be checked"
     assert "they are not judged" in page
-    assert "Nothing that this version knows of was left out" in _page(replace(summary(), unseen=()))
+    assert "Everything that this version knows of was checked" in _page(replace(summary(), unseen=()))
 
 
 def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan() -> None:
@@ -168,8 +168,8 @@ def test_plots_of_nothing_are_plots(plot: str, items: list[PlotItem]) -> None:
         (summary([orphan(1, standing="first-look")]), AuditVerdict.FINDINGS, "--previous DIR"),
         (summary([orphan(1, standing="unproven")]), AuditVerdict.FINDINGS, "audit show DIR"),
         (replace(summary(), missing=1), AuditVerdict.FINDINGS, "audit show DIR"),
-        (replace(summary(_ORPHANS), plan=None, guards=(_FAILED,)), AuditVerdict.STOPPED, "nothing of this one"),
-        (replace(summary(_ORPHANS), guards=(_FAILED,)), AuditVerdict.STOPPED, "nothing of this one"),
+        (replace(summary(_ORPHANS), plan=None, guards=(_FAILED,)), AuditVerdict.STOPPED, "this one cannot be applied"),
+        (replace(summary(_ORPHANS), guards=(_FAILED,)), AuditVerdict.STOPPED, "this one cannot be applied"),
     ],
 )
 def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: AuditVerdict, next_step: str) -> None:

@@ -47,7 +47,7 @@ def test_the_overview_names_everything_that_decides() -> None:
     )
     text = overview(written, "audits/monday")
     assert text.startswith(f"Audit {written.audit_id} of standalone, as of 2026-07-06 12:00:00 UTC (embedded engine)")
-    assert "STOPPED: 2 unreferenced ledgers, 3 references to ledgers that do not exist, 2 ledgers that nobody" in text
+    assert "STOPPED: 2 unreferenced ledgers, 3 references to ledgers that do not exist, 2 ledgers whose owner" in text
     assert "FAILED  same-cluster: a (limit b); differ" in text
     assert "passed  share: 0.2 % (limit 5 %); at once" in text
     assert "offloaded objects: 12; they are not judged" in text
@@ -96,8 +96,8 @@ def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(s
     text = explain(summary([row]), 4, orphan=row)
     assert "a data ledger of persistent://public/default/orders-4" in text
     assert "the managed ledger's node does not exist" in text
-    assert f"Standing: {standing.value}" in text
-    assert "What it takes to be deletable:" in text
+    assert f"Status: {standing.value}" in text
+    assert "Required to be deletable:" in text
     assert ("row 0 of the plan" in text) == (standing is OrphanStatus.DELETABLE)
 
 
@@ -111,7 +111,7 @@ def test_an_audit_without_a_plan_says_so_for_each_ledger() -> None:
 
 
 def test_others_are_explained_too() -> None:
-    assert "never deleted: its metadata names no component" in explain(summary(), 7, unattributed=unattributed(7))
+    assert "never deletable: its metadata names no component" in explain(summary(), 7, unattributed=unattributed(7))
     text = explain(summary(), 5, missing=[missing(5), missing(5, entries=None)])
     assert "2 nodes in the dump reference it" in text
     assert "(10 entries, 1.2 KiB)" in text

@@ -33,7 +33,7 @@ def policies(retention: object) -> bytes:
     [
         (None, "retention is unknown, because its policies are not in the dump or cannot be read"),
         (b"no JSON", "retention is unknown, because its policies cannot be read"),
-        (policies(None), "retention is not set, so the brokers' default counts"),
+        (policies(None), "retention is not set, so the brokers' default applies"),
         (policies({"retentionTimeInMinutes": -1, "retentionSizeInMB": 10}), "retention is -1 minutes and 10 MB"),
         (policies({"retentionTimeInMinutes": 60, "retentionSizeInMB": -1}), "retention is 60 minutes and -1 MB"),
     ],
@@ -48,7 +48,7 @@ def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
     assert danger.topic == SHADOW
     assert danger.why.startswith(f"a shadow of {TOPIC}: ")
     assert said in danger.why
-    assert "set on the topic itself is not in a dump, so it is unknown" in danger.why
+    assert "the topic's own retention is unknown, because a dump does not contain it" in danger.why
     assert "set-retention" in danger.remedy
     assert found.audited.exit_code == 2
     assert SHADOW in overview(found.summary, str(found.directory))

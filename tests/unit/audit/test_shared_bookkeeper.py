@@ -147,7 +147,7 @@ def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Au
     found = auditor.twice(world)
     assert {found.standings[ledger_id] for ledger_id in strangers} == {"unproven"}
     assert {found.standings[ledger_id] for ledger_id in [*ours, *OTHERS]} == {"condemned"}
-    assert "does not know its tenant others" in found.orphans[700]["reason"]
+    assert "does not have its tenant others" in found.orphans[700]["reason"]
     (unseen,) = found.summary.unseen
     assert (unseen.count, "(others)" in unseen.what) == (1, True)
 

@@ -125,7 +125,7 @@ def partly_known(auditor: Auditor, world: World) -> AuditedWorld:
 def test_the_overview_counts_what_is_unknown(partly_known: AuditedWorld) -> None:
     lines = {line[:33].strip(): line[33:].split() for line in overview(partly_known.summary, "a").splitlines()}
     assert lines["exist"] == ["12", "9.8", "KiB", "2"]
-    assert lines["are claimed by nobody known"] == ["1", "unknown", "1"]
+    assert lines["have no known owner"] == ["1", "unknown", "1"]
 
 
 def test_rows_of_usage_do_not_say_0_bytes(partly_known: AuditedWorld) -> None:

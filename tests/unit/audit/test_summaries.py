@@ -70,7 +70,7 @@ def test_two_summaries_of_one_audit_are_the_same_text() -> None:
     [
         (("complete",), False, "not complete"),
         (("formatVersion",), 3, "upgrade first"),
-        (("kind",), "metadata-dump", "no summary"),
+        (("kind",), "metadata-dump", "not the summary"),
         (("engine",), "duckdb", "`$.engine`"),
         (("auditId",), 5, "Expected `str`, got `int` - at `$.auditId`"),
         (("references",), True, "Expected `int`, got `bool` - at `$.references`"),
@@ -117,7 +117,7 @@ def test_a_missing_field_is_refused(path: tuple[str, ...], said: str) -> None:
 
 @pytest.mark.parametrize("document", [None, [], "audit", 1, {}])
 def test_something_else_is_no_summary(document: object) -> None:
-    with pytest.raises(InvalidInputError, match="no summary"):
+    with pytest.raises(InvalidInputError, match="not the summary"):
         parse_summary(document)
 
 

@@ -44,7 +44,7 @@ def test_show_reads_rows_from_disk_and_ends_as_the_audit_did(audit: Path, tmp_pa
 
 def test_each_ledger_is_found_in_its_table(audit: Path) -> None:
     assert "row 1 of the plan" in explain_ledger(audit, 9)
-    assert "nobody known claims it" in explain_ledger(audit, 7)
+    assert "its owner is not known" in explain_ledger(audit, 7)
     assert "It does not exist" in explain_ledger(audit, 5)
     assert "--dump DIR" in explain_ledger(audit, 1)
 
@@ -77,7 +77,7 @@ def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> No
     plan = apply_audit(ApplyRequest(audit), _ignore).plan_sha256
     with pytest.raises(InvalidInputError, match="--plan"):
         apply_audit(ApplyRequest(audit, execute=True), _ignore)
-    with pytest.raises(InvalidInputError, match="not the one that was approved"):
+    with pytest.raises(InvalidInputError, match="not the approved one"):
         apply_audit(ApplyRequest(audit, execute=True, plan_sha256="0" * 64), _ignore)
     with pytest.raises(InvalidInputError, match="--broker-service-url"):
         apply_audit(ApplyRequest(audit, execute=True, plan_sha256=plan), _ignore)
@@ -101,7 +101,7 @@ def test_executing_wants_the_approved_plan_and_then_addresses(audit: Path) -> No
 
 def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
     write_audit(tmp_path / "a", _ORPHANS, plan=None)
-    with pytest.raises(ConflictError, match="nothing to delete"):
+    with pytest.raises(ConflictError, match="has no plan"):
         apply_audit(ApplyRequest(tmp_path / "a"), _ignore)
 
 

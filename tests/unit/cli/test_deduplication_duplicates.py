@@ -20,7 +20,7 @@ def test_it_says_what_was_found_and_ends_with_its_code(terminal: Terminal, exit_
 
 
 def test_an_extract_that_is_not_whole_is_an_error(terminal: Terminal) -> None:
-    terminal.concluded = InvalidInputError("extracts/monday holds no readable manifest.json")
+    terminal.concluded = InvalidInputError("extracts/monday has no readable manifest.json")
     ran = terminal.run(*_ASKED)
     assert (ran.code, ran.out) == (1, "")
-    assert "holds no readable manifest.json" in ran.err
+    assert "has no readable manifest.json" in ran.err

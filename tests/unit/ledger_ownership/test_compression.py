@@ -135,7 +135,7 @@ def test_why_a_size_is_absurd() -> None:
     with pytest.raises(UndecodableError) as refusal:
         unwrap(wrapped("LZ4", -1))
     assert str(refusal.value) == (
-        "a compressed node promises -1 bytes, and at most 67108864 are ever expanded; look at it by hand"
+        "a compressed node promises -1 bytes, and at most 67108864 are ever expanded; inspect it with zkCli.sh"
     )
 
 

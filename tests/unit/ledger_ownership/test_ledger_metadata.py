@@ -195,7 +195,10 @@ def test_garbage_behind_the_header(header: bytes, data: bytes) -> None:
     [
         (HEADER_2 + b"quorumSize: 2", "a ledger's metadata lacks a required field; read it again"),
         (_changed(lastEntryId=None), "a closed ledger's metadata names no last entry; read it again"),
-        (_custom({"value": b"1"}), "a ledger's custom metadata is ambiguous; look at the ledger by hand"),
+        (
+            _custom({"value": b"1"}),
+            "a ledger's custom metadata is ambiguous; inspect it with `bookkeeper shell ledgermetadata`",
+        ),
     ],
 )
 def test_why_metadata_is_not_understood(data: bytes, reason: str) -> None:

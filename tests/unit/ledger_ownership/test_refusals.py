@@ -51,22 +51,22 @@ BUCKET = bucket_custom_metadata("persistent://t/n/a", "sub", "#pulsar.internal.d
             {key: value for key, value in BUCKET.items() if key != "pulsar/delayedIndexCursor"},
             "custom metadata of this component has other keys than expected: pulsar/delayedIndexCursor",
         ),
-        (DATA | {"pulsar/managed-ledger": b"\xff"}, "pulsar/managed-ledger is no UTF-8"),
+        (DATA | {"pulsar/managed-ledger": b"\xff"}, "pulsar/managed-ledger is not UTF-8"),
         (DATA | {"pulsar/managed-ledger": b""}, "pulsar/managed-ledger is empty"),
         (
             DATA | {"pulsar/managed-ledger": b"t/../n"},
-            "pulsar/managed-ledger 't/../n' can name no node of the metadata store",
+            "pulsar/managed-ledger 't/../n' cannot name a node of the metadata store",
         ),
         (CURSOR | {"pulsar/cursor": b"a/b"}, "pulsar/cursor 'a/b' is not encoded as a cursor's name"),
-        (SCHEMA | {"pulsar/schemaId": b"/"}, "pulsar/schemaId '/' can name no node of the metadata store"),
-        (COMPACTED | {"pulsar/compactedTopic": b"t/n/a"}, "pulsar/compactedTopic 't/n/a' is no full topic name"),
+        (SCHEMA | {"pulsar/schemaId": b"/"}, "pulsar/schemaId '/' cannot name a node of the metadata store"),
+        (COMPACTED | {"pulsar/compactedTopic": b"t/n/a"}, "pulsar/compactedTopic 't/n/a' is not a full topic name"),
         (
             COMPACTED | {"pulsar/compactedTopic": b"kafka://t/n/a"},
             "pulsar/compactedTopic: topic domain 'kafka' is neither 'persistent' nor 'non-persistent'",
         ),
         (
             BUCKET | {"pulsar/delayedIndexBucketKey": b"bucket"},
-            "pulsar/delayedIndexBucketKey 'bucket' is no key of a delayed index",
+            "pulsar/delayedIndexBucketKey 'bucket' is not a key of a delayed index",
         ),
     ],
 )
@@ -102,9 +102,9 @@ def position(*values: int) -> bytes:
     return info.SerializeToString()
 
 
-NO_ATTEMPT = "an offloaded ledger names no offload attempt; look at its managed ledger by hand"
-NO_SEGMENT = "an offloaded segment names no offload attempt; look at its managed ledger by hand"
-TWICE = "a node names the same thing twice, which Pulsar never does; look at it by hand"
+NO_ATTEMPT = "an offloaded ledger names no offload attempt; inspect its managed ledger's node with zkCli.sh"
+NO_SEGMENT = "an offloaded segment names no offload attempt; inspect its managed ledger's node with zkCli.sh"
+TWICE = "a node names the same thing twice, which Pulsar never does; inspect it with zkCli.sh"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ TWICE = "a node names the same thing twice, which Pulsar never does; look at it 
         ),
         (decode_ledger_metadata, HEADER + b"3\n\x02a", "a ledger's node holds 1 bytes, not 2; read it again"),
         (decode_ledger_metadata, HEADER + b"3\n\xff", "a ledger's node ends inside its length; read it again"),
-        (decode_ledger_metadata, HEADER + b"2\n\xff", "a ledger's node is no text metadata ('utf-8' codec can't"),
-        (decode_ledger_metadata, HEADER + b"1\n2\n2\n", "a ledger's node is no version 1 metadata; read it again"),
-        (decode_ledger_metadata, HEADER + b"1\n\xff", "a ledger's node is no text metadata; read it again"),
+        (decode_ledger_metadata, HEADER + b"2\n\xff", "a ledger's node is not text metadata ('utf-8' codec can't"),
+        (decode_ledger_metadata, HEADER + b"1\n2\n2\n", "a ledger's node is not version 1 metadata; read it again"),
+        (decode_ledger_metadata, HEADER + b"1\n\xff", "a ledger's node is not text metadata; read it again"),
         (
             decode_ledger_metadata,
             HEADER + b"1\n2\n2\n0\n0\ta:1\tb:1\n5\tCLOSED\n6\tCLOSED",
@@ -129,12 +129,12 @@ TWICE = "a node names the same thing twice, which Pulsar never does; look at it 
         (
             decode_ledger_metadata,
             HEADER + b"1\n2\n2\n0\n1\ta:1\tb:1",
-            "a ledger's ensembles contradict its metadata; look at the ledger by hand",
+            "a ledger's ensembles contradict its metadata; inspect it with `bookkeeper shell ledgermetadata`",
         ),
         (
             decode_ledger_metadata,
             HEADER + b"1\n3\n2\n0\n0\ta:1\tb:1",
-            "a ledger's metadata contradicts itself; look at the ledger by hand",
+            "a ledger's metadata contradicts itself; inspect it with `bookkeeper shell ledgermetadata`",
         ),
         (managed_ledger_references, managed_ledger(complete=True), NO_ATTEMPT),
         (managed_ledger_references, managed_ledger(bookkeeperDeleted=True), NO_ATTEMPT),
@@ -143,15 +143,19 @@ TWICE = "a node names the same thing twice, which Pulsar never does; look at it 
         (managed_ledger_references, segmented(complete=True, assignedTimestamp=1), NO_SEGMENT),
         (managed_ledger_references, segmented(uidMsb=1), NO_SEGMENT),
         (cursor_references, cursor("5", "6"), TWICE),
-        (cursor_references, cursor("x"), "'x' is no ledger id; look at the cursor's properties by hand"),
-        (cursor_references, cursor(str(2**63)), f"{2**63} is no ledger id; look at the node by hand"),
-        (position_entry_compacted_ledger, position(5, 6), "a cursor names 2 compacted ledgers; look at it by hand"),
-        (position_entry_compacted_ledger, position(-2), "-2 is no ledger id; look at the node by hand"),
-        (position_entry_compacted_ledger, b"\xff", "1 bytes are no PositionInfo; read them again"),
+        (cursor_references, cursor("x"), "'x' is not a ledger id; inspect the cursor's node with zkCli.sh"),
+        (cursor_references, cursor(str(2**63)), f"{2**63} is not a ledger id; inspect the node with zkCli.sh"),
+        (
+            position_entry_compacted_ledger,
+            position(5, 6),
+            "a cursor names 2 compacted ledgers; inspect it with zkCli.sh",
+        ),
+        (position_entry_compacted_ledger, position(-2), "-2 is not a ledger id; inspect the node with zkCli.sh"),
+        (position_entry_compacted_ledger, b"\xff", "1 bytes are not a PositionInfo; read the node again"),
         (
             position_entry_compacted_ledger,
             position() + b"\xf8\x01\x01",
-            "PositionInfo holds something that this version does not know; upgrade before concluding",
+            "PositionInfo has a field that this version does not know; upgrade first",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Dumps, listings and audits on a disk: whether their files are what they say, which there are, and the removal of one.
+"""Dumps, listings and audits on a disk: whether files match their digests, which there are, and how one is removed.
 
 Invariant: only a directory with a readable summary or manifest of ours, and with exactly the Parquet files it names,
 counts as one; everything else is left alone, whatever it is. Does without Arrow.
@@ -43,7 +43,7 @@ def read_manifest(directory: Path, kind: InputKind) -> Manifest:
     """
     manifest = parse_manifest(read_document(directory, MANIFEST_NAME, f"; make the {kind.value} again"))
     if manifest.kind is not kind:
-        raise InvalidInputError(f"{directory} is a {manifest.kind.value} and no {kind.value}")
+        raise InvalidInputError(f"{directory} is a {manifest.kind.value}, not a {kind.value}")
     demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
     return manifest
 
@@ -67,7 +67,7 @@ def read_summary(directory: Path) -> AuditSummary:
     Raises:
         InvalidInputError: there is none that can be read.
     """
-    document = read_document(directory, SUMMARY_NAME, ": it is no audit, or one that was not finished")
+    document = read_document(directory, SUMMARY_NAME, ": it is not an audit, or an unfinished one")
     try:
         return parse_summary(document)
     except InvalidInputError as error:
@@ -85,7 +85,7 @@ def demand_sha256(path: Path, sha256: str) -> None:
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read ({error.strerror}); make it again") from error
     if found != sha256:
-        raise InvalidInputError(f"{path} is not what was written; make it again")
+        raise InvalidInputError(f"{path} does not match its SHA-256; make the directory again")
 
 
 def sha256_of(path: Path) -> str:
@@ -128,7 +128,7 @@ def read_document(directory: Path, name: str, advice: str) -> Any:
     try:
         return json.loads((directory / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{directory} holds no readable {name}{advice}") from error
+        raise InvalidInputError(f"{directory} has no readable {name}{advice}") from error
 
 
 def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
@@ -138,7 +138,7 @@ def demand_files(directory: Path, wanted: Collection[str], name: str) -> None:
         InvalidInputError: a file is missing or too many.
     """
     if {path.relative_to(directory).as_posix() for path in directory.rglob("*.parquet")} != set(wanted):
-        raise InvalidInputError(f"{directory} does not hold exactly the files of its {name}; make it again")
+        raise InvalidInputError(f"{directory} does not contain exactly the files of its {name}; make it again")
 
 
 def _directories(directory: Path, depth: int) -> Iterator[Path]:

@@ -61,7 +61,7 @@ class MessageExtract:
 
 
 def _read_manifest(directory: Path) -> ExtractManifest:
-    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, ": it is no extract, or an unfinished one"))
+    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, ": it is not an extract, or an unfinished one"))
     demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
     return manifest
 
@@ -91,7 +91,9 @@ def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
     try:
         yield scratch
     except OSError as error:
-        raise TemporaryError(f"writing to {beside.parent} failed ({error}); make room, then begin again") from error
+        raise TemporaryError(
+            f"writing to {beside.parent} failed ({error}); free disk space, then repeat the command"
+        ) from error
     finally:
         scratch.close()
         shutil.rmtree(directory, ignore_errors=True)

@@ -47,14 +47,16 @@ def parquet_output(
     try:
         making = Path(tempfile.mkdtemp(prefix=f".{directory.name}.unfinished-", dir=directory.parent))
     except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no directory {directory.parent}; make it first") from error
+        raise InvalidInputError(f"there is no directory {directory.parent}; create it first") from error
     except OSError as error:
         raise TemporaryError(f"nothing can be written in {directory.parent} ({error.strerror})") from error
     output = ParquetOutput(directory, making, tables, partition)
     try:
         yield output
     except OSError as error:
-        raise TemporaryError(f"writing to {directory.parent} failed ({error}); make room, then begin again") from error
+        raise TemporaryError(
+            f"writing to {directory.parent} failed ({error}); free disk space, then repeat the command"
+        ) from error
     finally:
         output.abandon()
         shutil.rmtree(making, ignore_errors=True)
@@ -103,7 +105,7 @@ class ParquetOutput:
         self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         _close_to_others(self._making)
         if self._directory.exists():
-            raise InvalidInputError(f"{self._directory} has appeared meanwhile; nothing is overwritten")
+            raise InvalidInputError(f"{self._directory} was created meanwhile; nothing is overwritten")
         self._making.rename(self._directory)
         _directory_to_disk(self._directory.parent)
 

@@ -1,4 +1,4 @@
-"""What nodes below ``/admin`` tell: the tenants, and shadow topics that endanger their sources' ledgers (PIP-180).
+"""What nodes below ``/admin`` hold: the tenants, and shadow topics that endanger their sources' ledgers (PIP-180).
 
 A shadow's list holds its source's ledgers, and a 4.0.8 broker that has a shadow loaded trims them by the shadow's own
 retention and cursors: without infinite retention it deletes ledgers that the source still needs. Invariant: nothing is
@@ -21,7 +21,7 @@ from pulsar_sidecar.ledger_ownership.shadows import Shadow, shadow_at
 from pulsar_sidecar.model.errors import UndecodableError
 
 INFINITE: Final = "infinite"
-UNSET: Final = "not set, so the brokers' default counts"
+UNSET: Final = "not set, so the brokers' default applies"
 _POLICIES: Final = f"{POLICIES}/"
 _FOREVER: Final = -1
 _TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
@@ -96,8 +96,8 @@ def _why(shadow: Shadow, retention: str | None) -> str:
     of_namespace = retention or "unknown, because its policies are not in the dump or cannot be read"
     return (
         f"a shadow of {shadow.source}: its own trimming deletes the source's ledgers unless its retention is infinite; "
-        f"its namespace's retention is {of_namespace}; what is set on the topic itself is not in a dump, so it is "
-        "unknown"
+        f"its namespace's retention is {of_namespace}; the topic's own retention is unknown, because a dump "
+        "does not contain it"
     )
 
 

@@ -1,6 +1,6 @@
-"""What an unreferenced ledger and the nodes of its owner say: who claims it, its state, why it was left behind.
+"""What an unreferenced ledger's metadata and its owner's nodes show: who claims it, its state, why it was left behind.
 
-Invariants: a ledger whose metadata this version does not understand whole, or whose owner is nobody that it knows, is
+Invariants: a ledger whose metadata this version does not understand whole, or whose owner it does not know, is
 `UnattributedLedger` and is never deletable. A cause explains and never decides.
 """
 
@@ -73,7 +73,7 @@ class ClaimedLedger:
 
 @dataclass(frozen=True, slots=True)
 class UnattributedLedger:
-    """A ledger of somebody we do not know; ``size`` is None if its metadata could not be read."""
+    """A ledger whose owner is not known; ``size`` is None if its metadata could not be read."""
 
     reason: str
     size: LedgerSize | None = None
@@ -86,16 +86,16 @@ def read_candidate(row: Mapping[str, Any]) -> ClaimedLedger | UnattributedLedger
     try:
         metadata = decode_ledger_metadata(row["metadata"])
     except UndecodableError as error:
-        return UnattributedLedger(f"its metadata is not understood: {error}")
+        return UnattributedLedger(f"its metadata cannot be decoded: {error}")
     size = LedgerSize(metadata.state, length_bytes(metadata), metadata.last_entry_id)
     claim = read_claim(metadata.custom_metadata)
     if isinstance(claim, ForeignLedger):
-        return UnattributedLedger("its metadata does not say that Pulsar made it", size)
+        return UnattributedLedger("its metadata does not name Pulsar as its creator", size)
     if isinstance(claim, UnknownClaim):
-        return UnattributedLedger(f"it is of no kind that this version knows: {claim.reason}", size)
+        return UnattributedLedger(f"this version does not know its kind: {claim.reason}", size)
     claimed = _claimed(size, claim)
     if claimed.owner.topic is None:
-        return UnattributedLedger(f"its owner {claimed.managed_ledger or claimed.schema_id} is no topic", size)
+        return UnattributedLedger(f"its owner {claimed.managed_ledger or claimed.schema_id} is not a topic", size)
     return claimed
 
 
@@ -109,7 +109,7 @@ def _claimed(size: LedgerSize, claim: Claim) -> ClaimedLedger:
             kind, topic = LedgerKind.DATA, topic_of_managed_ledger(name)
         case CursorClaim(name, encoded):
             kind, cursor = LedgerKind.CURSOR, decode_cursor(encoded)
-            # A cursor's name that Pulsar does not write belongs to nobody we know.
+            # A cursor's name that Pulsar does not write has no known owner.
             topic = None if cursor is None else topic_of_managed_ledger(name)
         case CompactedClaim(topic):
             kind, name = LedgerKind.COMPACTED, topic.managed_ledger_name
@@ -206,7 +206,7 @@ def _cause_of_data(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode) -> 
 
 def evidence_of(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode | None, topic: OwnerNode | None) -> list[str]:
     """The reads that lead to "unreferenced", as sentences."""
-    sentences = [f"its metadata says: {_describe_claim(claimed)}"]
+    sentences = [f"its metadata: {_describe_claim(claimed)}"]
     if claimed.topic_path is not None and claimed.topic_path != claimed.owner_path:
         sentences.append(f"the topic's node: {_seen(ledger_id, claimed.topic_path, topic)}")
     return [*sentences, f"the owner's node: {_seen(ledger_id, claimed.owner_path, owner)}"]
@@ -231,7 +231,7 @@ def _seen(ledger_id: int, path: str, node: OwnerNode | None) -> str:
         return f"there is no {path}"
     at = f"{path} at version {node.version} (mzxid {node.mzxid})"
     if node.ledgers is None:
-        return f"{at} was not understood"
+        return f"{at} cannot be decoded"
     if node.ledgers == 0:
         return f"{at} names no ledger"
     span = f"ledger {node.first_ledger}" if node.ledgers == 1 else f"from {node.first_ledger} to {node.last_ledger}"

@@ -252,7 +252,7 @@ def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Refere
 def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[UnreadableNode]:
     """Compaction cursors among the nodes of which the dump says nothing further."""
     unread = set(cursor_paths) - set(read)
-    return [UnreadableNode(path, Scope.COMPACTED, "the dump holds no reading of its ledger") for path in unread]
+    return [UnreadableNode(path, Scope.COMPACTED, "the dump has no reading of its ledger") for path in unread]
 
 
 def decode_log_segments(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], int]:

@@ -1,8 +1,8 @@
-"""How far the case against each unreferenced ledger has come: the audit's judgement, pure and total, and its rows.
+"""The status of each unreferenced ledger: the audit's judgement, pure and total, and its rows.
 
-Invariants: `OrphanStatus.DELETABLE` is said only of a ledger that nothing in two complete dumps references, that did
-not change between them, that is old enough by the store's clock, and whose every possible reference was read. What an
-engine does by itself is moving rows; every value in a table is computed here or below.
+Invariants: `OrphanStatus.DELETABLE` is the status only of a ledger that nothing in two complete dumps references,
+that did not change between them, that is old enough by the store's clock, and whose every possible reference was read.
+What an engine does by itself is moving rows; every value in a table is computed here or below.
 """
 
 from collections.abc import Iterable, Mapping
@@ -134,7 +134,7 @@ class Judge:
         carried = None if earlier is None or changed else earlier.first_seen_ms
         first_seen_ms = self.as_of_ms if carried is None else carried
         if age_ms < self.policy.min_age_ms:
-            reason = f"it is {_hours(age_ms)} old, and must be {_hours(self.policy.min_age_ms)} old"
+            reason = f"it is {_hours(age_ms)} old; the minimum age is {_hours(self.policy.min_age_ms)}"
             return OrphanStatus.TOO_YOUNG, reason, first_seen_ms
         if changed:
             return OrphanStatus.CHANGED, "it was written to or made again since the earlier audit", first_seen_ms
@@ -145,10 +145,10 @@ class Judge:
         return OrphanStatus.DELETABLE, reason, first_seen_ms
 
     def _first_look(self, carried: int | None, seen_for_ms: int) -> str:
-        wanted = f"a second look {_hours(self.policy.look_window_ms)} after the first is needed"
+        wanted = f"a dump {_hours(self.policy.look_window_ms)} after the first must find it unreferenced too"
         if carried is None:
-            return f"no earlier audit saw it unreferenced; {wanted}"
-        return f"it was first seen unreferenced {_hours(seen_for_ms)} before; {wanted}"
+            return f"no earlier audit found it unreferenced; {wanted}"
+        return f"the first dump that found it unreferenced is {_hours(seen_for_ms)} older; {wanted}"
 
 
 def _hours(milliseconds: int) -> str:
@@ -201,7 +201,7 @@ def earlier_orphans_by_id(rows: pa.Table) -> dict[int, EarlierOrphan]:
 
 
 def withhold_deletable(orphans: pa.Table, guards: str) -> pa.Table:
-    """The same orphans with no deletable ones, because guards said no; ``guards`` names them."""
+    """The same orphans with no deletable ones, because guards failed; ``guards`` names them."""
     deletable = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
     for name, text in (
         ("standing", OrphanStatus.WITHHELD.value),

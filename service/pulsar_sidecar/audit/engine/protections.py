@@ -1,4 +1,4 @@
-"""What an audit says of nodes that were not read, and the subtrees of a metadata store that it does not know."""
+"""How an audit describes nodes that were not read, and the subtrees of a metadata store that it does not know."""
 
 from collections.abc import Collection
 
@@ -30,7 +30,7 @@ _CONSEQUENCES = {
     ),
     Scope.BRANCH: (
         "nodes of managed ledgers that cannot be read, nor what is below them",
-        "nothing is deletable that an owner below them may reference, and no data ledger",
+        "no data ledger is deletable, and no ledger that an owner below them may reference",
     ),
     Scope.SCHEMA_BRANCH: (
         "nodes of schemas that cannot be read, nor what is below them",
@@ -61,7 +61,7 @@ def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Un
     """Other Pulsar clusters, and the subtrees of an unknown kind, among nodes of `Subtree.OTHER`, each once.
 
     Where such a node holds data, some newer version's references may be in it, so no ledger is deletable until the user
-    says that it is not Pulsar's: ``foreign`` has the paths below which nothing is. Another cluster's managed ledgers or
+    excludes it: ``foreign`` has the paths below which nothing is. Another cluster's managed ledgers or
     schemas are found wherever they are, below subtrees of a known kind and below those in ``foreign`` too: it may use
     the same BookKeeper. ``nodes`` have ``path`` and ``value``.
     """
@@ -75,7 +75,7 @@ def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Un
         UnreadableNode(
             top,
             Scope.EVERYTHING,
-            f"this version knows no such nodes ({top} is not Pulsar's? then say --foreign-subtree {top})",
+            f"this version does not know such nodes; if {top} is not Pulsar's, set --foreign-subtree {top}",
         )
         for top in sorted(tops)
     ]
@@ -93,8 +93,8 @@ def _other_clusters(paths: pa.Array, foreign: Collection[str]) -> list[Unreadabl
         UnreadableNode(
             path,
             Scope.CLUSTER,
-            "another Pulsar cluster keeps its metadata there, and may keep its ledgers in this BookKeeper (it has a "
-            f"BookKeeper of its own? then say --foreign-subtree {path})",
+            "another Pulsar cluster keeps its metadata there, and may keep its ledgers in this BookKeeper; if that "
+            f"cluster has its own BookKeeper, set --foreign-subtree {path}",
         )
         for path in sorted(found.difference(root.rstrip("/") for root in foreign))
     ]

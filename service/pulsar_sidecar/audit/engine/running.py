@@ -133,7 +133,7 @@ def run_audit(engine: AuditEngine[Tables], opened: OpenedInputs, options: AuditO
 
 
 def as_of_ms(dump: Manifest) -> int:
-    """The dump's time by the store's clock, which `audit.guards.demand_fitting` has seen to be there."""
+    """The dump's time by the store's clock, which `audit.guards.demand_fitting` has checked to be there."""
     assert dump.as_of is not None
     return dump.as_of.store_time_ms
 
@@ -243,7 +243,7 @@ def _unseen(opened: OpenedInputs, findings: AuditFindings[Tables]) -> tuple[Limi
         (
             "tenants' policies, which this metadata store does not have",
             0 if protection.knows_tenants else 1,
-            "whether a ledger claims a tenant of another Pulsar cluster was not looked at",
+            "the audit cannot see whether a ledger claims a tenant of another Pulsar cluster",
         ),
         (
             "records of DistributedLog that were not understood",
@@ -263,12 +263,12 @@ def _unseen(opened: OpenedInputs, findings: AuditFindings[Tables]) -> tuple[Limi
         (
             "ledgers of the listing whose metadata could not be read",
             sum(count.unreadable for count in listing.counts.values()),
-            "the dump's own metadata is what they are judged by",
+            "they are judged by the dump's own metadata",
         ),
         (
             "references to ledgers that do not exist",
             found.missing,
-            "one that was made and trimmed again while the dump was made looks the same; the next audit tells",
+            "a ledger that was created and trimmed while the dump was made looks the same; compare with the next audit",
         ),
     ]
     return (*unseen(protection), *(Limitation(*each) for each in seen if each[1]))

@@ -216,14 +216,14 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
             return f"{whose} lost the ledger that it wrote to last, with an unknown number of entries"
         case LedgerKind.DATA:
             entries, size = reference["entries"], reference["size_bytes"]
-            return f"{whose} lost {entries} entries ({size} bytes); who reads there stops or skips them"
+            return f"{whose} lost {entries} entries ({size} bytes); consumers stop there or skip them"
         case LedgerKind.CURSOR:
-            return f"the subscription {cursor} of {whose} goes back to an older position and delivers messages again"
+            return f"the subscription {cursor} of {whose} falls back to an older position, and receives messages again"
         case LedgerKind.SCHEMA:
             return f"producers and consumers of {whose} cannot get one version of its schema"
         case LedgerKind.COMPACTED:
             lost = f"readers of the compacted view of {whose} fail until it is compacted again"
-            return f"{lost}, unless a broker has just replaced it and not yet written that down (within a minute)"
+            return f"{lost}, unless a broker has just replaced it and not stored that yet (it does within a minute)"
         case LedgerKind.DELAYED_INDEX_BUCKET:
             return (
                 f"no message is lost, but once {whose} is loaded again, brokers of 4.0.8 keep all delayed messages of "
@@ -233,4 +233,4 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
         case LedgerKind.LOG_SEGMENT:
             return f"the package or the state that {whose} belongs to cannot be read whole"
         case LedgerKind.UNKNOWN:
-            return f"whoever owns {whose} cannot read it"
+            return f"the owner {whose} cannot read it"

@@ -15,23 +15,23 @@ from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 LEAST_MIN_AGE_MS = 24 * HOUR_MS
-"""A younger age floor needs an explicit word."""
+"""A lower minimum age needs an explicit option."""
 LEAST_OVERLAP = 0.9
 """Of a listing's ledgers, so many must be in the dump: the others were deleted in between."""
 LEAST_REFERENCED = 0.5
 """Of the ledgers that exist, so many must be referenced: else references are missing rather than ledgers left over."""
 MOST_MISSING = 1_000_000
-"""More references to ledgers that do not exist are no finding but wrong inputs."""
+"""More references to ledgers that do not exist are not a finding but wrong inputs."""
 _FEW = 20
 """Numbers below this say nothing about a trend."""
 
 _DUMP_ALLOWS_DELETION = "dump-may-condemn"
 """The user chose inputs that only nominate: no plan, but no error either."""
 _EXCLUSIVE = "bookkeeper-exclusive-to-cluster"
-"""Whether the user has said so; it is no error either."""
+"""Whether the user has set it; that it is not set is not an error either."""
 _CHOICES = (_DUMP_ALLOWS_DELETION, _EXCLUSIVE)
 _BRAKES = ("share-of-ledgers", "share-of-bytes", _EXCLUSIVE)
-"""They say nothing against what was seen."""
+"""Their failure does not make what was seen doubtful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
     _demand_same_cluster(dump, listing)
     _demand_order(dump, listing)
     if dump.as_of is None:
-        raise InvalidInputError("the dump does not tell the store's time, so no ledger has an age; make it again")
+        raise InvalidInputError("the dump has no store time, so ledger ages are unknown; make the dump again")
     if earlier is None:
         return
     if earlier.instance_id != dump.instance_id or earlier.ledgers_root != dump.ledgers_root:
@@ -104,7 +104,7 @@ def demand_fitting(dump: Manifest, listing: Manifest, earlier: AuditSummary | No
             f"--previous is of the BookKeeper instance {earlier.instance_id}, not of {dump.instance_id}"
         )
     if earlier.store_time_ms > dump.as_of.store_time_ms:
-        raise InvalidInputError("--previous is of a later moment than this dump; name an earlier audit")
+        raise InvalidInputError("--previous is newer than this dump; name an earlier audit")
 
 
 def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
@@ -114,16 +114,16 @@ def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
         InvalidInputError: nothing exists, nothing is referenced, or the two sides know different ledgers.
     """
     if not found.listed:
-        raise InvalidInputError("the listing holds no ledger; make it again")
+        raise InvalidInputError("the listing contains no ledgers; make it again")
     if not found.references:
-        raise InvalidInputError("the dump references no ledger at all; make it again, and check its source")
+        raise InvalidInputError("the dump contains no reference to a ledger; check its source, and make it again")
     if not found.referenced:
-        raise InvalidInputError("no ledger of the listing is referenced in the dump; are they of one cluster?")
+        raise InvalidInputError("the dump references no ledger of the listing; make both from the same cluster")
     demand_few_missing(found.missing)
     if LEDGERS_LEFT_OUT not in dump.left_out and found.in_dump < found.listed * LEAST_OVERLAP:
         raise InvalidInputError(
-            f"only {found.in_dump} of {found.listed} listed ledgers are in the dump; are they of one cluster, and "
-            "made one soon after the other?"
+            f"only {found.in_dump} of {found.listed} listed ledgers are in the dump; make both from the "
+            "same cluster, one right after the other"
         )
 
 
@@ -134,7 +134,9 @@ def demand_few_missing(missing: int) -> None:
         InvalidInputError: too many references lead nowhere.
     """
     if missing > MOST_MISSING:
-        raise InvalidInputError(f"{missing} references lead to no ledger; are dump and listing of one cluster?")
+        raise InvalidInputError(
+            f"{missing} references name ledgers that do not exist; make dump and listing from the same cluster"
+        )
 
 
 def guards(
@@ -149,15 +151,15 @@ def guards(
             dump.allows_deletion and listing.allows_deletion,
             "; ".join(reservations) or "no reservation",
             "no reservation",
-            "a dump or a listing that is known to lack something nominates ledgers only",
+            "an audit of inputs that are known to be incomplete has no plan",
         ),
         GuardResult(
             _EXCLUSIVE,
             policy.bookkeeper_exclusive,
-            "said" if policy.bookkeeper_exclusive else "not said",
-            "said",
-            "another Pulsar cluster on the same BookKeeper would keep references that cannot be seen from here; if "
-            "this BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
+            "set" if policy.bookkeeper_exclusive else "not set",
+            "set",
+            "an audit cannot see the references of another Pulsar cluster on the same BookKeeper; if this "
+            "BookKeeper serves only this cluster, audit again with --bookkeeper-exclusive-to-cluster",
         ),
         GuardResult(
             "nothing-left-out",
@@ -171,7 +173,7 @@ def guards(
             referenced >= LEAST_REFERENCED,
             f"{referenced:.1%}",
             f"at least {LEAST_REFERENCED:.0%}",
-            "where most ledgers are unreferenced, references were not seen",
+            "if most ledgers are unreferenced, the dump lacks references",
         ),
         *(() if earlier is None else _against_earlier(found, earlier, policy)),
         _below_share("share-of-ledgers", found.deletable.ledgers, found.listed, policy),
@@ -185,7 +187,7 @@ def trusted(summary: AuditSummary) -> bool:
 
 
 def exit_code(summary: AuditSummary) -> int:
-    """0 clean, 2 findings, 1 a guard that did not pass, unless all that it says is what the user has chosen."""
+    """0 clean, 2 findings, 1 a guard that did not pass, unless it is one that the user has chosen."""
     if any(not guard.passed and guard.name not in _CHOICES for guard in summary.guards):
         return EXIT_ERROR
     return EXIT_FINDINGS if summary.findings else EXIT_CLEAN
@@ -193,19 +195,19 @@ def exit_code(summary: AuditSummary) -> int:
 
 def _demand_policy(policy: AuditPolicy) -> None:
     if policy.min_age_ms < LEAST_MIN_AGE_MS and not policy.allow_young:
-        raise InvalidInputError("an age floor below 24 hours needs --allow-young: a broker may link a ledger late")
+        raise InvalidInputError("--min-age-hours below 24 needs --allow-young: a broker may link a ledger late")
     for path in policy.foreign_subtrees:
         if not path.startswith("/") or not path.strip("/"):
-            raise InvalidInputError(f"--foreign-subtree {path!r} names no subtree; write its path, as /hbase")
+            raise InvalidInputError(f"--foreign-subtree {path!r} is not the path of a subtree; write it as /hbase")
     if min(policy.min_age_ms, policy.look_window_ms) < 0:
-        raise InvalidInputError("ages and windows are not below zero")
+        raise InvalidInputError("--min-age-hours and --look-window-hours must not be negative")
     if not (0 <= policy.max_share <= 1 and 0 <= policy.max_shrink <= 1):
-        raise InvalidInputError("shares are between 0 and 1")
+        raise InvalidInputError("--max-share and --max-shrink must be between 0 and 1")
 
 
 def _demand_same_cluster(dump: Manifest, listing: Manifest) -> None:
     if dump.instance_id is None:
-        raise InvalidInputError("the dump does not name its cluster's instance id; make it again")
+        raise InvalidInputError("the dump has no BookKeeper instance id; make it again")
     if listing.instance_id is not None and listing.instance_id != dump.instance_id:
         raise InvalidInputError(
             f"the dump is of the BookKeeper instance {dump.instance_id}, the listing of {listing.instance_id}"
@@ -224,7 +226,7 @@ def _demand_order(dump: Manifest, listing: Manifest) -> None:
     elif dump.machine_times[0] < listing.machine_times[1]:
         # Bookies tell no order of changes. The machine's clock is good enough here: what is too young for it to
         # matter is protected by the age floor, by the store's clock.
-        raise InvalidInputError("the dump was begun before the listing was finished: list first, dump second")
+        raise InvalidInputError("the dump started before the listing ended: list first, dump second")
 
 
 def _against_earlier(found: AuditCounts, earlier: EarlierCounts, policy: AuditPolicy) -> list[GuardResult]:
@@ -242,20 +244,20 @@ def _against_earlier(found: AuditCounts, earlier: EarlierCounts, policy: AuditPo
             not gone,
             ", ".join(gone) or "none gone",
             "none gone",
-            f"a kind of which {_FEW} ledgers and more were referenced does not vanish from one audit to the next",
+            f"a kind of which {_FEW} ledgers or more were referenced does not disappear between two audits",
         ),
     ]
 
 
 def _not_shrunken(name: str, what: str, now: int, before: int, policy: AuditPolicy) -> GuardResult:
     passed = before < _FEW or now >= before * (1 - policy.max_shrink)
-    explanation = f"much fewer {what} than in the earlier audit may be an answer that was cut short"
+    explanation = f"far fewer {what} than in the earlier audit may be the result of a truncated answer"
     return GuardResult(name, passed, f"{now} after {before}", f"at least {1 - policy.max_shrink:.0%}", explanation)
 
 
 def _below_share(name: str, part: int, whole: int, policy: AuditPolicy) -> GuardResult:
     share = _share(part, whole)
-    explanation = "more than this is never deleted at once; raise --max-share if it is right"
+    explanation = "no plan is larger than this; raise --max-share if the number is right"
     return GuardResult(name, share <= policy.max_share, f"{share:.1%}", f"at most {policy.max_share:.1%}", explanation)
 
 

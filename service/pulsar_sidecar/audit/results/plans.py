@@ -31,12 +31,12 @@ def block_digest(rows: pa.RecordBatch) -> bytes:
     """The hash of one whole block of a plan: rows with `PLAN_COLUMNS`, ascending by ``row``.
 
     Raises:
-        InvalidInputError: they are no block of a plan.
+        InvalidInputError: they are not a block of a plan.
     """
     _demand_order(rows)
     first = rows.column("row")[0].as_py()
     if first % PLAN_BLOCK_ROWS or rows.num_rows > PLAN_BLOCK_ROWS:
-        raise InvalidInputError(f"{rows.num_rows} rows from row {first} on are no block of a plan")
+        raise InvalidInputError(f"{rows.num_rows} rows from row {first} on are not a block of a plan")
     digest = hashlib.sha256()
     for name in _NUMBERS:
         digest.update(_of_numbers(rows.column(name)))

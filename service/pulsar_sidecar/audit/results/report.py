@@ -1,11 +1,11 @@
 """What is written beside an audit's tables: the report, one HTML page with everything in it, and metrics.
 
 Invariant: the page is a pure function of the summary and a few rows, loads nothing from anywhere and runs no script;
-whatever came from the cluster is escaped. What could not be seen stands right below the verdict. The page is
+whatever came from the cluster is escaped. What could not be checked is right below the verdict. The page is
 ``templates/report.html.j2``.
 
 The metrics are a file for the node exporter's textfile collector. ``pulsar_sidecar_audit_timestamp_seconds`` is what an
-alert compares with the present: an audit that was not made tells nothing by itself.
+alert compares with the present: an audit that did not run reports nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def report_rows_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table,
 
 
 def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS) -> list[Row]:
-    """The first rows in some order, without the metadata's bytes: the only long column, and nobody looks at it."""
+    """The first rows in some order, without the metadata's bytes: the only long column, which no report shows."""
     names = [name for name in table.schema.names if name != "metadata"]
     return list(table.select(names).sort_by(order).slice(0, limit).to_pylist())
 
@@ -135,25 +135,25 @@ def metrics_text(summary: AuditSummary) -> str:
             if each is not None:
                 family.labels(cluster, *([key] if label else [])).set(each)
 
-    unknown_text = "Ledgers whose size is not known: they are not in ledger_bytes."
-    orphans_text = "Ledgers that nothing references"
+    unknown_text = "Ledgers of unknown size; ledger_bytes does not include them."
+    orphans_text = "Unreferenced ledgers"
     gauge("timestamp_seconds", "The audited dump's newest write, by the store's clock.", summary.store_time_ms / 1000)
     gauge("ledgers", "Ledgers that exist.", summary.existing.ledgers)
-    gauge("ledger_bytes", "Bytes of the ledgers that exist, as far as known.", summary.existing.bytes)
+    gauge("ledger_bytes", "Bytes of the ledgers that exist and whose size is known.", summary.existing.bytes)
     gauge("unknown_size_ledgers", unknown_text, summary.existing.unknown_size_ledgers)
     gauge("missing_ledger_references", "References to ledgers that do not exist.", summary.missing)
-    gauge("unattributed_ledgers", "Unreferenced ledgers that nobody known claims.", summary.unattributed.ledgers)
-    gauge("dangers", "Topics that may destroy other topics' ledgers.", len(summary.dangers))
+    gauge("unattributed_ledgers", "Unreferenced ledgers whose owner is not known.", summary.unattributed.ledgers)
+    gauge("dangers", "Topics that may delete other topics' ledgers.", len(summary.dangers))
     gauge("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0)
     gauge("orphan_ledgers", f"{orphans_text}.", _ledgers(summary.orphans), "standing")
     sizes = {name: count.bytes for name, count in sorted(summary.orphans.items())}
-    gauge("orphan_bytes", f"Bytes of {orphans_text.lower()}, as far as known.", sizes, "standing")
+    gauge("orphan_bytes", "Bytes of the unreferenced ledgers whose size is known.", sizes, "standing")
     gauge("orphan_ledgers_by_kind", f"{orphans_text}, by kind.", _ledgers(summary.orphans_by_kind), "kind")
     gauge("orphan_ledgers_by_cause", f"{orphans_text}, by likely cause.", _ledgers(summary.orphans_by_cause), "cause")
     passed = {guard.name: guard.passed for guard in summary.guards}
-    gauge("guard_passed", "Whether a guard lets ledgers be deleted.", passed, "guard")
+    gauge("guard_passed", "1 if the guard passed, else 0.", passed, "guard")
     unseen = {part.what: part.count for part in summary.unseen}
-    gauge("unseen", "Things that could not be seen.", unseen, "what")
+    gauge("unseen", "Inputs that could not be read.", unseen, "what")
     return generate_latest(registry).decode()
 
 

@@ -26,7 +26,7 @@ TABLES: Final = {
 _TITLES: Final = {
     "orphans": "Unreferenced ledgers",
     "missing": "References to ledgers that do not exist",
-    "unattributed": "Ledgers that nobody known claims",
+    "unattributed": "Ledgers whose owner is not known",
     "usage": "Who uses how much",
 }
 _TENANTS: Final = 10
@@ -51,9 +51,9 @@ def overview(summary: AuditSummary, place: str) -> str:
     totals = {
         "exist": summary.existing,
         "are referenced": summary.referenced,
-        "are referenced by nothing": orphans_of(summary),
+        "are unreferenced": orphans_of(summary),
         "  of them deletable": summary.plan.ledgers if summary.plan else Count(),
-        "are claimed by nobody known": summary.unattributed,
+        "have no known owner": summary.unattributed,
     }
     ages = {label: summary.orphans_by_age[label] for label in AGE_LABELS if label in summary.orphans_by_age}
     text = (

@@ -1,4 +1,4 @@
-"""The summary of an audit, ``summary.json`` beside its tables: what was found, on which word, and what may be deleted.
+"""An audit's summary, ``summary.json`` beside its tables: what was found, in which inputs, and what may be deleted.
 
 Invariant: a summary is written last and only of an audit that is complete, as a manifest is of a dump; the plan that
 may be applied is named by its hash, which covers every deletable ledger.
@@ -190,7 +190,7 @@ class AuditSummary(Document, frozen=True):
 def parse_summary(document: Any) -> AuditSummary:
     """Read what `AuditSummary.document` wrote; everything else is an `InvalidInputError`."""
     if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise InvalidInputError("this is no summary of an audit")
+        raise InvalidInputError("this is not the summary of an audit")
     version = document.get("formatVersion")
     if version == _WITHOUT_UNKNOWN_SIZES:
         document, version = _with_unknown_sizes(document), FORMAT_VERSION
@@ -202,10 +202,10 @@ def parse_summary(document: Any) -> AuditSummary:
     try:
         summary = msgspec.convert(parts, AuditSummary)
     except msgspec.ValidationError as error:
-        raise InvalidInputError(f"this is no summary of an audit: {error}") from error
+        raise InvalidInputError(f"this is not the summary of an audit: {error}") from error
     # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
     if summary.document() != {**document, **parts, "formatVersion": FORMAT_VERSION}:
-        raise InvalidInputError("this is no summary of an audit: a field is missing")
+        raise InvalidInputError("this is not the summary of an audit: a field is missing")
     return summary
 
 

@@ -1,7 +1,7 @@
 """The audit's tables: one Arrow schema for each, the only place that names their columns.
 
 Invariant: raw bytes are kept beside whatever was understood of them, so that a better decoder can judge an old dump
-again; what could not be read is a row whose ``unreadable`` says why, never a missing row.
+again; what could not be read is a row whose ``unreadable`` gives the reason, never a missing row.
 
 Times are milliseconds since the epoch by the metadata store's own clock. ``version`` is what a compare-and-set must
 name, ``czxid`` and ``mzxid`` are the store's order of creation and of the last write (ZooKeeper's names; other stores
@@ -66,13 +66,13 @@ MISSING_LEDGERS = schema_of("""
     topic string, cursor_name string, entries bigint, size_bytes bigint, affected string not null
 """)
 """References to ledgers that do not exist: one row for each reference. ``referenced_by`` is the node's path,
-``affected`` says in a sentence who loses what."""
+``affected`` describes who loses what."""
 
 UNATTRIBUTED_LEDGERS = schema_of("""
     ledger_id bigint not null, reason string not null, state string, length_bytes bigint, age_ms bigint,
     ctime_ms bigint, version bigint, metadata binary
 """)
-"""Ledgers that nothing references and that nobody we know claims, or whose metadata could not be read.
+"""Ledgers that nothing references and whose owner is not known, or whose metadata could not be read.
 
 They are never deletable."""
 
@@ -83,7 +83,7 @@ LEDGER_USAGE = schema_of("""
 """How many existing ledgers are referenced, one row for each owner and kind; ``topic`` is null where there is none.
 
 A ledger that two owners share counts for both, but what a shadow topic's list copies from its source's counts for the
-source alone; a ledger that nothing references counts for nobody. ``loaded`` is true where a cursor's position is kept
+source alone; a ledger that nothing references counts for no owner. ``loaded`` is true where a cursor's position is kept
 in a ledger, as while a topic is loaded or after its broker died; null for a topic without cursors. A ledger's size is
 what its owner's list tells, or BookKeeper where the list tells none, as of the last one. ``bytes`` leaves out the
 ``unknown_size_ledgers`` (still written to, or their metadata was not read), and is null where no size is known.
@@ -102,7 +102,7 @@ class OrphanStatus(StrEnum):
     UNPROVEN = "unproven"
     """Something that might reference it could not be read."""
     WITHHELD = "withheld"
-    """A guard of the whole audit said no."""
+    """A guard of the whole audit failed."""
 
 
 class OrphanCause(StrEnum):
@@ -120,7 +120,7 @@ class OrphanCause(StrEnum):
     FAILED_ROLLOVER = "failed-rollover"
     """The owner exists, the ledger is inside or after its list, and empty or never linked."""
     HAND_EDIT = "hand-edit"
-    """The owner exists and the ledger holds data in the middle of its list: somebody took it out."""
+    """The owner exists and the ledger holds data in the middle of its list: it was removed by hand."""
     OFFLOADED_COPY = "offloaded-copy"
     """The owner names it as replaced by tiered storage: its copy in BookKeeper was to be deleted."""
     UNKNOWN = "unknown"

@@ -21,7 +21,7 @@ class AuditVerdict(StrEnum):
     FINDINGS = "findings"
     """There is something to look at, and nothing to delete (yet)."""
     STOPPED = "stopped"
-    """A guard says that something is wrong with the inputs, or that too much would go."""
+    """A guard failed: something is wrong with the inputs, or the plan would be too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,29 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
     """What an audit comes to; ``place`` is its directory as the user would write it."""
     failed = "; ".join(f"{guard.name}: {guard.explanation}" for guard in summary.guards if not guard.passed)
     if exit_code(summary) == EXIT_ERROR:
-        next_step = "find out why, then make new inputs and a new audit; nothing of this one can be applied"
+        next_step = "find the cause, then make new inputs and a new audit; this one cannot be applied"
         return Conclusion(
-            AuditVerdict.STOPPED, f"{_what_was_found(summary)}, and nothing is deletable: {failed}", next_step
+            AuditVerdict.STOPPED, f"{_what_was_found(summary)}, and no ledger is deletable: {failed}", next_step
         )
     if summary.findings and summary.plan is None:
-        sentence = f"{_what_was_found(summary)}, and nothing is deletable: {failed or 'the audit has no plan'}"
+        sentence = f"{_what_was_found(summary)}, and no ledger is deletable: {failed or 'the audit has no plan'}"
         return Conclusion(AuditVerdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (
             f"{format_count(summary.plan.rows, 'ledger')} ({format_size(summary.plan.ledgers)}) "
-            f"{'is' if summary.plan.rows == 1 else 'are'} referenced by nothing and may be deleted"
+            f"{'is' if summary.plan.rows == 1 else 'are'} unreferenced and deletable"
         )
-        return Conclusion(AuditVerdict.PLAN, sentence, f"look at the plan: pulsar-sidecar audit apply {place}")
+        return Conclusion(AuditVerdict.PLAN, sentence, f"show the plan: pulsar-sidecar audit apply {place}")
     if summary.findings:
         return Conclusion(
-            AuditVerdict.FINDINGS, f"{_what_was_found(summary)}; nothing may be deleted", _next_step(summary, place)
+            AuditVerdict.FINDINGS, f"{_what_was_found(summary)}; no ledger is deletable", _next_step(summary, place)
         )
-    everything = f"everything that exists is referenced ({format_count(summary.existing.ledgers, 'ledger')})"
-    return Conclusion(AuditVerdict.CLEAN, f"{everything}, and everything that is referenced exists", "nothing to do")
+    everything = f"every ledger that exists is referenced ({format_count(summary.existing.ledgers, 'ledger')})"
+    return Conclusion(AuditVerdict.CLEAN, f"{everything}, and every referenced ledger exists", "nothing to do")
 
 
 def orphans_of(summary: AuditSummary) -> Count:
-    """All orphans, of any standing."""
+    """All orphans, of any status."""
     return Count.sum(summary.orphans.values())
 
 
@@ -68,10 +68,10 @@ def _what_was_found(summary: AuditSummary) -> str:
         (orphans_of(summary).ledgers, "unreferenced ledger", "unreferenced ledgers"),
         (summary.missing, "reference to a ledger that does not exist", "references to ledgers that do not exist"),
         (len(summary.dangers), "topic that endangers another's ledgers", "topics that endanger others' ledgers"),
-        (summary.unattributed.ledgers, "ledger that nobody known claims", "ledgers that nobody known claims"),
+        (summary.unattributed.ledgers, "ledger whose owner is not known", "ledgers whose owner is not known"),
     )
-    said = [f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count]
-    return ", ".join(said) or "nothing found"
+    found = [f"{count:,} {one if count == 1 else many}" for count, one, many in parts if count]
+    return ", ".join(found) or "nothing found"
 
 
 def _next_step(summary: AuditSummary, place: str) -> str:
@@ -82,4 +82,4 @@ def _next_step(summary: AuditSummary, place: str) -> str:
 
 
 def _rows_of(place: str) -> str:
-    return f"look at the rows: pulsar-sidecar audit show {place} --orphans --missing --unattributed"
+    return f"show the rows: pulsar-sidecar audit show {place} --orphans --missing --unattributed"

@@ -127,7 +127,7 @@ def _row(node: dict[str, Any]) -> dict[str, Any] | None:
     text = fields[_LEDGER_FIELD] if len(fields) >= _MIN_FIELDS else b""
     if text.isdigit() and int(text) <= MAX_LEDGER_ID:
         return {**row, "ledger_id": int(text)}
-    return {**row, "unreadable": "this is no record that names a ledger; look at the node by hand"}
+    return {**row, "unreadable": "this record does not name a ledger; inspect the node with ZooKeeper's zkCli.sh"}
 
 
 def dump(
@@ -249,17 +249,18 @@ class _Tally:
         instance_id = instance_id_of(None, self.ledgers_root) if self.instance_id is None else self.instance_id
         if not self._rows[Subtree.MANAGED_LEDGERS]:
             raise TemporaryError(
-                f"there is nothing at {MANAGED_LEDGERS}: check the chroot, and that this is Pulsar's store"
+                f"{MANAGED_LEDGERS} does not exist: check the chroot, and that this is Pulsar's metadata store"
             )
         if not without_ledgers and not self._rows[Subtree.LEDGERS]:
-            raise TemporaryError(f"there is no ledger below {self.ledgers_root}: check ledgersRootPath")
+            raise TemporaryError(f"there is no ledger below {self.ledgers_root}: check --ledgers-root-path")
         return instance_id
 
     def _note_instance(self, nodes: Iterable[Mapping[str, Any]]) -> None:
         for node in nodes:
             if node["value"] is None:
                 raise TemporaryError(
-                    f"{node['path']} cannot be read ({node['unreadable']}); give a credential that may"
+                    f"{node['path']} cannot be read ({node['unreadable']}); "
+                    "set a credential that may read it with --metadata-store-auth"
                 )
             found = Node(node["path"], node["value"], NodeVersion(0), 0, 0, 0)
             self.instance_id = instance_id_of(found, self.ledgers_root)

@@ -63,7 +63,9 @@ def list_ledgers(
             unreadable += batch.num_rows - batch.column("unreadable").null_count
             as_of = newest(as_of, batch)
         if not rows:
-            raise TemporaryError("no ledger was found, and an empty listing is a failed listing: check the address")
+            raise TemporaryError(
+                "the source lists no ledger, and no cluster is without one: check the address and --ledgers-root-path"
+            )
         report(f"{rows:,} ledgers, {unreadable:,} of them unreadable")
         ending = source.ending()
         files = output.close_tables()
@@ -109,4 +111,7 @@ def _demand_readable_directories(directories: pa.RecordBatch) -> None:
     unreadable = directories.filter(pc.is_valid(directories.column("unreadable")))
     if unreadable.num_rows:
         first = unreadable.slice(0, 1).to_pylist()[0]
-        raise TemporaryError(f"{first['path']} cannot be listed ({first['unreadable']}); give a credential that may")
+        raise TemporaryError(
+            f"{first['path']} cannot be listed ({first['unreadable']}); "
+            "set a credential that may list it with --metadata-store-auth"
+        )

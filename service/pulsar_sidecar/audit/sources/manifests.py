@@ -1,4 +1,4 @@
-"""What a dump or a listing says about itself: where it is from, what it holds, and how we know that it is whole.
+"""What a dump or a listing records about itself: where it is from, what it holds, and how we know that it is whole.
 
 Invariant: a manifest is written last, and only of something that is complete; whoever reads one refuses what it does
 not understand.
@@ -90,7 +90,7 @@ class Manifest(Document, frozen=True, kw_only=True):
         zxids: when it was read, in the store's order.
         as_of: when it was read, in the store's time; None for a source that does not tell.
         counts: rows by subtree (of a dump's nodes) and by table.
-        left_out: what was not read, because the user said so.
+        left_out: what was not read, because the user chose so.
         allows_deletion: whether a ledger that nothing here references may be deleted for it, given the other guards.
         reservations: why it may not.
         machine_times: when it was made by this machine's clock, for people; never for telling ages.
@@ -137,8 +137,8 @@ def parse_manifest(document: Any) -> Manifest:
         parts.update(toolVersion=document["tool"]["version"], machineTimes=[times["started"], times["ended"]])
         manifest = msgspec.convert(parts, Manifest)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise InvalidInputError(f"this is no manifest of a dump or a listing ({error!r})") from error
+        raise InvalidInputError(f"this is not the manifest of a dump or a listing ({error!r})") from error
     # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
     if manifest.document() != document:
-        raise InvalidInputError("this is no manifest of a dump or a listing: a field is missing")
+        raise InvalidInputError("this is not the manifest of a dump or a listing: a field is missing")
     return manifest

@@ -13,16 +13,16 @@ from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
     "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
-    "1 an error, wrong usage, or a guard that said no, the reason is on standard error."
+    "1 an error, wrong usage, or a failed guard. Standard error has the reason."
 )
 _HELP = """Find ledgers that nothing references, and hand them to the deletion service.
 
 An audit compares a listing of ledgers with a dump of the metadata store (see: ledgers list, metadata dump). A ledger is
 deletable only when two audits, days apart, find it unreferenced and unchanged. The deletable ones make a plan with a
-hash; apply sends an approved plan to the deletion service, which proves every ledger again before it deletes it."""
+hash; apply sends an approved plan to the deletion service, which checks every ledger again before it deletes it."""
 _RUN_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
-    "left behind), or a guard did not pass (the findings are there to look at, without a plan)."
+    "left behind), or a guard failed (the findings are written, without a plan)."
 )
 _DEFAULT = AuditPolicy()
 
@@ -52,8 +52,8 @@ app = new_group("audit", _HELP, cls=_AuditGroup, epilog=_EXIT_CODES)
 @app.command(epilog=_RUN_EXIT_CODES)
 def run(
     ctx: Context,
-    dump: Annotated[Path, typer.Option(metavar="DIR", help="What metadata dump made.")],
-    listing: Annotated[Path, typer.Option(metavar="DIR", help="What ledgers list made, before the dump.")],
+    dump: Annotated[Path, typer.Option(metavar="DIR", help="Directory that metadata dump wrote.")],
+    listing: Annotated[Path, typer.Option(metavar="DIR", help="Directory that ledgers list wrote, before the dump.")],
     directory: NewDirectory,
     previous: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The previous audit; without it nothing is deletable.")
@@ -78,37 +78,39 @@ def run(
         typer.Option(
             "--foreign-subtree",
             metavar="PATH",
-            help="Nodes of the metadata store below it are not Pulsar's; may be repeated. "
-            "Otherwise nodes of an unknown kind keep every ledger from deletion.",
+            help="Path in the metadata store below which no node is Pulsar's; may be repeated. "
+            "Without it nodes of an unknown kind protect every ledger from deletion.",
         ),
     ] = None,
     bookkeeper_exclusive: Annotated[
         bool,
         typer.Option(
             "--bookkeeper-exclusive-to-cluster",
-            help="This BookKeeper serves only this Pulsar cluster. Without it nothing is deletable: another "
-            "cluster's references cannot be seen from here.",
+            help="This BookKeeper serves only this Pulsar cluster. Without the option nothing is deletable: an "
+            "audit cannot see another cluster's references.",
         ),
     ] = False,
     exact: Annotated[
         bool,
         typer.Option(
             "--exact",
-            help="Read every node by itself with the exact decoder instead of whole columns. Slower, with the "
-            "same result: a second opinion before a large plan is applied.",
+            help="Decode every node by itself with the exact decoder instead of whole columns. Slower, with "
+            "the same result: a second opinion before a large plan is applied.",
         ),
     ] = False,
 ) -> None:
-    """Compare a listing of ledgers with a dump of the metadata store, without Spark: one machine does millions.
+    """Compare a listing of ledgers with a dump of the metadata store, without Spark.
 
-    Make the listing first (ledgers list), then the dump (metadata dump). Both are compared with their manifests before
-    anything is read. The result is a directory of tables, a report (report.html), metrics and a summary.
+    One machine can audit millions of ledgers this way.
 
-    Nothing is deletable at the first look. Give a later audit the one before with --previous: what both found
-    unreferenced, unchanged, old enough, and with everything readable that might reference it, becomes the plan, if this
-    BookKeeper serves only this Pulsar cluster: say so with --bookkeeper-exclusive-to-cluster.
+    Make the listing first (ledgers list), then the dump (metadata dump). The command compares both with their manifests
+    before it reads them. The result is a directory of tables, a report (report.html), metrics and a summary.
 
-    The Spark job pyspark_jobs/orphan_ledgers/job.py takes the same options and gives the same tables.
+    The first audit makes no ledger deletable. Pass it to a later audit as --previous: the plan has the ledgers that
+    both found unreferenced, unchanged and old enough, where every node that may reference them could be read. Set
+    --bookkeeper-exclusive-to-cluster if this BookKeeper serves only this Pulsar cluster; without it there is no plan.
+
+    The Spark job pyspark_jobs/orphan_ledgers/job.py takes the same options and writes the same tables.
 
     Example: pulsar-sidecar audit run --dump dumps/tuesday --listing listings/tuesday --previous audits/monday
     --output audits/tuesday --bookkeeper-exclusive-to-cluster
@@ -133,24 +135,27 @@ def show(
     audit: _Audit,
     orphans: Annotated[bool, typer.Option("--orphans", help="Unreferenced ledgers.")] = False,
     missing: Annotated[bool, typer.Option("--missing", help="References to missing ledgers.")] = False,
-    unattributed: Annotated[bool, typer.Option("--unattributed", help="Ledgers that no known owner claims.")] = False,
+    unattributed: Annotated[bool, typer.Option("--unattributed", help="Ledgers whose owner is not known.")] = False,
     usage: Annotated[bool, typer.Option("--usage", help="Storage by owner.")] = False,
     standing: Annotated[
-        str | None, typer.Option(help="Only rows with this standing, such as too-young. Deletable ledgers: condemned.")
+        str | None,
+        typer.Option(
+            help="Show only ledgers with this status, such as too-young; condemned is the status of deletable ledgers."
+        ),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Only rows of this kind, such as data or cursor.")] = None,
-    cause: Annotated[str | None, typer.Option(help="Only rows with this likely cause.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only rows of this tenant.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only rows of this topic, by its full name.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Show only rows of this kind, such as data or cursor.")] = None,
+    cause: Annotated[str | None, typer.Option(help="Show only rows with this likely cause.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Show only rows of this tenant.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Show only rows of this topic, by its full name.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows of a table.")] = 20,
     form: _Form = None,
 ) -> None:
-    """Show what an audit found: the verdict, counts, guards, what could not be seen, and the next step.
+    """Show what an audit found: the verdict, counts, guards, what could not be checked, and the next step.
 
-    With --orphans, --missing, --unattributed or --usage, rows of these tables instead; --standing, --kind, --cause,
-    --tenant and --topic choose among them.
+    With --orphans, --missing, --unattributed or --usage, the command shows rows of these tables instead; --standing,
+    --kind, --cause, --tenant and --topic filter them.
 
-    Exit code 0 if the audit is clean, 2 if it found something, 1 if a guard said no or there is an error.
+    Exit code 0 if the audit is clean, 2 if it found something, 1 if a guard failed or there is an error.
 
     Example: pulsar-sidecar audit show audits/monday --orphans --kind cursor --limit 50
     """
@@ -172,14 +177,14 @@ def explain(
     audit: _Audit,
     ledger_id: LedgerIdArgument,
     dump: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A dump, to find what references the ledger.")
+        Path | None, typer.Option(metavar="DIR", help="Dump to search for nodes that reference the ledger.")
     ] = None,
 ) -> None:
     """Explain in sentences what an audit knows of one ledger: who claims it, and why nothing references it.
 
-    Also where its case stands, and what it would take to be deletable.
+    It also shows the ledger's status and which conditions for deletion it does not meet yet.
 
-    A ledger that is referenced is not in an audit; name the dump, and the nodes that reference it are found there.
+    An audit does not contain referenced ledgers; with --dump the command finds the nodes that reference the ledger.
 
     Example: pulsar-sidecar audit explain audits/monday 4711 --dump dumps/monday
     """
@@ -191,7 +196,7 @@ def apply(
     ctx: Context,
     audit: _Audit,
     execute: Annotated[bool, typer.Option("--execute", help="Send the records.")] = False,
-    plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
+    plan: Annotated[str | None, typer.Option(metavar="HASH", help="Hash of the approved plan.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Maximum number of records a second.")] = None,
     max_age_hours: Annotated[float, typer.Option(min=0, help="Maximum age of the audit, in hours.")] = 72.0,
     metadata_store_url: Annotated[str | None, typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf.")] = None,
@@ -206,13 +211,13 @@ def apply(
     ] = None,
     form: _Form = None,
 ) -> None:
-    """Hand the deletable ledgers of an audit to the deletion service. Without --execute: only show the plan.
+    """Send the deletable ledgers of an audit to the deletion service. Without --execute: only show the plan.
 
-    The plan's hash is what is approved: --execute takes it with --plan, and another plan is refused. Nothing is deleted
-    here: every ledger becomes a pending deletion, and the deletion service proves it again.
+    You approve the plan's hash: --execute needs it as --plan, and refuses any other plan. The command deletes nothing:
+    every ledger becomes a pending deletion, and the deletion service checks it again.
 
-    Each row is sent once, however often the command is stopped and started again: rows carry their number in the plan,
-    and the progress is stored in the metadata store. (A broker that dies while rows are in flight may store some of
+    The command sends each row once, however often it is stopped and repeated: rows carry their number in the plan, and
+    the metadata store has the progress. (A broker that dies while rows are in flight may store some of
     them twice; the second copy of a row finds its ledger deleted.) --execute needs the metadata store and the brokers,
     as the sidecars have them (--metadata-store-url, --broker-service-url, or PULSAR_SIDECAR_* and client.conf).
 
@@ -262,12 +267,12 @@ def _show_applied(applied: AppliedPlan, audit: Path, form: output.Format) -> Non
         output.info("the plan is empty: there is nothing to send")
     elif not applied.executed:
         output.info(
-            "nothing was sent. Look at the ledgers with: "
+            "nothing was sent. Show the ledgers with: "
             f"pulsar-sidecar audit show {audit} --orphans --standing condemned\nSend them with: "
             f"pulsar-sidecar audit apply {audit} --execute --plan {applied.plan_sha256}"
         )
     else:
-        output.info("see how they are deleted with: pulsar-sidecar ledger-deletion status")
+        output.info("show the progress of their deletion with: pulsar-sidecar ledger-deletion status")
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -288,16 +293,18 @@ def report(
 @app.command(epilog=_EXIT_CODES)
 def prune(
     ctx: Context,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where audits, dumps and listings are.")],
-    keep: Annotated[int, typer.Option(min=1, help="How many of each kind are always kept.")] = 5,
-    older_than_days: Annotated[float, typer.Option(min=0, help="Younger ones are kept.")] = 30.0,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with audits, dumps and listings.")],
+    keep: Annotated[int, typer.Option(min=1, help="Minimum number of directories of each kind to keep.")] = 5,
+    older_than_days: Annotated[
+        float, typer.Option(min=0, help="Minimum age of a directory to remove, in days.")
+    ] = 30.0,
     execute: Annotated[bool, typer.Option("--execute", help="Remove them.")] = False,
     form: _Form = None,
 ) -> None:
     """Remove old audits, dumps and listings. Without --execute: only list them.
 
-    Only complete directories of ours go. The newest of each kind stays, the newest --keep of them stay, younger ones
-    than --older-than-days stay, and so does what a remaining audit was made from.
+    The command removes only complete directories that pulsar-sidecar wrote. It keeps the newest --keep of each kind,
+    those younger than --older-than-days, and the inputs of every audit that it keeps.
 
     Example: pulsar-sidecar audit prune /var/lib/audits --keep 5 --older-than-days 30 --execute
     """

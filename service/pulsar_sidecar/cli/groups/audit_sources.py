@@ -25,8 +25,8 @@ _Rate = Annotated[
         "--rate",
         metavar="NUMBER",
         min=0,
-        help=f"Maximum number a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a living "
-        "ZooKeeper, no limit from anything else.",
+        help=f"Maximum number a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a running "
+        "ZooKeeper, no limit for other sources.",
     ),
 ]
 _Auth = Annotated[
@@ -47,15 +47,16 @@ def dump(
     source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
     directory: NewDirectory,
     chroot: Annotated[
-        str, typer.Option(metavar="PATH", help="Where in a snapshot the cluster is. With zk:// it is in the source.")
+        str,
+        typer.Option(metavar="PATH", help="Path of the cluster in a snapshot. With zk:// it is part of the source."),
     ] = "",
     ledgers_root: _LedgersRoot = "/ledgers",
     without_ledgers: Annotated[
-        bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of all nodes.")
+        bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of the nodes.")
     ] = False,
     cursors_from: Annotated[
         str | None,
-        typer.Option(metavar="zk:HOST:PORT", help="The living metadata store, to read compaction cursors' ledgers."),
+        typer.Option(metavar="zk:HOST:PORT", help="The running metadata store, for the ledgers of compaction cursors."),
     ] = None,
     rate: _Rate = None,
     auth: _Auth = None,
@@ -63,20 +64,19 @@ def dump(
 ) -> None:
     """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
 
-    Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] walks a living ZooKeeper with its own protocol.
-    zk-admin:http://HOST:PORT has the AdminServer of ZooKeeper 3.9 or later take a snapshot and stream it: fastest, and
-    easiest on the cluster. zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks what happened since,
-    so nothing is deleted on its word.
+    Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] reads a running ZooKeeper with its own protocol.
+    zk-admin:http://HOST:PORT requests a snapshot from the AdminServer of ZooKeeper 3.9 or later: fastest, and with the
+    least load on the cluster. zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks later changes, so
+    an audit of it plans no deletion.
 
-    Take the listing (ledgers list) first and the dump second: a ledger that is linked in between is then seen as
-    linked.
+    Make the listing (ledgers list) first and the dump second: a ledger that is linked in between is then in the dump.
 
-    While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// those entries are
-    read too, without fencing; with the other sources name the living metadata store with --cursors-from, or they are
-    marked unreadable and nothing that they may name is deletable.
+    While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// the
+    command reads those entries too, without fencing. With the other sources, name the running metadata store with
+    --cursors-from; otherwise they are marked unreadable, and no ledger that they may name is deletable.
 
-    The directory appears when the dump is complete; a failure leaves nothing. Progress goes to standard error, a
-    summary to standard output.
+    The directory appears when the dump is complete; a failure leaves nothing. The command writes progress to standard
+    error and the summary to standard output.
 
     Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday
     """
@@ -109,7 +109,7 @@ def list_ledgers(
     ] = None,
     ledgers_root: _LedgersRoot = "/ledgers",
     with_metadata: Annotated[
-        bool, typer.Option("--with-metadata", help="Each ledger's metadata too, not only its id.")
+        bool, typer.Option("--with-metadata", help="Include each ledger's metadata, not only its id.")
     ] = False,
     rate: _Rate = None,
     auth: _Auth = None,
@@ -117,13 +117,14 @@ def list_ledgers(
 ) -> None:
     """List every ledger that BookKeeper has into a Parquet table for an audit.
 
-    Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] asks the
-    bookies' HTTP admin API, twice, and compares. The two are independent ways: take both when in doubt.
+    Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] requests
+    the list from the bookies' HTTP admin API twice and compares. The two sources are independent: use both in case of
+    doubt.
 
-    An audit needs the ledgers' metadata (--with-metadata) from one of its inputs: a dump has it too, unless it was made
-    --without-ledgers. Over HTTP that is one request for each ledger.
+    An audit needs the ledgers' metadata (--with-metadata) in one of its inputs: a dump has it too, unless it was made
+    --without-ledgers. Over HTTP it takes one request for each ledger.
 
-    Take the listing first and the dump (metadata dump) second.
+    Make the listing first and the dump (metadata dump) second.
 
     Example: pulsar-sidecar ledgers list --source bookie-http://bookie-1:8000,bookie-2:8000 --output listings/monday
     """

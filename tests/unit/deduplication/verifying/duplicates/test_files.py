@@ -69,11 +69,11 @@ def without_a_manifest(extract: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (without_a_file, "does not hold exactly the files"),
-        (with_another_file, "does not hold exactly the files"),
-        (with_a_damaged_file, "is not what was written"),
+        (without_a_file, "does not contain exactly the files"),
+        (with_another_file, "does not contain exactly the files"),
+        (with_a_damaged_file, "does not match its SHA-256"),
         (unfinished, "is no manifest of a complete extract"),
-        (without_a_manifest, "holds no readable manifest.json"),
+        (without_a_manifest, "has no readable manifest.json"),
     ],
 )
 def test_an_extract_that_is_not_whole_is_refused(tmp_path: Path, spoil: Callable[[Path], None], reason: str) -> None:
