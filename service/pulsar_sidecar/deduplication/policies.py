@@ -7,27 +7,15 @@ whatever its policies say (``SystemTopic.isDeduplicationEnabled``), though setti
 """
 
 import json
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
-from pulsar_sidecar.model.names import TopicName
 
 PolicyValue = bool | int
 
 _MOST_SECONDS: Final = 2**31 - 1
-_EVENTS: Final = frozenset(
-    {
-        "__change_events",
-        "__transaction_buffer_snapshot",
-        "__transaction_buffer_snapshot_indexes",
-        "__transaction_buffer_snapshot_segments",
-    }
-)
-_PENDING_ACK: Final = "__transaction_pending_ack"
-_SYSTEM_NAMESPACES: Final = re.compile(r"pulsar/system|pulsar/([^/]+/)?[^:]+:\d+|sla-monitor/[^/]+/[^:]+:\d+")
 
 
 class DeduplicationPolicy(Enum):
@@ -139,13 +127,3 @@ def checked_value(value: object) -> PolicyValue | None:
     if value is not None and not isinstance(value, bool | int):
         raise UndecodableError(f"{value!r:.80} is no policy of deduplication; look where it comes from")
     return value
-
-
-def is_system_topic(topic: TopicName) -> bool:
-    """``BrokerService.isSystemTopic``: brokers open it as a ``SystemTopic``, which they never deduplicate."""
-    base = topic.base
-    return (
-        _SYSTEM_NAMESPACES.fullmatch(topic.namespace) is not None
-        or base.local_name in _EVENTS
-        or base.local_name.endswith(_PENDING_ACK)
-    )

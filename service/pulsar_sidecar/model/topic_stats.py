@@ -17,6 +17,8 @@ COMPACTION_CURSOR: Final = CursorName("__compaction")
 """``Compactor.COMPACTION_SUBSCRIPTION``: its position carries the id of the compacted ledger."""
 
 DEDUPLICATION_CURSOR: Final = CursorName("pulsar.dedup")
+REPLICATOR_PREFIX: Final = "pulsar.repl"
+"""The default of ``replicatorPrefix``: with it begin the names of replicators' producers, and of their cursors."""
 SYSTEM_SUBSCRIPTIONS: Final[frozenset[str]] = frozenset({COMPACTION_CURSOR, DEDUPLICATION_CURSOR})
 """Cursors that brokers keep for themselves."""
 
@@ -93,11 +95,13 @@ class TopicStats:
     Attributes:
         broker: the owner, ``host:port`` of its web service, as far as the answer names it.
         producers: the names of the connected producers, replicators' included.
+        deduplication_status: the name of a ``MessageDeduplication.Status``.
     """
 
     broker: str | None
     subscriptions: Mapping[str, Subscription]
     producers: tuple[str, ...] = ()
+    deduplication_status: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from pulsar_sidecar.deduplication.policies import (
     PolicyLevel,
     PolicyValue,
     PolicyValues,
-    is_system_topic,
 )
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
@@ -35,25 +34,6 @@ ENABLED, INTERVAL = DeduplicationPolicy.ENABLED, DeduplicationPolicy.SNAPSHOT_IN
 )
 def test_the_nearest_level_decides(values: PolicyValues, applied: PolicyValue, level: PolicyLevel) -> None:
     assert (values.applied, values.decided_by) == (applied, level)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_system"),
-    [
-        ("persistent://public/default/orders", False),
-        ("persistent://public/default/__change_events", True),
-        ("persistent://public/default/__change_events-partition-0", True),
-        ("persistent://public/default/__transaction_buffer_snapshot_segments", True),
-        ("persistent://public/default/orders-s__transaction_pending_ack", True),
-        ("persistent://pulsar/system/anything", True),
-        ("persistent://pulsar/systems/anything", False),
-        ("persistent://pulsar/broker-1:8080/healthcheck", True),
-        ("persistent://pulsar/east/broker-1:8080/healthcheck", True),
-        ("persistent://sla-monitor/east/broker-1:8080/t", True),
-    ],
-)
-def test_brokers_never_deduplicate_system_topics(name: str, is_system: bool) -> None:
-    assert is_system_topic(parse_topic_name(name)) is is_system
 
 
 # --- changes -------------------------------------------------------------------------------------------------------

@@ -6,19 +6,10 @@ import pytest
 from pulsar_sidecar.deduplication.publishing.messages import OutgoingMessage
 from pulsar_sidecar.deduplication.publishing.routing import (
     HashingScheme,
-    java_string_hash,
     murmur3_32_hash,
     router,
 )
-
-
-@pytest.mark.parametrize(
-    ("key", "number"),
-    [("", 0), ("a", 97), ("abc", 96354), ("polygenelubricants", 0), ("\N{GRINNING FACE}", 0xD83D * 31 + 0xDE00)],
-)
-def test_javas_hash_of_a_string_without_its_sign(key: str, number: int) -> None:
-    """The third has ``hashCode() == Integer.MIN_VALUE``; characters beyond the first plane are two."""
-    assert java_string_hash(key) == number
+from pulsar_sidecar.model.java_strings import java_string_hash
 
 
 @pytest.mark.parametrize(

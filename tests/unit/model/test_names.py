@@ -168,3 +168,22 @@ def test_refuses_what_is_no_topic(text: str) -> None:
 )
 def test_a_managed_ledger_that_is_no_topics(name: str) -> None:
     assert topic_of_managed_ledger(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_system"),
+    [
+        ("persistent://public/default/orders", False),
+        ("persistent://public/default/__change_events", True),
+        ("persistent://public/default/__change_events-partition-0", True),
+        ("persistent://public/default/__transaction_buffer_snapshot_segments", True),
+        ("persistent://public/default/orders-s__transaction_pending_ack", True),
+        ("persistent://pulsar/system/anything", True),
+        ("persistent://pulsar/systems/anything", False),
+        ("persistent://pulsar/broker-1:8080/healthcheck", True),
+        ("persistent://pulsar/east/broker-1:8080/healthcheck", True),
+        ("persistent://sla-monitor/east/broker-1:8080/t", True),
+    ],
+)
+def test_system_topics_are_those_that_brokers_take_for_their_own(name: str, is_system: bool) -> None:
+    assert parse_topic_name(name).is_system_topic is is_system

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+NO_CLIENTS: dict[str, object] = {"publishers": [], "subscriptions": {}}
+"""What every answer to ``stats`` has, of a topic that nobody uses."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrived:

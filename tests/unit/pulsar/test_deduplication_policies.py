@@ -11,7 +11,7 @@ from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, Tempo
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.metadata import FakeMetadataStore
-from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+from tests.unit.pulsar.http_brokers import NO_CLIENTS, Answer, Arrived, HttpBroker, http_broker
 
 ENABLED, INTERVAL = DeduplicationPolicy.ENABLED, DeduplicationPolicy.SNAPSHOT_INTERVAL
 TOPIC = parse_topic_name("persistent://public/default/orders")
@@ -26,7 +26,7 @@ class Broker:
         self.http = http
         self.values: dict[str, object] = {}
         self.refusal: Answer | None = None
-        self.stats: object = {"deduplicationStatus": "Enabled"}
+        self.stats: object = {"deduplicationStatus": "Enabled", **NO_CLIENTS}
         http.answer = self._answer
         self.store = FakeMetadataStore()
         self.store.put(f"/loadbalance/brokers/{http.address}", json.dumps({"webServiceUrl": http.url}).encode())
@@ -126,6 +126,6 @@ def test_only_loaded_topics_have_a_status(broker: Broker) -> None:
     assert broker.owners.statuses(topics, 5) == {TOPIC: "Enabled"}
     assert broker.owners.statuses(topics, 0) == {}
     assert not any("unloaded" in arrived.target for arrived in broker.http.arrived)
-    broker.stats = {}
+    broker.stats = NO_CLIENTS
     with pytest.raises(TemporaryError, match="deduplicationStatus"):
         broker.owners.statuses(topics, 5)

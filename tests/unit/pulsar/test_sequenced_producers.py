@@ -27,7 +27,7 @@ from pulsar_sidecar.wire import PulsarApi_pb2 as api
 from tests.cluster.patience import until
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.delayed_messages import TOPIC
-from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+from tests.unit.pulsar.http_brokers import NO_CLIENTS, Answer, Arrived, HttpBroker, http_broker
 
 KINDS = api.BaseCommand
 BATCH = Batch([OutgoingMessage(b"a", 5), OutgoingMessage(b"b", 7)], 5, 7)
@@ -247,13 +247,20 @@ def says(cluster: Cluster, status: int, document: object) -> None:
 
 
 def test_the_status_is_the_topics_own(cluster: Cluster) -> None:
-    says(cluster, 200, {"deduplicationStatus": "Enabled"})
+    says(cluster, 200, {"deduplicationStatus": "Enabled", **NO_CLIENTS})
     assert cluster.producers.deduplication_status(TOPIC) == "Enabled"
     assert cluster.web.arrived[0].target.startswith(f"/admin/v2/persistent/{TOPIC.namespace}/")
 
 
 @pytest.mark.parametrize(
-    ("status", "document"), [(200, {}), (200, {"deduplicationStatus": None}), (200, []), (404, {"reason": "no topic"})]
+    ("status", "document"),
+    [
+        (200, NO_CLIENTS),
+        (200, {"deduplicationStatus": None, **NO_CLIENTS}),
+        (200, {"deduplicationStatus": 1, **NO_CLIENTS}),
+        (200, []),
+        (404, {"reason": "no topic"}),
+    ],
 )
 def test_a_status_that_is_not_told_is_asked_for_again(status: int, document: object, cluster: Cluster) -> None:
     says(cluster, status, document)

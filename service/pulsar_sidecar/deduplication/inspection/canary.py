@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
-from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyValues, is_system_topic
+from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyValues
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicDomain, TopicName
@@ -141,7 +141,7 @@ class DeduplicationChecks:
         """
         tenant, _, portion = namespace.partition("/")
         topic = TopicName(TopicDomain.PERSISTENT, tenant, None, portion, f"{CANARY_PREFIX}{self._new_id()}")
-        if is_system_topic(topic):
+        if topic.is_system_topic:
             raise InvalidInputError(f"every topic in {namespace} is a system topic, which brokers never deduplicate")
         policy = self._policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
         try:

@@ -14,7 +14,6 @@ from pulsar_sidecar.deduplication.policies import (
     PolicyLevel,
     PolicyValue,
     PolicyValues,
-    is_system_topic,
 )
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Clock
@@ -152,7 +151,7 @@ class PolicyChanges:
         after: PolicyValues,
         places: Sequence[TopicName],
     ) -> PolicyChange:
-        deciding = [place for place in places if not is_system_topic(place)]
+        deciding = [place for place in places if not place.is_system_topic]
         expected = None
         if policy is DeduplicationPolicy.ENABLED:
             expected = ENABLED if after.applied else DISABLED

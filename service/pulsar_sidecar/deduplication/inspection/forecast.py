@@ -9,7 +9,6 @@ from itertools import islice
 from typing import Final
 
 from pulsar_sidecar.deduplication.inspection.stuck import Switches
-from pulsar_sidecar.deduplication.policies import is_system_topic
 from pulsar_sidecar.deduplication.replay_cost import ASSUMPTION, replay_seconds
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
@@ -99,7 +98,7 @@ def _deduplicated(
     asked, left_out = 0, 0
     for seconds, stored in costs:
         snapshot, since, place = stored.snapshot, stored.since, stored.topic
-        if since is None or not isinstance(snapshot, Snapshot) or is_system_topic(place):
+        if since is None or not isinstance(snapshot, Snapshot) or place.is_system_topic:
             continue
         deduplicated: bool | None = None
         if asked < _MOST_ASKED:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.inspection.replay import Replay, published_at, replay
 from pulsar_sidecar.deduplication.inspection.show import SYSTEM_TOPIC, Decision, DeduplicationView, Limits, view_of
-from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy, is_system_topic
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
 from pulsar_sidecar.deduplication.ports import StoredMessages
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import StoredDeduplication, StoredDeduplications
@@ -72,11 +72,11 @@ class DeduplicationService:
         policies = self._ports.policies
         try:
             broker = policies.configured(topic)
-            if is_system_topic(topic):
+            if topic.is_system_topic:
                 return SYSTEM_TOPIC, broker
             return Decision.of(policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
         except SidecarError as error:
-            if is_system_topic(topic):
+            if topic.is_system_topic:
                 return SYSTEM_TOPIC, None
             return Decision(None, f"brokers could not be asked for the policies: {error}"), None
 

@@ -23,7 +23,6 @@ from pulsar_sidecar.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
     PolicyValues,
-    is_system_topic,
 )
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
@@ -212,7 +211,7 @@ class StuckCursors:
         A topic's own policy is asked for where the levels above say off, or with ``ask``: it costs several requests.
         If it is not known, the last one is why.
         """
-        if is_system_topic(place):
+        if place.is_system_topic:
             return True, True, "brokers never deduplicate a system topic"
         above = self._switches.inherited(place.namespace)
         if isinstance(above, Unreadable):

@@ -24,9 +24,9 @@ from pulsar_sidecar.deduplication.publishing.routing import HashingScheme, route
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicDomain, TopicName
+from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX
 
 _STATUSES_OF_A_LOAD: Final = ("Initialized", "Recovering")
-_REPLICATOR_PREFIX: Final = "pulsar.repl"
 
 
 class PublisherOptions(TypedDict, total=False):
@@ -274,9 +274,9 @@ def _refuse_what_is_never_deduplicated(topic: TopicName, producer_name: str | No
         raise InvalidInputError(f"{topic} is not persistent: brokers deduplicate persistent topics only")
     if topic.is_system_topic:
         raise InvalidInputError(f"{topic} is a system topic: brokers never deduplicate those; choose another topic")
-    if producer_name is not None and producer_name.startswith(_REPLICATOR_PREFIX):
+    if producer_name is not None and producer_name.startswith(REPLICATOR_PREFIX):
         raise InvalidInputError(
-            f"brokers take a producer whose name begins with {_REPLICATOR_PREFIX} for a replicator; choose another name"
+            f"brokers take a producer whose name begins with {REPLICATOR_PREFIX} for a replicator; choose another name"
         )
     if producer_name == "":
         raise InvalidInputError("a producer name has at least one character; leave it out to be given one")

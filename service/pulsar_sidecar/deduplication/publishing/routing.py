@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from pulsar_sidecar.deduplication.publishing.messages import OutgoingMessage
+from pulsar_sidecar.model.java_strings import java_string_hash
 
 _REMEMBERED_KEYS: Final = 65536
 _POSITIVE: Final = 0x7FFFFFFF
@@ -43,15 +44,6 @@ def router(partitions: int, hashing: HashingScheme) -> Callable[[OutgoingMessage
         return ((number * _GOLDEN & _ALL_64) >> 32) % partitions
 
     return partition_of
-
-
-def java_string_hash(key: str) -> int:
-    """``String.hashCode() & Integer.MAX_VALUE``, over UTF-16 code units."""
-    units = key.encode("utf-16-le", "surrogatepass")
-    found = 0
-    for (unit,) in struct.iter_unpack("<H", units):
-        found = (31 * found + unit) & _ALL_32
-    return found & _POSITIVE
 
 
 def murmur3_32_hash(key: str) -> int:

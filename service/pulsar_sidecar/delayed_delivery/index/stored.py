@@ -38,12 +38,11 @@ from pulsar_sidecar.model.names import (
     encode_cursor,
 )
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS
+from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, SYSTEM_SUBSCRIPTIONS
 
 METADATA_ENTRY: Final = EntryId(0)
 """Where a bucket's ledger holds its `SnapshotMetadata`."""
 
-_REPLICATOR_PREFIX: Final = "pulsar.repl."
 """``replicatorPrefix`` and a dot: a replicator's cursor holds nothing back."""
 _TOPICS_AT_ONCE: Final = 100
 _TRIES: Final = 3
@@ -186,7 +185,7 @@ class StoredIndexes:
             return
         for child in self._store.children(path) or ():
             name = decode_cursor(CursorName(child)) or child
-            if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(_REPLICATOR_PREFIX):
+            if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}."):
                 yield name, f"{path}/{child}"
 
     def _changed(self, read: "Mapping[str, StoredIndex | Unreadable]", paths: Mapping[str, str]) -> dict[str, str]:

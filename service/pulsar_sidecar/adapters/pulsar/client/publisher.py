@@ -36,13 +36,12 @@ from pulsar_sidecar.adapters.pulsar.errors import close_quietly, publish_result,
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, TemporaryError
+from pulsar_sidecar.model.java_strings import java_string_hash
 
 _BATCH_MESSAGES: Final = 500
 _BATCH_DELAY_MS: Final = 2
 _MAX_IN_FLIGHT: Final = 1_000_000
 _JUMP: Final = 2**32
-_MASK: Final = 0xFFFFFFFF
-_POSITIVE: Final = 0x7FFFFFFF
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -317,15 +316,6 @@ def check_ids(messages: Sequence[OutgoingMessage]) -> None:
         raise InvalidInputError("give every message of a call a sequence id, or none of them")
     if ids and (min(ids) < 0 or any(later <= earlier for earlier, later in pairwise(ids))):
         raise InvalidInputError("sequence ids are not negative, and ascend within a call")
-
-
-def java_string_hash(text: str) -> int:
-    """``String.hashCode() & Integer.MAX_VALUE``, over UTF-16 code units (``JavaStringHash`` of pulsar-client)."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & _MASK
-    return value & _POSITIVE
 
 
 def partition_of(key: str | None, partitions: int) -> int:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, json_object, live_brokers, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_deduplication_status, parse_internal_stats
 from pulsar_sidecar.ledger_ownership.paths import POLICIES
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -110,15 +110,8 @@ class BrokerLiveOwners:
         return parse_internal_stats(document, topic, broker.broker_id)
 
     def _status(self, topic: TopicName, broker: Broker) -> str:
-        document = self._ask(
-            broker, topic_path(topic, "/stats"), {"authoritative": "true", "excludePublishers": "true"}
-        )
-        status = document.get("deduplicationStatus") if isinstance(document, dict) else None
-        if not isinstance(status, str):
-            raise TemporaryError(
-                f"broker {broker.broker_id} does not tell the deduplicationStatus of {topic}; try again"
-            )
-        return status
+        params = {"authoritative": "true", "excludePublishers": "true"}
+        return parse_deduplication_status(self._ask(broker, topic_path(topic, "/stats"), params), topic)
 
     def _owned(self, broker: Broker) -> frozenset[str]:
         clusters = self._ask(broker, "/admin/v2/clusters", {})

@@ -74,6 +74,7 @@ class _Stats(msgspec.Struct, rename="camel"):
     subscriptions: dict[str, _Subscription]
     publishers: list[_Publisher]
     owner_broker: str | None = None
+    deduplication_status: str | None = None
 
 
 class _Ledger(msgspec.Struct, rename="camel"):
@@ -136,7 +137,16 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
         broker=found.owner_broker,
         subscriptions={name: _subscription(name, each) for name, each in found.subscriptions.items()},
         producers=tuple(publisher.producer_name or "" for publisher in found.publishers),
+        deduplication_status=found.deduplication_status,
     )
+
+
+def parse_deduplication_status(document: object, topic: TopicName) -> str:
+    """The status in an answer to ``stats``; raises as `parse_stats`, also where there is none."""
+    status = parse_stats(document, topic).deduplication_status
+    if status is None:
+        raise TemporaryError(f"a broker's statistics of {topic} lack deduplicationStatus; try again")
+    return status
 
 
 def parse_backlog(document: object, topic: TopicName) -> BacklogStats:

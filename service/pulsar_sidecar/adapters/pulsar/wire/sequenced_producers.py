@@ -14,6 +14,7 @@ from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_deduplication_status
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import OpenProducer, position_in
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import Entry, entries_of
@@ -66,14 +67,10 @@ class BrokerSequencedProducers:
     def deduplication_status(self, topic: TopicName) -> str:
         params = {"excludePublishers": "true", "excludeConsumers": "true"}
         try:
-            stats = self._rest.get(topic_path(topic, "/stats"), params)
+            return parse_deduplication_status(self._rest.get(topic_path(topic, "/stats"), params), topic)
         except NotFoundError as error:
             # Its producer is open, so it is about to move.
             raise TemporaryError(f"{topic} is not loaded ({error}); try again") from error
-        status = stats.get("deduplicationStatus") if isinstance(stats, dict) else None
-        if not isinstance(status, str):
-            raise TemporaryError(f"a broker's statistics of {topic} lack deduplicationStatus; try again")
-        return status
 
     def close(self) -> None:
         self._closed.set()

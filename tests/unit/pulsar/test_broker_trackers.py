@@ -1,0 +1,37 @@
+"""What a broker reports of the trackers that it runs."""
+
+import json
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import parse_topic_name
+
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.pulsar.http_brokers import Answer, http_broker
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+
+
+def subscription(**more: int) -> dict[str, object]:
+    return {"consumers": [], "msgOutCounter": 0, **more}
+
+
+def test_the_size_of_a_tracker_is_the_brokers() -> None:
+    subscriptions = {"a": subscription(msgDelayed=3, delayedMessageIndexSizeInBytes=40), "b": subscription()}
+    body = json.dumps({"publishers": [], "subscriptions": subscriptions}).encode()
+    with http_broker(lambda arrived: Answer(200, body)) as broker:
+        trackers = RestBrokerTrackers(AdminRest([broker.url]), FakeMetadataStore())
+        found = trackers.subscriptions(TOPIC)
+    assert {name: (each.delayed_messages, each.delayed_index_bytes) for name, each in found.items()} == {
+        "a": (3, 40),
+        "b": (0, 0),
+    }
+
+
+def test_statistics_in_another_form_are_asked_for_again() -> None:
+    with http_broker(lambda arrived: Answer(200, b"{}")) as broker:
+        trackers = RestBrokerTrackers(AdminRest([broker.url]), FakeMetadataStore())
+        with pytest.raises(TemporaryError, match="statistics of persistent://public/default/orders"):
+            trackers.subscriptions(TOPIC)
