@@ -67,6 +67,21 @@ def test_a_bookie_that_knows_no_batches_is_asked_one_by_one_from_then_on(
     assert [len(request) for request in bookie.requests[asked:]] == [24, 24]
 
 
+def test_a_bookie_that_broke_off_one_batch_is_asked_for_batches_again(
+    bookie: FakeBookie, connections: BookieConnections
+) -> None:
+    fill(bookie, 5)
+    bookie.batches = False
+    connections.read_many(bookie.bookie_id, LEDGER, ids(0, 1))
+    bookie.batches = True
+    for _ in range(65):
+        asked = len(bookie.requests)
+        connections.read_many(bookie.bookie_id, LEDGER, ids(2, 3))
+    assert [len(request) for request in bookie.requests[asked:]] == [44]
+    connections.read_many(bookie.bookie_id, LEDGER, ids(2, 3))
+    assert len(bookie.requests[asked:]) == 2, "and from then on"
+
+
 def test_an_answer_that_is_shorter_than_asked_for_is_continued(
     bookie: FakeBookie, connections: BookieConnections
 ) -> None:

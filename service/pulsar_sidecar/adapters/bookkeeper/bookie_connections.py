@@ -58,6 +58,8 @@ _FIRST_GUESS_BYTES = 1024
 _GAP_BYTES = 4096
 """So much that nobody wants is read along with its neighbours, because a request costs bookies more than that."""
 _MOST_REMEMBERED = 10_000
+_SINGLE_READS = 64
+"""So many reads go without batches after a batch that broke the connection; an older bookie breaks one in 65."""
 
 
 T = TypeVar("T")
@@ -116,7 +118,8 @@ class BookieConnections:
         self._idle_per_bookie = idle_per_bookie
         self._lock = threading.Lock()
         self._idle: dict[BookieId, list[socket.socket]] = defaultdict(list)
-        self._without_batches: set[BookieId] = set()
+        self._single_reads: dict[BookieId, int] = {}
+        """How many reads of a bookie go without batches from now on."""
         self._entry_bytes: dict[LedgerId, float] = {}
         self._closed = False
 
@@ -128,15 +131,20 @@ class BookieConnections:
         """
         if not wanted:
             return {}
-        if len(wanted) == 1 or bookie in self._without_batches:
+        single_reads = self._single_reads.get(bookie, 0)
+        if len(wanted) == 1:
+            found = self._asked(bookie, ledger_id, wanted, batches=False)
+        elif single_reads:
+            self._single_reads[bookie] = single_reads - 1
             found = self._asked(bookie, ledger_id, wanted, batches=False)
         else:
             try:
                 found = self._asked(bookie, ledger_id, wanted, batches=True)
             except BrokenConnectionError:
-                # A bookie before BookKeeper 4.17 closes the connection at a request for a batch.
+                # A bookie before BookKeeper 4.17 closes the connection at a request for a batch. So does a newer one
+                # that restarts, and an older one may be upgraded: batches are tried again after some reads.
                 found = self._asked(bookie, ledger_id, wanted, batches=False)
-                self._without_batches.add(bookie)
+                self._single_reads[bookie] = _SINGLE_READS
         if found:
             if len(self._entry_bytes) >= _MOST_REMEMBERED:
                 self._entry_bytes.clear()
