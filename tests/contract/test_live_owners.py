@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 import pulsar
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -21,6 +20,7 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_nam
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
+from tests.cluster.clients import PatientClient
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
@@ -132,7 +132,7 @@ def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
     addresses = cluster.addresses
     with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store, connect_seconds=2, read_seconds=5)
-        client = open_client(addresses.broker_service_url, operation_timeout_seconds=60)
+        client = PatientClient(addresses)
         opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)
         try:
             yield opened

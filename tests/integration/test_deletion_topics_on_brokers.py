@@ -55,7 +55,7 @@ class Connected:
 @contextmanager
 def connect(addresses: ClusterAddresses) -> Iterator[Connected]:
     with ZooKeeperMetadataStore(addresses.metadata_store_url, CLOCK) as store:
-        client = open_client(addresses.broker_service_url, operation_timeout_seconds=20)
+        client = open_client(addresses.broker_service_url)
         rest = AdminRest(addresses.web_service_urls, store=store)
         try:
             yield Connected(client, rest, PulsarDeletionTopics(client, rest, CLOCK, publisher=SHORT))

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from itertools import islice
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import structlog
 from structlog.typing import Processor
@@ -45,9 +45,9 @@ _NOISY = ("kazoo", "urllib3", "uvicorn", "asyncio")
 LogFormat = Literal["auto", "json", "text"]
 
 
-def configure_logging(level: str, log_format: LogFormat, stream: TextIO | None = None) -> None:
-    """Route every line of the process to ``stream`` (standard error), redacted; ``auto`` is text on a terminal only."""
-    stream = stream or sys.stderr
+def configure_logging(level: str, log_format: LogFormat) -> None:
+    """Route every line of the process to standard error, redacted; ``auto`` is text on a terminal only."""
+    stream = sys.stderr
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

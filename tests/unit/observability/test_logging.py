@@ -2,6 +2,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 
 import pytest
 import structlog
@@ -18,7 +19,8 @@ def stream() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     written = io.StringIO()
-    configure_logging("DEBUG", "auto", written)
+    with redirect_stderr(written):
+        configure_logging("DEBUG", "auto")
     yield written
     root.handlers = handlers
     root.setLevel(level)
@@ -100,7 +102,8 @@ def test_text_for_a_person_is_no_json() -> None:
     handlers, level = root.handlers, root.level
     try:
         written = io.StringIO()
-        configure_logging("WARNING", "text", written)
+        with redirect_stderr(written):
+            configure_logging("WARNING", "text")
         structlog.get_logger().info("hidden by the level")
         structlog.get_logger().warning("seen", token="abc")
         assert "seen" in written.getvalue()

@@ -37,6 +37,8 @@ _TRIES: Final = 100
 _LOOKS: Final = 5
 _READ_TIMEOUT_MS: Final = 30_000
 _CONNECTION_TIMEOUT_MS: Final = 10_000
+_OPERATION_TIMEOUT_SECONDS: Final = 15
+"""Also how long one partition without a broker can hold up a `publish`."""
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
 _LOGGER = logging.getLogger("pulsar_sidecar.adapters.pulsar.client")
@@ -66,16 +68,12 @@ _REPEATED = RepetitionFilter()
 
 
 def open_client(
-    broker_service_url: str,
-    credentials: ClientCredentials | None = None,
-    tls: TlsOptions | None = None,
-    *,
-    operation_timeout_seconds: int = 15,
+    broker_service_url: str, credentials: ClientCredentials | None = None, tls: TlsOptions | None = None
 ) -> pulsar.Client:
     """A client for ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``; it connects on first use.
 
     The C++ client's lines of WARNING and above go to the logger ``adapters.pulsar.client``, repetitions left
-    out. ``operation_timeout_seconds`` is also how long one partition without a broker can hold up a `publish`.
+    out.
 
     Raises:
         InvalidInputError: the URL is none of the binary protocol, or a certificate's file cannot be used.
@@ -92,7 +90,7 @@ def open_client(
         return pulsar.Client(
             broker_service_url,
             known.client_authentication(),
-            operation_timeout_seconds=operation_timeout_seconds,
+            operation_timeout_seconds=_OPERATION_TIMEOUT_SECONDS,
             connection_timeout_ms=_CONNECTION_TIMEOUT_MS,
             stats_interval_in_seconds=0,
             tls_trust_certs_file_path=None if trusted is None else str(trusted),
