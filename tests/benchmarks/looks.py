@@ -13,7 +13,7 @@ from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import Cancellati
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     decide_actions,
     last_due_of_interest_ms,
-    next_look_ms,
+    next_visit_ms,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         assert changed is not None
         decide_actions([*changed, *index.expired_at(_PLACE, _POLICY.expired_before_ms(_NOW_MS))], now, _POLICY, _NOW_MS)
         dues_ms = index.dues_at(_PLACE, last_due_of_interest_ms(_POLICY, _NOW_MS, _EVERY_MS))
-        next_look_ms(dues_ms, _POLICY, _NOW_MS, _EVERY_MS)
+        next_visit_ms(dues_ms, _POLICY, _NOW_MS, _EVERY_MS)
 
     rows = [
         ("everything, as after a loss", _median_ms(everything, arguments.rounds)),

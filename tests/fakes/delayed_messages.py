@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Outcome, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Target, TargetOutcome
 from pulsar_sidecar.delayed_delivery.ports import Configuration, DelayPolicy, EntryAnswer, EntryFacts, LogRecords, Ports
 from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError
@@ -381,12 +381,12 @@ class FakeSidecar:
         self.cluster.unfollow(self.room._store.apply)
         self.room._store.follows = False
 
-    def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[Outcome]:
+    def cancel(self, *entries: int, due: bool = True, **options: bool) -> list[TargetOutcome]:
         return self.cancel_at([at(entry) for entry in entries], due=due, **options)
 
     def cancel_at(
         self, positions: Sequence[Position], subscriptions: tuple[str, ...] = (), *, due: bool = True, **options: bool
-    ) -> list[Outcome]:
+    ) -> list[TargetOutcome]:
         targets = [
             Target(position, self._due(position) if due else None, None, subscriptions) for position in positions
         ]
@@ -395,7 +395,7 @@ class FakeSidecar:
     def round(self) -> None:
         """One look at every place that is due."""
         self.room._reconciler.round()
-        self.room._reissuer.round()
+        self.room._rescheduler.round()
 
     def live(self, milliseconds: int, step_ms: int = 250) -> None:
         """Let time pass, rounds and deliveries with it."""

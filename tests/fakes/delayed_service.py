@@ -8,10 +8,10 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
     CancelOptions,
-    Outcome,
-    Reissued,
+    Rescheduled,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import (
@@ -30,9 +30,9 @@ from pulsar_sidecar.model.names import TopicName
 
 @dataclass(slots=True)
 class FakeDelayedDelivery:
-    """``verdicts`` are what every target gets; ``fails`` is raised instead; ``asked`` is what came."""
+    """``results`` are what every target gets; ``fails`` is raised instead; ``asked`` is what came."""
 
-    verdicts: tuple[Verdict, ...] = (Verdict("s", CancellationStatus.ACKED),)
+    results: tuple[SubscriptionResult, ...] = (SubscriptionResult("s", CancellationStatus.ACKED),)
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
     fails_at: int | None = None
@@ -43,11 +43,11 @@ class FakeDelayedDelivery:
     asked: list[tuple[TopicName, Target, CancelOptions]] = field(default_factory=list)
     new_due_times: list[int | None] = field(default_factory=list)
 
-    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
         if self.fails is not None:
             raise self.fails
         self.asked += [(topic, target, options) for target in targets]
-        return [Outcome(topic, target, self.verdicts, self.warnings) for target in targets]
+        return [TargetOutcome(topic, target, self.results, self.warnings) for target in targets]
 
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
         if self.fails is not None:
@@ -65,7 +65,7 @@ class FakeDelayedDelivery:
             raise ConflictError("the selection finds other messages now")
         return list(batches_of(selection, {topic: self._read(topic).rows}, 2))
 
-    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[Outcome]:
+    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[TargetOutcome]:
         if self.fails_at == batch.targets()[0].position.entry_id:
             raise TemporaryError("the brokers are gone")
         self.batches_running += 1
@@ -74,10 +74,12 @@ class FakeDelayedDelivery:
         self.batches_running -= 1
         return self.cancel(batch.topic, batch.targets(), options)
 
-    def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
+    def reschedule(
+        self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
+    ) -> Rescheduled:
         self.new_due_times.append(deliver_at_ms)
         (outcome,) = self.cancel(topic, [target], options)
-        return Reissued("7:9:-1", deliver_at_ms, outcome)
+        return Rescheduled("7:9:-1", deliver_at_ms, outcome)
 
     def cancelling_status(self) -> CancelStatus:
         return CancelStatus(True, True, 3, True, None)

@@ -29,8 +29,8 @@ _STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
 
 
-def places_of(topics: Topics, topic: TopicName) -> list[TopicName]:
-    """The topic's partitions, or the topic itself where it has none.
+def partitions_of(topics: Topics, topic: TopicName) -> list[TopicName]:
+    """The topic's partitions; the topic itself if it is not partitioned.
 
     Raises:
         NotFoundError: there is no such topic.
@@ -255,7 +255,7 @@ class WaitingReader:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: it could not be read.
         """
-        parts = places_of(self._topics, topic)
+        parts = partitions_of(self._topics, topic)
         counts: dict[str, SubscriptionBacklog] = {}
         read, now_ms = 0, self._clock.now_ms()
 

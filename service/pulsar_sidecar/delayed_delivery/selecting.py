@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, places_of
+from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, partitions_of
 from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports
@@ -29,8 +29,7 @@ from pulsar_sidecar.model.position_ranges import PositionRanges
 MAX_SAMPLE: Final = 20
 _READ_AT_ONCE: Final = 5_000
 
-Waiting = Mapping[LedgerId, BitMap]
-"""Entries by ledger."""
+EntriesByLedger = Mapping[LedgerId, BitMap]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class PartitionReading:
     first: Sequence[Selected] = ()
     unreadable: int = 0
 
-    def unread(self, waiting: Waiting) -> Iterator[Position]:
+    def unread(self, waiting: EntriesByLedger) -> Iterator[Position]:
         """The entries that were not read yet."""
         return positions_of(
             {ledger_id: entries - self.read.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
@@ -134,7 +133,7 @@ class PartitionReading:
         self.rows = np.concatenate([self.rows, np.array(meant, _ROW)])
         self.first = nsmallest(MAX_SAMPLE, first, key=lambda one: one[:3])
 
-    def found(self, waiting: Waiting, now_ms: int) -> Rows:
+    def found(self, waiting: EntriesByLedger, now_ms: int) -> Rows:
         """Those that are meant, still wait and are not due yet, in the order of their entries."""
         rows: Rows = self.rows[self.rows["deliver_at_ms"] > now_ms]
         rows = rows[np.lexsort((rows["entry"], rows["ledger"]))]
@@ -209,7 +208,7 @@ def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRan
     return dict(sorted(found.items()))
 
 
-def positions_of(entries: Waiting) -> Iterator[Position]:
+def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
     """The entries one by one, in order."""
     return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)
 
@@ -223,22 +222,24 @@ def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading:
     now_ms = ports.brokers_now_ms()
     topics = ports.topics
     found: dict[TopicName, Rows] = {}
-    for place in places_of(topics, topic):
-        subscriptions = topics.subscriptions(place)
-        state = topics.state(place)
+    for partition in partitions_of(topics, topic):
+        subscriptions = topics.subscriptions(partition)
+        state = topics.state(partition)
         chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
         waiting = waiting_entries(
             state.ledgers, [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
         )
-        if place not in reading:
-            others = ports.due_times.outside(place, selection.due_from_ms, selection.due_to_ms)
-            reading[place] = PartitionReading(place, {ledger_id: BitMap(bits) for ledger_id, bits in others.items()})
-        partition = reading[place]
-        partition.unreadable = 0
-        unread = partition.unread(waiting)
+        if partition not in reading:
+            others = ports.due_times.outside(partition, selection.due_from_ms, selection.due_to_ms)
+            reading[partition] = PartitionReading(
+                partition, {ledger_id: BitMap(bits) for ledger_id, bits in others.items()}
+            )
+        read_before = reading[partition]
+        read_before.unreadable = 0
+        unread = read_before.unread(waiting)
         while portion := list(islice(unread, _READ_AT_ONCE)):
-            partition.learn(selection, ports.entries.read(place, portion))
-        found[place] = partition.found(waiting, now_ms)
+            read_before.learn(selection, ports.entries.read(partition, portion))
+        found[partition] = read_before.found(waiting, now_ms)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
@@ -55,7 +55,10 @@ def test_a_cancelled_message_is_204_and_headers_say_what_is_proven(server: Serve
 
 
 def test_the_weakest_proof_is_the_answers(server: Served, fake: FakeDelayedDelivery) -> None:
-    fake.verdicts = (Verdict("a", CancellationStatus.PERSISTED), Verdict("b", CancellationStatus.ACKED))
+    fake.results = (
+        SubscriptionResult("a", CancellationStatus.PERSISTED),
+        SubscriptionResult("b", CancellationStatus.ACKED),
+    )
     answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}&wait=persisted")
     assert {name.lower(): value for name, value in answer.headers.items()}["x-pulsar-sidecar-proof"] == "ACKED"
     assert fake.asked[0][2].wait_persisted
@@ -117,16 +120,16 @@ def test_wrong_parameters_are_412_and_change_nothing(
 @pytest.mark.parametrize(
     ("verdict", "status"),
     [
-        (Verdict("s", CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, "there is none"), 404),
-        (Verdict(None, CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"), 412),
-        (Verdict("s", CancellationStatus.RACED, Cause.DISPATCHED, "it may have gone"), 412),
-        (Verdict("s", CancellationStatus.REFUSED, Cause.BATCH, "a batch"), 412),
+        (SubscriptionResult("s", CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, "there is none"), 404),
+        (SubscriptionResult(None, CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"), 412),
+        (SubscriptionResult("s", CancellationStatus.RACED, Cause.DISPATCHED, "it may have gone"), 412),
+        (SubscriptionResult("s", CancellationStatus.REFUSED, Cause.BATCH, "a batch"), 412),
     ],
 )
 def test_what_was_not_cancelled_has_the_pips_code_and_the_reason(
-    server: Served, fake: FakeDelayedDelivery, verdict: Verdict, status: int
+    server: Served, fake: FakeDelayedDelivery, verdict: SubscriptionResult, status: int
 ) -> None:
-    fake.verdicts = (Verdict("ok", CancellationStatus.ACKED), verdict)
+    fake.results = (SubscriptionResult("ok", CancellationStatus.ACKED), verdict)
     answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}")
     assert answer.status == status
     assert verdict.status.value in answer.reason
@@ -134,7 +137,7 @@ def test_what_was_not_cancelled_has_the_pips_code_and_the_reason(
 
 
 def test_accepted_is_202_with_the_verdicts(server: Served, fake: FakeDelayedDelivery) -> None:
-    fake.verdicts = (Verdict("s", CancellationStatus.ACCEPTED, Cause.BROKER, "no broker answered"),)
+    fake.results = (SubscriptionResult("s", CancellationStatus.ACCEPTED, Cause.BROKER, "no broker answered"),)
     answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}&defer=true")
     assert answer.status == 202
     document = answer.json

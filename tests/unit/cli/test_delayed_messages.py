@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.cli.groups import delayed_messages
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
@@ -48,14 +48,14 @@ def test_one_message_with_the_pips_options(
 
 
 def test_what_was_not_cancelled_ends_with_1_and_the_reason(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
-    fake.verdicts = (Verdict("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
+    fake.results = (SubscriptionResult("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
     ran = terminal.run("topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE)
     assert ran.code == 1
     assert "its due time has passed" in ran.err
 
 
 def test_what_is_in_the_log_is_printed(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
-    fake.verdicts = (Verdict("s", CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
+    fake.results = (SubscriptionResult("s", CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, "when there is room"),)
     ran = terminal.run(
         "--output", "json", "topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE, "--defer"
     )

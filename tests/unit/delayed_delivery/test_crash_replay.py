@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Outcome
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, TargetOutcome
 from pulsar_sidecar.model.errors import ConflictError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.topic_stats import SubscriptionType
@@ -45,7 +45,7 @@ class Story:
         self.cluster.publish(MESSAGES, due_in_ms=DUE_MS)
         self.sidecar = FakeSidecar(self.cluster)
         self.others = [FakeSidecar(self.cluster) for _ in range(sidecars - 1)]
-        self.told: list[Outcome] = []
+        self.told: list[TargetOutcome] = []
         self.seen_persisted: set[Position] = set()
         self.seen_expired: set[Position] = set()
         self.broker_died = False
@@ -124,7 +124,7 @@ class Story:
         assert delivered.keys() >= set(others)
         assert not self.seen_expired & delivered.keys(), "EXPIRED and delivered"
         for outcome in self.told:
-            for verdict in outcome.verdicts:
+            for verdict in outcome.results:
                 times = delivered.get(outcome.target.position, 0)
                 if verdict.status is CancellationStatus.PERSISTED:
                     assert times == 0 or self.cursor_lost
@@ -178,7 +178,7 @@ def test_a_fault_at_any_call(kind: str, before: bool) -> None:
     assert calls > 12
     for number in range(min(calls, 40)):
         story = run({(number, before): FAULTS[kind]})
-        if story.told and all(one.verdicts[0].status.cancelled for one in story.told):
+        if story.told and all(one.results[0].status.cancelled for one in story.told):
             assert not story.subscription.deliveries.keys() & {at(entry) for entry in WANTED}
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.reconcile import watched
+from pulsar_sidecar.delayed_delivery.cancel.reconcile import continue_watch
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicInternalStats
@@ -27,7 +27,7 @@ class Ending:
         self.cluster.publish(1, _DUE_MS)
         self.due_ms = self.cluster.clock.now_ms() + _DUE_MS
         self.sidecar = FakeSidecar(self.cluster)
-        ((verdict,),) = [outcome.verdicts for outcome in self.sidecar.cancel(0)]
+        ((verdict,),) = [outcome.results for outcome in self.sidecar.cancel(0)]
         assert verdict.status is CancellationStatus.ACKED
 
     def live_until(self, before_due_ms: int) -> None:
@@ -160,6 +160,6 @@ def _state(*ledgers: int, terminated: bool = False) -> TopicInternalStats:
 def test_a_consumer_that_stayed_or_nothing_handed_out_shows_that_a_cursor_kept_what_it_held(
     found: Subscription, state: TopicInternalStats, goes_on: bool
 ) -> None:
-    first = watched(None, _found(STAYS, out=5), _state(8), 1_000)
+    first = continue_watch(None, _found(STAYS, out=5), _state(8), 1_000)
     assert first.since_ms == 1_000
-    assert watched(first, found, state, 2_000).since_ms == (1_000 if goes_on else 2_000)
+    assert continue_watch(first, found, state, 2_000).since_ms == (1_000 if goes_on else 2_000)

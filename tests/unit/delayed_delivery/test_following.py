@@ -97,7 +97,7 @@ def test_who_does_not_follow_the_log_does_not_tell_that_somebody_else_acknowledg
         second.cancel(0, 1)
     assert subscription.acked == {at(0)}, "nothing was done"
     second.follow()
-    assert [one.status for outcome in second.cancel(0, 1) for one in outcome.verdicts] == [
+    assert [one.status for outcome in second.cancel(0, 1) for one in outcome.results] == [
         CancellationStatus.ACKED,
         CancellationStatus.ACKED,
     ]
@@ -115,7 +115,7 @@ def test_who_waits_for_storage_ends_nothing_that_the_leading_sidecar_watches() -
     leading.live(59_000, 1000)
     cluster.pass_ms(10_000, 1000)
     (outcome,) = asked.cancel(1, wait_persisted=True)
-    assert [one.status for one in outcome.verdicts] == [CancellationStatus.PERSISTED]
+    assert [one.status for one in outcome.results] == [CancellationStatus.PERSISTED]
     assert asked.room._store.index.open_count == 2
     leading.live(5_000, 1000)
     assert [one.status for one in leading.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]

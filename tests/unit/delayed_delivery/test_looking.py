@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
 from pulsar_sidecar.model.errors import NotFoundError
 
 from tests.fakes.delayed_messages import FakeCluster, FakeSidecar, at
@@ -24,8 +24,8 @@ class Looking:
         assert self.cancel(0).status is CancellationStatus.ACKED
         self.calls.clear()
 
-    def cancel(self, entry: int) -> Verdict:
-        ((verdict,),) = [outcome.verdicts for outcome in self.sidecar.cancel(entry)]
+    def cancel(self, entry: int) -> SubscriptionResult:
+        ((verdict,),) = [outcome.results for outcome in self.sidecar.cancel(entry)]
         return verdict
 
 
@@ -50,7 +50,7 @@ def test_what_a_consumer_acknowledged_a_moment_ago_is_too_late(looking: Looking)
 def test_a_subscription_that_was_deleted_meanwhile_is_not_found_and_not_created(looking: Looking) -> None:
     del looking.cluster.subscriptions_["s"]
     looking.cluster.subscribe("other")
-    ((verdict,),) = [outcome.verdicts for outcome in looking.sidecar.cancel_at([at(1)], ("s",))]
+    ((verdict,),) = [outcome.results for outcome in looking.sidecar.cancel_at([at(1)], ("s",))]
     assert (verdict.status, verdict.cause) == (CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION)
     assert looking.calls["join"] == 0
 
@@ -58,7 +58,7 @@ def test_a_subscription_that_was_deleted_meanwhile_is_not_found_and_not_created(
 def test_a_subscription_that_was_created_meanwhile_is_cancelled_on_too(looking: Looking) -> None:
     other = looking.cluster.subscribe("other")
     (outcome,) = looking.sidecar.cancel(1)
-    assert {verdict.subscription for verdict in outcome.verdicts} == {"s", "other"}
+    assert {verdict.subscription for verdict in outcome.results} == {"s", "other"}
     assert at(1) in other.acked
 
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.backlog import waiting_positions
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
-from pulsar_sidecar.delayed_delivery.cancel.plan import added_ranges, chunk_candidates, chunks_of, runs, without_room
+from pulsar_sidecar.delayed_delivery.cancel.plan import (
+    added_ranges,
+    beyond_limit,
+    chunk_candidates,
+    chunks_of,
+    neighbour_ranges,
+)
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
@@ -34,7 +40,7 @@ def ranges_of(acked: set[int], mark_delete: int = -1) -> PositionRanges:
 @given(acked=entries, wanted=entries, mark=st.integers(-1, 10))
 def test_the_ranges_a_run_adds_are_those_a_cursor_then_has_more(acked: set[int], wanted: set[int], mark: int) -> None:
     before = ranges_of(acked, mark)
-    found = runs(before, [at(entry) for entry in wanted])
+    found = neighbour_ranges(before, [at(entry) for entry in wanted])
     assert {at(entry) for run in found for entry in range(run.first, run.last + 1)} == {
         at(entry) for entry in wanted if at(entry) not in before
     }
@@ -48,11 +54,11 @@ def test_the_ranges_a_run_adds_are_those_a_cursor_then_has_more(acked: set[int],
 @given(acked=entries, wanted=entries, free=st.integers(0, 10))
 def test_what_fits_adds_no_more_ranges_than_there_is_room_for(acked: set[int], wanted: set[int], free: int) -> None:
     before, asked = ranges_of(acked), {at(entry) for entry in wanted}
-    left = without_room(before, asked, before.range_count + free)
+    left = beyond_limit(before, asked, before.range_count + free)
     assert left <= asked
     assert not any(position in before for position in left)
-    assert sum(added_ranges(before, run) for run in runs(before, asked - left)) <= free
-    assert all(added_ranges(before, run) > 0 for run in runs(before, left))
+    assert sum(added_ranges(before, run) for run in neighbour_ranges(before, asked - left)) <= free
+    assert all(added_ranges(before, run) > 0 for run in neighbour_ranges(before, left))
 
 
 # --- records -------------------------------------------------------------------------------------------------------

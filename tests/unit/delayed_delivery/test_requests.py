@@ -5,9 +5,9 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Cause,
-    Outcome,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.ports import Chunk, Configuration, DelayPolicy
 from pulsar_sidecar.model.errors import (
@@ -29,8 +29,8 @@ def cluster() -> FakeCluster:
     return FakeCluster()
 
 
-def statuses(outcomes: list[Outcome]) -> list[CancellationStatus]:
-    return [verdict.status for outcome in outcomes for verdict in outcome.verdicts]
+def statuses(outcomes: list[TargetOutcome]) -> list[CancellationStatus]:
+    return [verdict.status for outcome in outcomes for verdict in outcome.results]
 
 
 def fail_each(cluster: FakeCluster, wanted: str, error: Exception) -> None:
@@ -43,8 +43,8 @@ def fail_each(cluster: FakeCluster, wanted: str, error: Exception) -> None:
     cluster.before = fail
 
 
-def only(outcomes: list[Outcome]) -> Verdict:
-    ((verdict,),) = [outcome.verdicts for outcome in outcomes]
+def only(outcomes: list[TargetOutcome]) -> SubscriptionResult:
+    ((verdict,),) = [outcome.results for outcome in outcomes]
     return verdict
 
 
@@ -81,7 +81,7 @@ def test_a_subscription_that_delivers_at_once_is_refused_by_name_and_told_withou
     refused = only(sidecar.cancel_at([at(0)], ("once",)))
     assert (refused.status, refused.cause) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
     (outcome,) = sidecar.cancel(0)
-    assert [verdict.subscription for verdict in outcome.verdicts] == ["shared"]
+    assert [verdict.subscription for verdict in outcome.results] == ["shared"]
     assert any("once" in warning for warning in outcome.warnings)
 
 
@@ -253,7 +253,7 @@ def test_a_full_acknowledgement_state_refuses_or_defers(cluster: FakeCluster) ->
     sidecar = FakeSidecar(cluster)
     outcomes = sidecar.cancel(2, 4, 8, 9, 10)
     assert [outcome.cancelled for outcome in outcomes] == [True, False, True, True, True]
-    assert outcomes[1].verdicts[0].cause is Cause.ACK_STATE_FULL
+    assert outcomes[1].results[0].cause is Cause.ACK_STATE_FULL
     deferred = sidecar.cancel(4, 14, defer=True)
     assert statuses(deferred) == [CancellationStatus.ACCEPTED, CancellationStatus.ACCEPTED]
     assert statuses(sidecar.cancel(1, defer=True)) == [CancellationStatus.ACKED], "beside another it needs no room"

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, Outcome
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, TargetOutcome
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
 from pulsar_sidecar.delayed_delivery.workflow import preview_cache
@@ -107,7 +107,7 @@ def sidecar(cluster: CountingCluster) -> FakeSidecar:
     return FakeSidecar(cluster)
 
 
-def cancel_previewed(sidecar: FakeSidecar, shown: Preview) -> list[Outcome]:
+def cancel_previewed(sidecar: FakeSidecar, shown: Preview) -> list[TargetOutcome]:
     batches = sidecar.room.confirm_selected(TOPIC, shown.selection, shown.hash)
     return [outcome for batch in batches for outcome in sidecar.room.cancel_batch(batch, CancelOptions())]
 
@@ -191,7 +191,7 @@ def test_what_changed_since_the_confirmation_is_found_before_it_is_acknowledged(
         cluster.clock.advance_ms(60_000)
     first, other = sidecar.room.cancel_batch(batch, CancelOptions())
     expected = {"acknowledged": Cause.ACKED_BEFORE, "dropped": Cause.NO_ENTRY, "came due": Cause.DUE}[change]
-    assert first.verdicts[0].cause is expected
+    assert first.results[0].cause is expected
     assert other.cancelled is (change == "acknowledged")
     assert one not in cluster.subscriptions_["s"].by_sidecar
 

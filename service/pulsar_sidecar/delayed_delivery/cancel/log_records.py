@@ -35,7 +35,7 @@ class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class _IntentRecord(msgspec.Struct, rename="camel"):
-    """An intent's value: what its key does not say, in `ReissueIntent`'s order."""
+    """An intent's value: what its key does not say, in `RescheduleIntent`'s order."""
 
     version: Literal[1]
     deliver_at: int
@@ -51,7 +51,7 @@ _DECODER: Final = msgspec.json.Decoder(_Record)
 _INTENT_DECODER: Final = msgspec.json.Decoder(_IntentRecord)
 
 
-class ReissueIntent(NamedTuple):
+class RescheduleIntent(NamedTuple):
     """A message that is to be published again, and cancelled.
 
     Attributes:
@@ -164,10 +164,10 @@ def decode(key: str, value: bytes) -> Cancellation:
     return Cancellation(topic, subscription, position, *msgspec.structs.astuple(found)[1:])
 
 
-def decode_intent(key: str, value: bytes) -> ReissueIntent:
-    """The reverse of `ReissueIntent.encoded`; raises as `decode` does."""
+def decode_intent(key: str, value: bytes) -> RescheduleIntent:
+    """The reverse of `RescheduleIntent.encoded`; raises as `decode` does."""
     message, token = parse_intent_key(key)
-    return ReissueIntent(*message, token, *msgspec.structs.astuple(_decoded(_INTENT_DECODER, value))[1:])
+    return RescheduleIntent(*message, token, *msgspec.structs.astuple(_decoded(_INTENT_DECODER, value))[1:])
 
 
 def _decoded(decoder: msgspec.json.Decoder[_T], value: bytes) -> _T:

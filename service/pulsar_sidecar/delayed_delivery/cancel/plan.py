@@ -1,4 +1,4 @@
-"""From what was read to what is to be acknowledged: pure decisions for a whole batch of targets on one topic."""
+"""Decides, from what was read, what to acknowledge: pure decisions for a whole batch of targets on one topic."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,9 +11,9 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Cause,
-    Outcome,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.ports import Chunk, DelayPolicy, EntryAnswer, EntryFacts
 from pulsar_sidecar.model.ids import EntryId, Position
@@ -50,63 +50,63 @@ class TopicSnapshot:
 
 
 @dataclass(slots=True)
-class Draft:
-    """What is known so far of one target."""
+class TargetPlan:
+    """What is decided so far about one target."""
 
     target: Target
-    verdicts: dict[str | None, Verdict] = field(default_factory=dict)
+    results: dict[str | None, SubscriptionResult] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
-    def outcome(self, topic: TopicName) -> Outcome:
-        return Outcome(topic, self.target, tuple(self.verdicts.values()), tuple(self.warnings))
+    def outcome(self, topic: TopicName) -> TargetOutcome:
+        return TargetOutcome(topic, self.target, tuple(self.results.values()), tuple(self.warnings))
 
 
-class Wanted(NamedTuple):
-    """A cancellation that may be carried out, and the draft it belongs to."""
+class PlannedCancellation(NamedTuple):
+    """A cancellation that may be carried out, and the target that it belongs to."""
 
-    draft: Draft
+    target_plan: TargetPlan
     cancellation: Cancellation
 
 
 @dataclass(slots=True)
-class Plan:
-    """The drafts in the targets' order, and what is to be acknowledged on each subscription.
+class CancellationPlan:
+    """The targets in order, and what to acknowledge on each subscription.
 
     Attributes:
-        unexplained: whether something is acknowledged that this sidecar knows no cancellation of; a moment later it
-            may know better, because another sidecar's record is on its way.
+        unexplained: whether a message is acknowledged and this sidecar knows no cancellation of it; the record of
+            another sidecar may arrive a moment later.
     """
 
-    drafts: list[Draft] = field(default_factory=list)
-    wanted: dict[str, list[Wanted]] = field(default_factory=dict)
+    target_plans: list[TargetPlan] = field(default_factory=list)
+    cancellations: dict[str, list[PlannedCancellation]] = field(default_factory=dict)
     unexplained: bool = False
 
 
-def plan(
+def plan_cancellations(
     targets: Sequence[Target],
     snapshot: TopicSnapshot,
     known: Callable[[str], KnownCancellation],
     options: CancelOptions,
-) -> Plan:
-    """Decide each target on each subscription; ``known`` tells what is known on a subscription."""
-    planned = Plan()
+) -> CancellationPlan:
+    """Decide each target on each subscription; ``known`` returns what is known on a subscription."""
+    plan = CancellationPlan()
     known_on = cache(known)
     chosen_by = cache(lambda names: choose_subscriptions(names, snapshot.subscriptions))
     for target in targets:
-        draft = Draft(target)
-        planned.drafts.append(draft)
+        target_plan = TargetPlan(target)
+        plan.target_plans.append(target_plan)
         facts = check_entry(target, snapshot.entries[target.position], snapshot.policy, snapshot.now_ms)
-        if isinstance(facts, Verdict):
-            draft.verdicts[None] = facts
+        if isinstance(facts, SubscriptionResult):
+            target_plan.results[None] = facts
             continue
         positions = _entries_of(facts, snapshot.chunks.get(target.position, {}))
-        if isinstance(positions, Verdict):
-            draft.verdicts[None] = positions
+        if isinstance(positions, SubscriptionResult):
+            target_plan.results[None] = positions
             continue
         assert facts.deliver_at_ms is not None
         chosen = chosen_by(target.subscriptions)
-        draft.warnings += [*_time_to_live_warning(facts, snapshot.policy), *chosen.warnings]
-        draft.verdicts.update({verdict.subscription: verdict for verdict in chosen.others})
+        target_plan.warnings += [*_time_to_live_warning(facts, snapshot.policy), *chosen.warnings]
+        target_plan.results.update({result.subscription: result for result in chosen.refusals})
         for subscription in chosen.admitted:
             name = subscription.name
             before = known_on(name)(target.position)
@@ -122,34 +122,38 @@ def plan(
             )
             decided = _check_cursor(snapshot, cancellation, before)
             if decided is None:
-                planned.wanted.setdefault(name, []).append(Wanted(draft, cancellation))
+                plan.cancellations.setdefault(name, []).append(PlannedCancellation(target_plan, cancellation))
             else:
-                draft.verdicts[name] = decided
-                planned.unexplained |= decided.cause is Cause.ACKED_BEFORE and before is None
-    return planned
+                target_plan.results[name] = decided
+                plan.unexplained |= decided.cause is Cause.ACKED_BEFORE and before is None
+    return plan
 
 
-def _check_cursor(snapshot: TopicSnapshot, wanted: Cancellation, known: Cancellation | None) -> Verdict | None:
-    """What is to be said at once, or None where the message is to be acknowledged."""
-    name = wanted.subscription
+def _check_cursor(
+    snapshot: TopicSnapshot, cancellation: Cancellation, known: Cancellation | None
+) -> SubscriptionResult | None:
+    """The result if it is known already, or None if the message is to be acknowledged."""
+    name = cancellation.subscription
     cursor = snapshot.state.cursors.get(name)
     if cursor is None:
         return not_found(Cause.NO_SUBSCRIPTION, f"the subscription {name!r} has just been deleted", name)
-    if not wanted.held_by(cursor.acknowledged):
+    if not cancellation.held_by(cursor.acknowledged):
         return None
     if known is not None and known.status is CancellationStatus.ACCEPTED:
-        # It may be our own acknowledgement, whose confirmation was lost: acknowledging again settles it.
+        # It may be our own acknowledgement, whose confirmation was lost: acknowledging again confirms it.
         return None
     if known is not None and known.status.cancelled:
-        return known.verdict()
-    reason = "the message was acknowledged before, by somebody else: delivered, expired or skipped"
-    return Verdict(name, CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE, reason)
+        return known.result()
+    reason = "the message was acknowledged before, and not by a sidecar: it was delivered, expired or skipped"
+    return SubscriptionResult(name, CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE, reason)
 
 
 # --- the message ---------------------------------------------------------------------------------------------------
 
 
-def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms: int) -> EntryFacts | Verdict:
+def check_entry(
+    target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms: int
+) -> EntryFacts | SubscriptionResult:
     """The facts of an entry that may be cancelled, or why it may not."""
     match answer:
         case Absent():
@@ -162,7 +166,7 @@ def check_entry(target: Target, answer: EntryAnswer, policy: DelayPolicy, now_ms
             assert_never(answer)
 
 
-def _check_message(target: Target, facts: EntryFacts) -> Verdict | None:
+def _check_message(target: Target, facts: EntryFacts) -> SubscriptionResult | None:
     if facts.marker or facts.transaction:
         what = "one of Pulsar's own markers" if facts.marker else "part of a transaction"
         return refused(Cause.MARKER, f"the entry is {what}, which is not cancelled one by one")
@@ -179,7 +183,7 @@ def _check_message(target: Target, facts: EntryFacts) -> Verdict | None:
     return None
 
 
-def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict | None:
+def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> SubscriptionResult | None:
     assert facts.deliver_at_ms is not None
     if not policy.enabled:
         reason = "delayed delivery is off for this topic, so the message was delivered at once"
@@ -187,7 +191,7 @@ def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Verdict 
         reason = f"its due time has passed ({_shown(facts.deliver_at_ms)})"
     else:
         return None
-    return Verdict(None, CancellationStatus.TOO_LATE, Cause.DUE, reason)
+    return SubscriptionResult(None, CancellationStatus.TOO_LATE, Cause.DUE, reason)
 
 
 def _time_to_live_warning(facts: EntryFacts, policy: DelayPolicy) -> list[str]:
@@ -213,9 +217,9 @@ def _shown(time_ms: int) -> str:
 
 
 def chunk_candidates(position: Position, chunk: Chunk) -> list[Position]:
-    """The entries around one chunk among which the others are looked for: those of its ledger, not too far away.
+    """The entries around one chunk among which the other chunks are looked for: those of its ledger, not too far away.
 
-    A producer sends the chunks of a message one after the other, but others' messages may come in between.
+    A producer sends the chunks of a message one after the other, but messages of other producers may come in between.
     """
 
     def farthest(chunks: int) -> int:
@@ -240,7 +244,7 @@ def chunks_of(facts: EntryFacts, entries: Mapping[Position, EntryAnswer]) -> dic
     }
 
 
-def _entries_of(facts: EntryFacts, chunks: Mapping[int, Position]) -> tuple[Position, ...] | Verdict:
+def _entries_of(facts: EntryFacts, chunks: Mapping[int, Position]) -> tuple[Position, ...] | SubscriptionResult:
     """The entries of a chunked message, () for another one, or why it cannot be cancelled as a whole."""
     if facts.chunk is None or facts.chunk.total <= 1:
         return ()
@@ -255,48 +259,48 @@ def _entries_of(facts: EntryFacts, chunks: Mapping[int, Position]) -> tuple[Posi
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Where to cancel, where not, and what the caller should know."""
+class SubscriptionChoice:
+    """The subscriptions to cancel on, refusals of others, and warnings for the caller."""
 
     admitted: tuple[Subscription, ...]
-    others: tuple[Verdict, ...]
+    refusals: tuple[SubscriptionResult, ...]
     warnings: tuple[str, ...] = ()
 
 
-def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscription]) -> Chosen:
+def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscription]) -> SubscriptionChoice:
     """The subscriptions a target is to be cancelled on.
 
     Without names: every subscription whose dispatcher holds delayed messages back, and those whose type nobody has set
     since the topic was loaded, because a Shared consumer may come.
     """
-    admitted, others = [], []
+    admitted, refusals = [], []
     if names:
         for name in dict.fromkeys(names):
             refusal = check_subscription(name, existing.get(name))
             if refusal is None:
                 admitted.append(existing[name])
             else:
-                others.append(refusal)
-        return Chosen(tuple(admitted), tuple(others))
+                refusals.append(refusal)
+        return SubscriptionChoice(tuple(admitted), tuple(refusals))
     durable = [found for found in existing.values() if found.durable and found.name not in SYSTEM_SUBSCRIPTIONS]
     for found in durable:
         refusal = check_subscription(found.name, found)
         if refusal is None:
             admitted.append(found)
         elif found.type.dispatches_to_many:
-            others.append(refusal)
+            refusals.append(refusal)
     warnings = ["a subscription created later at the earliest message will still receive it"]
     skipped = ", ".join(sorted(found.name for found in durable if _delivers_at_once(found)))
     if skipped:
         warnings.append(f"not cancelled on {skipped}: Exclusive and Failover deliver delayed messages at once")
-    if not admitted and not others:
+    if not admitted and not refusals:
         more = f" ({skipped} deliver delayed messages at once)" if skipped else ""
         reason = f"the topic has no Shared or Key_Shared subscription{more}"
-        return Chosen((), (refused(Cause.NO_SUBSCRIPTION, reason),))
-    return Chosen(tuple(admitted), tuple(others), tuple(warnings))
+        return SubscriptionChoice((), (refused(Cause.NO_SUBSCRIPTION, reason),))
+    return SubscriptionChoice(tuple(admitted), tuple(refusals), tuple(warnings))
 
 
-def check_subscription(name: str, found: Subscription | None) -> Verdict | None:
+def check_subscription(name: str, found: Subscription | None) -> SubscriptionResult | None:
     """Why nothing can be cancelled on a subscription, or None when it can."""
     if found is None:
         return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r}", name)
@@ -311,7 +315,7 @@ def check_subscription(name: str, found: Subscription | None) -> Verdict | None:
     return None
 
 
-def to_join(found: Subscription) -> Subscription:
+def subscription_to_join(found: Subscription) -> Subscription:
     """The subscription with the type to join with: the one in use, Shared where nobody has set one."""
     return replace(found, type=SubscriptionType.SHARED) if found.type is SubscriptionType.NONE else found
 
@@ -323,7 +327,7 @@ def _delivers_at_once(found: Subscription) -> bool:
 # --- the room in the acknowledgement state (PIP-299) ---------------------------------------------------------------
 
 
-def runs(acked: PositionRanges, positions: Collection[Position]) -> list[EntryRange]:
+def neighbour_ranges(acked: PositionRanges, positions: Collection[Position]) -> list[EntryRange]:
     """The positions as runs of neighbours, ascending; what is acknowledged already is left out."""
     found: list[EntryRange] = []
     for position in sorted(set(positions)):
@@ -345,10 +349,10 @@ def added_ranges(acked: PositionRanges, run: EntryRange) -> int:
     return (0 if beside_mark else 1) - acked.touching(ledger_id, first, last)
 
 
-def without_room(acked: PositionRanges, positions: Collection[Position], max_ranges: int) -> set[Position]:
+def beyond_limit(acked: PositionRanges, positions: Collection[Position], max_ranges: int) -> set[Position]:
     """The positions with which a cursor had more ranges; runs that merge fit first, then the longest."""
     free_ranges = max(0, max_ranges - acked.range_count)
-    added = {run: added_ranges(acked, run) for run in runs(acked, positions)}
+    added = {run: added_ranges(acked, run) for run in neighbour_ranges(acked, positions)}
     if sum(max(0, ranges) for ranges in added.values()) <= free_ranges:
         return set()
     left: set[Position] = set()
@@ -360,9 +364,9 @@ def without_room(acked: PositionRanges, positions: Collection[Position], max_ran
     return left
 
 
-def refused(cause: Cause, reason: str, subscription: str | None = None) -> Verdict:
-    return Verdict(subscription, CancellationStatus.REFUSED, cause, reason)
+def refused(cause: Cause, reason: str, subscription: str | None = None) -> SubscriptionResult:
+    return SubscriptionResult(subscription, CancellationStatus.REFUSED, cause, reason)
 
 
-def not_found(cause: Cause, reason: str, subscription: str | None = None) -> Verdict:
-    return Verdict(subscription, CancellationStatus.NOT_FOUND, cause, reason)
+def not_found(cause: Cause, reason: str, subscription: str | None = None) -> SubscriptionResult:
+    return SubscriptionResult(subscription, CancellationStatus.NOT_FOUND, cause, reason)

@@ -42,7 +42,7 @@ class ReconcileActions:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CursorWatch:
     """A cursor that certainly kept its acknowledgements from one look to the next.
 
     Attributes:
@@ -58,7 +58,9 @@ class Watch:
     written_ledger: LedgerId | None
 
 
-def watched(before: Watch | None, found: Subscription, state: TopicInternalStats, now_ms: int) -> Watch:
+def continue_watch(
+    before: CursorWatch | None, found: Subscription, state: TopicInternalStats, now_ms: int
+) -> CursorWatch:
     """The watch that goes on, or one that begins now.
 
     A cursor loses acknowledgements only when its topic is loaded anew or when somebody moves it, and both disconnect
@@ -66,11 +68,11 @@ def watched(before: Watch | None, found: Subscription, state: TopicInternalStats
     """
     # A consumer of which nobody knows since when it is connected may be a new one.
     consumers = frozenset(consumer for consumer in found.consumers if consumer.connected_since)
-    watch = Watch(now_ms, consumers, found.messages_out, state.written_ledger)
+    watch = CursorWatch(now_ms, consumers, found.messages_out, state.written_ledger)
     return watch if before is None or not _goes_on(before, watch) else replace(watch, since_ms=before.since_ms)
 
 
-def _goes_on(before: Watch, now: Watch) -> bool:
+def _goes_on(before: CursorWatch, now: CursorWatch) -> bool:
     if before.consumers & now.consumers:
         return True
     same_load = now.written_ledger is not None and before.written_ledger == now.written_ledger
@@ -104,7 +106,7 @@ def decide_actions(
     )
 
 
-def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
+def next_visit_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
     """When to look again at all of them, by the clock; what is not PERSISTED yet is looked at in between.
 
     ``dues_ms`` are the due times of what is open, at least up to `last_due_of_interest_ms`.
@@ -119,7 +121,7 @@ def next_look_ms(dues_ms: Iterable[int], policy: DelayPolicy, now_ms: int, recon
 
 
 def last_due_of_interest_ms(policy: DelayPolicy, now_ms: int, reconcile_interval_ms: int) -> int:
-    """What is due later does not matter to `next_look_ms`."""
+    """What is due later does not matter to `next_visit_ms`."""
     return now_ms + reconcile_interval_ms + policy.earliest_lead_ms + _BEFORE_DUE_MS
 
 

@@ -1,9 +1,9 @@
-"""What is asked for, what is known of it afterwards, and how sure that is.
+"""Requests to cancel, and their results with how much is proven of each.
 
-Invariant: a verdict above ACCEPTED is given only on the word of a broker or of the bookies; RACED and TOO_LATE are
-never given where the message certainly was not dispatched.
+Invariant: a status above ACCEPTED rests on the answer of a broker or of the bookies; a message that certainly was not
+dispatched never gets RACED or TOO_LATE.
 
-What there is one of for every message is a tuple, because bulk requests make very many of them.
+Classes with one instance for each message are tuples, because bulk requests make very many of them.
 """
 
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class CancellationStatus(Enum):
 
 
 class Cause(Enum):
-    """Why a cancellation did not come about: a closed list, for metrics and for programs."""
+    """Why a message was not cancelled: a closed list, for metrics and for programs."""
 
     INVALID = "invalid"
     NO_TOPIC = "no topic"
@@ -112,7 +112,7 @@ class Cause(Enum):
     LOST = "acknowledgement lost"
     UNWATCHED = "not watched"
     CANCELLED = "cancelled before"
-    REISSUED = "published again before"
+    PUBLISHED_AGAIN = "published again before"
     UNCONFIRMED = "not confirmed"
     BROKER = "broker"
 
@@ -134,8 +134,8 @@ class Target(NamedTuple):
     partition: int | None = None
 
 
-class Verdict(NamedTuple):
-    """What became of one target on one subscription; ``subscription`` None when it never came to any."""
+class SubscriptionResult(NamedTuple):
+    """The result for one target on one subscription; ``subscription`` is None if none was looked at."""
 
     subscription: str | None
     status: CancellationStatus
@@ -143,31 +143,29 @@ class Verdict(NamedTuple):
     reason: str | None = None
 
 
-class Outcome(NamedTuple):
-    """What became of one target.
+class TargetOutcome(NamedTuple):
+    """The results for one target.
 
     Attributes:
         topic: the partition, or the topic itself, that holds the entry.
-        verdicts: one for each subscription, never empty.
-        warnings: what is true and the caller may not expect.
+        results: one for each subscription, never empty.
+        warnings: facts that the caller may not expect.
     """
 
     topic: TopicName
     target: Target
-    verdicts: tuple[Verdict, ...]
+    results: tuple[SubscriptionResult, ...]
     warnings: tuple[str, ...] = ()
 
     @property
     def cancelled(self) -> bool:
-        """Whether it is cancelled wherever it was to be."""
-        return all(verdict.status.cancelled for verdict in self.verdicts)
+        """Whether it is cancelled on every subscription asked for."""
+        return all(result.status.cancelled for result in self.results)
 
     @property
     def accepted(self) -> bool:
-        """Whether it is at least in the log wherever it was to be."""
-        return all(
-            verdict.status.cancelled or verdict.status is CancellationStatus.ACCEPTED for verdict in self.verdicts
-        )
+        """Whether it is cancelled or in the log on every subscription asked for."""
+        return all(result.status.cancelled or result.status is CancellationStatus.ACCEPTED for result in self.results)
 
 
 class Cancellation(NamedTuple):
@@ -200,12 +198,12 @@ class Cancellation(NamedTuple):
         return all(entry in acked for entry in self.positions) if self.positions else self.position in acked
 
     def at(self, status: CancellationStatus, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
-        """The same with another level."""
+        """The same cancellation with another status."""
         return Cancellation(*self[:5], status, self.positions, cause, reason, self.requested_by)
 
-    def verdict(self) -> Verdict:
-        """What a caller is told."""
-        return Verdict(self.subscription, self.status, self.cause, self.reason)
+    def result(self) -> SubscriptionResult:
+        """The status as callers get it."""
+        return SubscriptionResult(self.subscription, self.status, self.cause, self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +221,15 @@ class CancelOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Reissued:
-    """A message that was cancelled and published again.
+class Rescheduled:
+    """A message that was published again with another due time, and cancelled.
 
     Attributes:
-        message_id: the new one's, as Java prints it; None when none is known to be published.
-        deliver_at_ms: the new one's due time, None for "now".
-        outcome: what became of the old one.
+        message_id: the copy's, as Java prints it; None if the sidecar does not know of a copy.
+        deliver_at_ms: the copy's due time, None for "now".
+        outcome: of cancelling the old message.
     """
 
     message_id: str | None
     deliver_at_ms: int | None
-    outcome: Outcome
+    outcome: TargetOutcome

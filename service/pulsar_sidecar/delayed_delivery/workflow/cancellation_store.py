@@ -9,7 +9,7 @@ import structlog
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.log_records import (
     Message,
-    ReissueIntent,
+    RescheduleIntent,
     decode,
     decode_intent,
     encode_all,
@@ -44,7 +44,7 @@ class CancellationStore:
         self.caught_up = threading.Event()
         self.follows = False
         """Whether the log has been read and is being followed: otherwise what is known here may have ended."""
-        self.intents = ReissueIntents(topic)
+        self.intents = RescheduleIntents(topic)
 
     def record(self, cancellations: Sequence[Cancellation]) -> None:
         """Make them durable, then known.
@@ -157,7 +157,7 @@ class CancellationStore:
             raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
 
 
-class ReissueIntents:
+class RescheduleIntents:
     """What is to be published again, by message, in the log's order; safe for use by several threads.
 
     The log has one order for all sidecars, so all of them take the same intent for the one that may publish: whoever
@@ -169,10 +169,10 @@ class ReissueIntents:
     def __init__(self, topic: CancellationTopic) -> None:
         self._topic = topic
         self._lock = threading.RLock()
-        self._by_message: dict[Message, dict[str, ReissueIntent]] = {}
+        self._by_message: dict[Message, dict[str, RescheduleIntent]] = {}
         self._unseen: set[str] = set()
 
-    def write(self, intent: ReissueIntent) -> None:
+    def write(self, intent: RescheduleIntent) -> None:
         """Make it durable.
 
         Raises:
@@ -180,7 +180,7 @@ class ReissueIntents:
         """
         self._topic.append([intent.encoded()])
 
-    def drop(self, intent: ReissueIntent) -> None:
+    def drop(self, intent: RescheduleIntent) -> None:
         """Remove it from the log; raises as `write` does."""
         self._topic.append([(intent.key, None)])
 
@@ -198,18 +198,18 @@ class ReissueIntents:
             else:
                 self._forget(message, token)
 
-    def valid(self, message: Message) -> ReissueIntent | None:
+    def valid(self, message: Message) -> RescheduleIntent | None:
         """The intent that counts: the one whose copy is stored, or else the first in the log."""
         with self._lock:
             intents = list(self._by_message.get(message, {}).values())
         return next((one for one in intents if one.copy is not None), intents[0] if intents else None)
 
-    def holds(self, intent: ReissueIntent) -> bool:
+    def holds(self, intent: RescheduleIntent) -> bool:
         """Whether the intent's record has been read from the log."""
         with self._lock:
             return intent.token in self._by_message.get(intent.message, {})
 
-    def all(self) -> list[ReissueIntent]:
+    def all(self) -> list[RescheduleIntent]:
         """Every intent, those that do not count among them."""
         with self._lock:
             return [one for intents in self._by_message.values() for one in intents.values()]

@@ -1,4 +1,4 @@
-"""Carries out cancellations: look, decide, join, record, acknowledge, prove.
+"""Carries out cancellations: look, decide, join, record, acknowledge, confirm.
 
 The order is part of the safety: nothing is acknowledged that is not in the log, and nothing is recorded that was not
 found fit to be cancelled.
@@ -14,27 +14,27 @@ from types import MappingProxyType
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
+    CancellationPlan,
     KnownCancellation,
-    Plan,
+    PlannedCancellation,
     TopicSnapshot,
-    Wanted,
+    beyond_limit,
     check_subscription,
     chunk_candidates,
     chunks_of,
     not_found,
-    plan,
+    plan_cancellations,
     refused,
-    to_join,
-    without_room,
+    subscription_to_join,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
     CancelOptions,
     Cause,
-    Outcome,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import TYPES_SECONDS, Configuration, EntryAnswer, EntryFacts, Ports
@@ -84,7 +84,7 @@ class Canceller:
     )
 
     def close(self) -> None:
-        """Let the threads go."""
+        """End the threads."""
         self._looks.shutdown(wait=False, cancel_futures=True)
 
     def cancel(
@@ -93,7 +93,7 @@ class Canceller:
         targets: Sequence[Target],
         options: CancelOptions,
         known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN,
-    ) -> list[Outcome]:
+    ) -> list[TargetOutcome]:
         """One outcome for each target, in order.
 
         Args:
@@ -110,13 +110,13 @@ class Canceller:
         self.store.await_log(self.configuration.log_patience_ms)
         began_ms = self.ports.clock.now_ms()
         snapshot = self._look(topic, targets, known)
-        planned = self._explained(targets, snapshot, options)
-        for subscription, wanted in planned.wanted.items():
-            self._carry_out(snapshot, subscription, wanted, options)
-        self._count(planned, began_ms)
-        return [draft.outcome(topic) for draft in planned.drafts]
+        plan = self._plan(targets, snapshot, options)
+        for subscription, planned in plan.cancellations.items():
+            self._carry_out(snapshot, subscription, planned, options)
+        self._count(plan, began_ms)
+        return [target_plan.outcome(topic) for target_plan in plan.target_plans]
 
-    def examine(self, topic: TopicName, target: Target) -> tuple[TopicSnapshot, Cancellation | Verdict]:
+    def examine(self, topic: TopicName, target: Target) -> tuple[TopicSnapshot, Cancellation | SubscriptionResult]:
         """Whether a message could be cancelled now on all of its subscriptions; nothing is changed.
 
         Raises:
@@ -124,17 +124,17 @@ class Canceller:
             TemporaryError: brokers or bookies could not be asked.
         """
         snapshot = self._look(topic, [target])
-        planned = self._explained([target], snapshot, CancelOptions())
-        objection = next(iter(planned.drafts[0].verdicts.values()), None)
+        plan = self._plan([target], snapshot, CancelOptions())
+        objection = next(iter(plan.target_plans[0].results.values()), None)
         if objection is not None:
-            return snapshot, not_again(objection) if objection.status.cancelled else objection
-        for name, wanted in planned.wanted.items():
-            in_log, _ = self._by_log(topic, name, wanted)
+            return snapshot, refuse_copy(objection) if objection.status.cancelled else objection
+        for name, planned in plan.cancellations.items():
+            in_log, _ = self._by_log(topic, name, planned)
             if in_log:
-                return snapshot, not_again(in_log[0].cancellation.verdict())
-            if self._by_room(snapshot, name, wanted)[1]:
+                return snapshot, refuse_copy(in_log[0].cancellation.result())
+            if self._by_room(snapshot, name, planned)[1]:
                 return snapshot, refused(Cause.ACK_STATE_FULL, _NO_ROOM, name)
-        return snapshot, next(iter(planned.wanted.values()))[0].cancellation
+        return snapshot, next(iter(plan.cancellations.values()))[0].cancellation
 
     def _look(
         self, topic: TopicName, targets: Sequence[Target], known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN
@@ -170,34 +170,36 @@ class Canceller:
                 found[position] = chunks_of(facts, {**near, position: facts})
         return found
 
-    def _explained(self, targets: Sequence[Target], snapshot: TopicSnapshot, options: CancelOptions) -> Plan:
+    def _plan(self, targets: Sequence[Target], snapshot: TopicSnapshot, options: CancelOptions) -> CancellationPlan:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
 
         def known(subscription: str) -> KnownCancellation:
             return self.store.index.known_at((snapshot.topic, subscription))
 
-        planned = plan(targets, snapshot, known, options)
+        plan = plan_cancellations(targets, snapshot, known, options)
         for _ in range(_EXPLAIN_TRIES):
-            if not planned.unexplained:
+            if not plan.unexplained:
                 break
             self.ports.clock.wait_seconds(_EXPLAIN_WAIT_SECONDS, self.stop)
-            planned = plan(targets, snapshot, known, options)
-        if planned.unexplained and not self.store.follows:
+            plan = plan_cancellations(targets, snapshot, known, options)
+        if plan.unexplained and not self.store.follows:
             raise TemporaryError(
-                "a message is acknowledged, and the sidecar is not connected to its cancellation log, which tells "
-                "whether another sidecar cancelled it; nothing was done, try again"
+                "a message is acknowledged, and the sidecar is not connected to its cancellation log, so it cannot see "
+                "whether another sidecar cancelled it; nothing was changed, try again"
             )
-        return planned
+        return plan
 
-    def _carry_out(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], options: CancelOptions) -> None:
+    def _carry_out(
+        self, snapshot: TopicSnapshot, name: str, planned: Sequence[PlannedCancellation], options: CancelOptions
+    ) -> None:
         """Record and acknowledge on one subscription: what is in the log is acknowledged now, or by the reconciler."""
-        now, later = self._by_room(snapshot, name, wanted)
+        now, later = self._by_room(snapshot, name, planned)
         if later and not options.defer:
             later, others = self._by_log(snapshot.topic, name, later)
-            _set_verdict(others, refused(Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}", name))
-        _set_verdict(later, Verdict(name, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED))
+            _set_result(others, refused(Cause.ACK_STATE_FULL, f"{_NO_ROOM}; {_ASK_TO_DEFER}", name))
+        _set_result(later, SubscriptionResult(name, CancellationStatus.ACCEPTED, Cause.ACK_STATE_FULL, _DEFERRED))
         accepted = [one.cancellation for one in (*now, *later)]
-        joining = to_join(snapshot.subscriptions[name])
+        joining = subscription_to_join(snapshot.subscriptions[name])
         if not now or len(accepted) > _FEW or joining.type is not SubscriptionType.SHARED:
             self.store.record(accepted)
             accepted = []
@@ -205,49 +207,49 @@ class Canceller:
             self._acknowledge(snapshot, joining, now, accepted)
 
     def _by_room(
-        self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted]
-    ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
+        self, snapshot: TopicSnapshot, name: str, planned: Sequence[PlannedCancellation]
+    ) -> tuple[Sequence[PlannedCancellation], Sequence[PlannedCancellation]]:
         """What fits into the acknowledgement state now, and the rest."""
         acked = snapshot.state.cursors[name].acknowledged
-        entries = [entry for one in wanted for entry in one.cancellation.entries]
-        outside = without_room(acked, entries, self.ports.max_ranges())
+        entries = [entry for one in planned for entry in one.cancellation.entries]
+        outside = beyond_limit(acked, entries, self.ports.max_ranges())
         if not outside:
-            return wanted, []
-        return _split(wanted, lambda one: outside.isdisjoint(one.cancellation.entries))
+            return planned, []
+        return _split(planned, lambda one: outside.isdisjoint(one.cancellation.entries))
 
     def _acknowledge(
         self,
         snapshot: TopicSnapshot,
         joining: Subscription,
-        wanted: Sequence[Wanted],
+        planned: Sequence[PlannedCancellation],
         unrecorded: Sequence[Cancellation],
     ) -> None:
-        """Join, record what is not in the log yet, acknowledge, prove: nothing is acknowledged before its record."""
+        """Join, record what is not in the log yet, acknowledge, confirm: nothing is acknowledged before its record."""
         topic, name = snapshot.topic, joining.name
-        positions = sorted({entry for one in wanted for entry in one.cancellation.entries})
+        positions = sorted({entry for one in planned for entry in one.cancellation.entries})
         with ExitStack() as visit:
             try:
                 consumer = visit.enter_context(self.ports.acknowledger.join(topic, joining))
             except PermanentError as error:
-                self._answer_refused(topic, name, wanted, unrecorded, error)
+                self._answer_refused(topic, name, planned, unrecorded, error)
                 return
             except (OutcomeUnknownError, TemporaryError) as error:
                 self.store.record(unrecorded)
-                _accept(name, wanted, error)
+                _accept(name, planned, error)
                 return
             self.store.record(unrecorded)
             try:
                 confirmed_ms = consumer.acknowledge(positions)
             except SidecarError as error:
-                _accept(name, wanted, error)
+                _accept(name, planned, error)
                 return
-        self._prove(snapshot, name, wanted, confirmed_ms + self.ports.topics.broker_ahead_ms())
+        self._confirm(snapshot, name, planned, confirmed_ms + self.ports.topics.broker_ahead_ms())
 
     def _answer_refused(
         self,
         topic: TopicName,
         name: str,
-        wanted: Sequence[Wanted],
+        planned: Sequence[PlannedCancellation],
         unrecorded: Sequence[Cancellation],
         error: PermanentError,
     ) -> None:
@@ -257,52 +259,56 @@ class Canceller:
         how it ends. What is not in the log is refused, unless the subscription was only busy.
         """
         refusal = self._refusal(topic, name, error) if unrecorded else None
-        accepted, others = (wanted, ()) if refusal is None else self._by_log(topic, name, wanted)
+        accepted, others = (planned, ()) if refusal is None else self._by_log(topic, name, planned)
         left_out = {id(one.cancellation) for one in others}
         self.store.record([one for one in unrecorded if id(one) not in left_out])
         _accept(name, accepted, error)
         if refusal is not None:
-            _set_verdict(others, refusal)
+            _set_result(others, refusal)
 
     def _by_log(
-        self, topic: TopicName, name: str, wanted: Sequence[Wanted]
-    ) -> tuple[Sequence[Wanted], Sequence[Wanted]]:
+        self, topic: TopicName, name: str, planned: Sequence[PlannedCancellation]
+    ) -> tuple[Sequence[PlannedCancellation], Sequence[PlannedCancellation]]:
         """What is in the log from an earlier request, and the rest."""
         known = self.store.index.known_at((topic, name))
 
-        def in_log(one: Wanted) -> bool:
+        def in_log(one: PlannedCancellation) -> bool:
             found = known(one.cancellation.position)
             return found is not None and found.status.open
 
-        return _split(wanted, in_log)
+        return _split(planned, in_log)
 
-    def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> Verdict | None:
+    def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> SubscriptionResult | None:
         """Why the broker will not let the consumer in later either; None where it may."""
         if isinstance(error, NotFoundError):
             return not_found(Cause.NO_SUBSCRIPTION, str(error), name)
         if not isinstance(error, ConflictError):
             return refused(Cause.BROKER, str(error), name)
-        # ConsumerBusy says that another type is in use, or that the subscription has as many consumers as it may have.
+        # ConsumerBusy: another type is in use, or the subscription has as many consumers as it may have.
         found = self.ports.topics.subscriptions(topic).get(name)
         if found is None:
             return not_found(Cause.NO_SUBSCRIPTION, f"there is no subscription {name!r} any more", name)
         return check_subscription(name, found)
 
-    def _prove(self, snapshot: TopicSnapshot, name: str, wanted: Sequence[Wanted], confirmed_ms: int) -> None:
-        # Counters that stand still prove nothing here: a broker may have read a message that it has yet to send.
+    def _confirm(
+        self, snapshot: TopicSnapshot, name: str, planned: Sequence[PlannedCancellation], confirmed_ms: int
+    ) -> None:
+        # Counters that do not move prove nothing here: a broker may have read a message that it has yet to send.
         policy = snapshot.policy
         in_time, raced = _split(
-            wanted, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
+            planned, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
         )
         self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         self.store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
-        _set_verdict(raced, Verdict(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
-        _set_verdict(in_time, Verdict(name, CancellationStatus.ACKED))
+        _set_result(raced, SubscriptionResult(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
+        _set_result(in_time, SubscriptionResult(name, CancellationStatus.ACKED))
 
-    def _count(self, planned: Plan, began_ms: int) -> None:
-        self.metrics.requested(len(planned.drafts))
+    def _count(self, plan: CancellationPlan, began_ms: int) -> None:
+        self.metrics.requested(len(plan.target_plans))
         seconds = max(0, self.ports.clock.now_ms() - began_ms) / 1000
-        counts = Counter((one.status, one.cause) for draft in planned.drafts for one in draft.verdicts.values())
+        counts = Counter(
+            (one.status, one.cause) for target_plan in plan.target_plans for one in target_plan.results.values()
+        )
         for (status, cause), count in counts.items():
             if status.open:
                 self.metrics.reached(status.value, seconds, count)
@@ -311,7 +317,7 @@ class Canceller:
 
 
 def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
-    """Whether a message may be due soon, by what the caller says."""
+    """Whether a message may be due soon, by the due time that the caller gave."""
     soon_ms = now_ms + _SOON_MS
     return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
 
@@ -323,24 +329,28 @@ def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInter
     return durable - SYSTEM_SUBSCRIPTIONS == state.cursors.keys() - others
 
 
-def _split(wanted: Sequence[Wanted], chosen: Callable[[Wanted], bool]) -> tuple[list[Wanted], list[Wanted]]:
+def _split(
+    planned: Sequence[PlannedCancellation], chosen: Callable[[PlannedCancellation], bool]
+) -> tuple[list[PlannedCancellation], list[PlannedCancellation]]:
     """Those that are chosen, and the rest."""
-    parts: tuple[list[Wanted], list[Wanted]] = [], []
-    for one in wanted:
+    parts: tuple[list[PlannedCancellation], list[PlannedCancellation]] = [], []
+    for one in planned:
         parts[0 if chosen(one) else 1].append(one)
     return parts
 
 
-def _set_verdict(wanted: Sequence[Wanted], verdict: Verdict) -> None:
-    for one in wanted:
-        one.draft.verdicts[verdict.subscription] = verdict
+def _set_result(planned: Sequence[PlannedCancellation], result: SubscriptionResult) -> None:
+    for one in planned:
+        one.target_plan.results[result.subscription] = result
 
 
-def _accept(name: str, wanted: Sequence[Wanted], error: SidecarError) -> None:
-    _set_verdict(wanted, Verdict(name, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}"))
+def _accept(name: str, planned: Sequence[PlannedCancellation], error: SidecarError) -> None:
+    _set_result(
+        planned, SubscriptionResult(name, CancellationStatus.ACCEPTED, Cause.BROKER, f"{_TRIED_AGAIN}: {error}")
+    )
 
 
-def not_again(known: Verdict) -> Verdict:
-    """Why a message that is cancelled somewhere is not published again."""
+def refuse_copy(known: SubscriptionResult) -> SubscriptionResult:
+    """The refusal to publish a message again that is cancelled on some subscription."""
     reason = f"the message is cancelled on {known.subscription!r} ({known.status.value}): a copy would bring it back"
     return refused(Cause.CANCELLED, reason, known.subscription)

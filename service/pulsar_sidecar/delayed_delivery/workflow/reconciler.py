@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import structlog
 
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import SubscriptionKey
-from pulsar_sidecar.delayed_delivery.cancel.plan import check_subscription, to_join, without_room
+from pulsar_sidecar.delayed_delivery.cancel.plan import beyond_limit, check_subscription, subscription_to_join
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     BROKER_STORES_EVERY_MS,
+    CursorWatch,
     ReconcileActions,
-    Watch,
+    continue_watch,
     decide_actions,
     last_due_of_interest_ms,
-    next_look_ms,
-    watched,
+    next_visit_ms,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
@@ -35,31 +35,31 @@ log = structlog.get_logger("delayed-delivery")
 
 _RETRY_MS = 2000
 _FIRST_LOOK_MS = 200
-_FIRST_PROOF_MS = 1000
+_FIRST_CHECK_MS = 1000
 _LONGER_WHILE_MORE_COMES_MS = 4000
 _NEARLY_DUE_MS = 2000
 
 
 @dataclass(slots=True)
-class _Agenda:
+class _VisitSchedule:
     """When a subscription is looked at, and what the last visit found.
 
     Attributes:
         due_ms: when all of its cancellations are looked at.
         soon_ms: when those are that are not PERSISTED yet; None while there are none.
-        unproven: how many of these there were at the last round.
+        unpersisted_count: how many of these there were at the last round.
         held: what the cursor held when nothing was lost, except of what `CancellationIndex.changed_at` tells of.
     """
 
     due_ms: int
     soon_ms: int | None = None
-    unproven: int = 0
+    unpersisted_count: int = 0
     held: PositionRanges | None = None
-    watch: Watch | None = None
+    watch: CursorWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _BrokerView:
     """A subscription as its broker tells of it, and its cursor, which is not older."""
 
     topic: TopicName
@@ -78,101 +78,101 @@ class Reconciler:
     configuration: Configuration
     metrics: CancellationMetrics
     stop: threading.Event
-    _agendas: dict[SubscriptionKey, _Agenda] = field(init=False, default_factory=dict)
+    _schedules: dict[SubscriptionKey, _VisitSchedule] = field(init=False, default_factory=dict)
 
     def begin_leading(self) -> None:
         """Forget which cursors were watched: other sidecars may have acknowledged what is not known here."""
-        for agenda in self._agendas.values():
-            agenda.watch = None
+        for schedule in self._schedules.values():
+            schedule.watch = None
 
     def round(self) -> None:
         """Visit every subscription that is due."""
         first_ms = self.ports.clock.now_ms() + _FIRST_LOOK_MS
-        places = self.store.index.subscriptions()
-        self._agendas = {place: self._agendas.get(place) or _Agenda(first_ms) for place in places}
-        for place, agenda in self._agendas.items():
+        keys = self.store.index.subscriptions()
+        self._schedules = {key: self._schedules.get(key) or _VisitSchedule(first_ms) for key in keys}
+        for key, schedule in self._schedules.items():
             if self.stop.is_set():
                 return
-            if agenda.due_ms <= self.ports.clock.now_ms():
-                self._look(place, agenda, at_all=True)
-            elif self._is_due_soon(place, agenda):
-                self._look(place, agenda, at_all=False)
+            if schedule.due_ms <= self.ports.clock.now_ms():
+                self._look(key, schedule, at_all=True)
+            elif self._is_due_soon(key, schedule):
+                self._look(key, schedule, at_all=False)
 
-    def _is_due_soon(self, place: SubscriptionKey, agenda: _Agenda) -> bool:
+    def _is_due_soon(self, key: SubscriptionKey, schedule: _VisitSchedule) -> bool:
         """Whether to prove what is not PERSISTED yet, whatever is planned for the others.
 
         While more comes in, brokers store the cursor without being asked, so looking can wait a little.
         """
-        before, agenda.unproven = agenda.unproven, self.store.index.unpersisted_count(place)
-        if not agenda.unproven:
-            agenda.soon_ms = None
+        before, schedule.unpersisted_count = schedule.unpersisted_count, self.store.index.unpersisted_count(key)
+        if not schedule.unpersisted_count:
+            schedule.soon_ms = None
             return False
         now_ms = self.ports.clock.now_ms()
-        if agenda.soon_ms is None:
-            agenda.soon_ms = now_ms + _FIRST_PROOF_MS
-        return agenda.soon_ms + (_LONGER_WHILE_MORE_COMES_MS if agenda.unproven > before else 0) <= now_ms
+        if schedule.soon_ms is None:
+            schedule.soon_ms = now_ms + _FIRST_CHECK_MS
+        return schedule.soon_ms + (_LONGER_WHILE_MORE_COMES_MS if schedule.unpersisted_count > before else 0) <= now_ms
 
-    def _look(self, place: SubscriptionKey, agenda: _Agenda, *, at_all: bool) -> None:
+    def _look(self, key: SubscriptionKey, schedule: _VisitSchedule, *, at_all: bool) -> None:
         """Visit or prove, and note when to look again."""
         now_ms, interval_ms = self.ports.clock.now_ms(), self.configuration.reconcile_interval_ms
-        agenda.soon_ms = now_ms + BROKER_STORES_EVERY_MS
+        schedule.soon_ms = now_ms + BROKER_STORES_EVERY_MS
         try:
-            policy = self._visit(place, agenda) if at_all else self._prove(place, agenda)
-            dues_ms = self.store.index.dues_at(place, last_due_of_interest_ms(policy, now_ms, interval_ms))
-            next_ms = next_look_ms(dues_ms, policy, now_ms, interval_ms)
+            policy = self._visit(key, schedule) if at_all else self._check_unpersisted(key, schedule)
+            dues_ms = self.store.index.dues_at(key, last_due_of_interest_ms(policy, now_ms, interval_ms))
+            next_ms = next_visit_ms(dues_ms, policy, now_ms, interval_ms)
             # What came in since the last visit may be due before the next one.
-            agenda.due_ms = next_ms if at_all else min(agenda.due_ms, next_ms)
+            schedule.due_ms = next_ms if at_all else min(schedule.due_ms, next_ms)
         except SidecarError as error:
-            log.warning("cancellations are looked at again later", topic=str(place[0]), error=str(error))
+            log.warning("cancellations are looked at again later", topic=str(key[0]), error=str(error))
             if at_all:
-                agenda.due_ms = now_ms + _RETRY_MS
+                schedule.due_ms = now_ms + _RETRY_MS
             else:
-                agenda.soon_ms = now_ms + _RETRY_MS
+                schedule.soon_ms = now_ms + _RETRY_MS
 
-    def _visit(self, place: SubscriptionKey, agenda: _Agenda) -> DelayPolicy:
+    def _visit(self, key: SubscriptionKey, schedule: _VisitSchedule) -> DelayPolicy:
         """Do what is to be done for one subscription now; the topic's policy.
 
         Where something cannot be asked, this raises TemporaryError, and nothing was concluded.
         """
         now_ms = self.ports.brokers_now_ms()
-        held, agenda.held = agenda.held, None
-        changed = self.store.index.changed_at(place)
-        seen = self._ask(place)
+        held, schedule.held = schedule.held, None
+        changed = self.store.index.changed_at(key)
+        seen = self._ask(key)
         if seen is None:
-            reason = f"{place[0]} has no subscription {place[1]!r} any more"
+            reason = f"{key[0]} has no subscription {key[1]!r} any more"
             gone = CancellationStatus.NOT_FOUND, Cause.NO_SUBSCRIPTION, reason
-            self.store.finish([one.at(*gone) for one in self.store.index.at(place)])
+            self.store.finish([one.at(*gone) for one in self.store.index.at(key)])
             return DelayPolicy()
         acked = seen.cursor.acknowledged
         if held is None or changed is None or not acked.holds_all_of(held):
-            cancellations = self.store.index.at(place)
+            cancellations = self.store.index.at(key)
         else:
-            over = self.store.index.expired_at(place, seen.policy.expired_before_ms(now_ms))
+            over = self.store.index.expired_at(key, seen.policy.expired_before_ms(now_ms))
             cancellations = list({one.position: one for one in (*changed, *over)}.values())
-        watch = watched(agenda.watch, seen.found, seen.state, now_ms)
+        watch = continue_watch(schedule.watch, seen.found, seen.state, now_ms)
         actions = decide_actions(cancellations, acked, seen.policy, now_ms, watch.since_ms)
         restored = self._carry_out(seen, actions)
         if not actions.lost:
-            agenda.held = acked
-        agenda.watch = watch if restored else None
+            schedule.held = acked
+        schedule.watch = watch if restored else None
         return seen.policy
 
-    def _prove(self, place: SubscriptionKey, agenda: _Agenda) -> DelayPolicy:
+    def _check_unpersisted(self, key: SubscriptionKey, schedule: _VisitSchedule) -> DelayPolicy:
         """Do what is to be done for what is not PERSISTED yet; the others, however many, are not looked at."""
         now_ms = self.ports.brokers_now_ms()
-        seen = self._ask(place, max_age_seconds=TYPES_SECONDS)
+        seen = self._ask(key, max_age_seconds=TYPES_SECONDS)
         if seen is None:
-            return self._visit(place, agenda)
-        unpersisted = self.store.index.unpersisted_at(place)
+            return self._visit(key, schedule)
+        unpersisted = self.store.index.unpersisted_at(key)
         actions = decide_actions(unpersisted, seen.cursor.acknowledged, seen.policy, now_ms)
         if actions.ended or actions.lost:
             # What is remembered of subscriptions ends nothing, and where one is lost others may be.
-            return self._visit(place, agenda)
+            return self._visit(key, schedule)
         self._carry_out(seen, actions)
         return seen.policy
 
-    def prove_for_caller(self, place: SubscriptionKey) -> None:
-        """As `_prove`, for a caller who waits, on any sidecar.
+    def check_stored_for_caller(self, key: SubscriptionKey) -> None:
+        """As `_check_unpersisted`, for a caller who waits, on any sidecar.
 
         It ends nothing, because only the leading sidecar watches the cursors: what is nearly due is left to that one.
 
@@ -180,16 +180,16 @@ class Reconciler:
             TemporaryError: something could not be asked.
         """
         now_ms = self.ports.brokers_now_ms()
-        seen = self._ask(place, max_age_seconds=TYPES_SECONDS)
+        seen = self._ask(key, max_age_seconds=TYPES_SECONDS)
         if seen is not None:
-            unpersisted = self.store.index.unpersisted_at(place)
+            unpersisted = self.store.index.unpersisted_at(key)
             nearly_ms, policy = now_ms + _NEARLY_DUE_MS, seen.policy
             early = [one for one in unpersisted if not policy.may_be_dispatched(one.deliver_at_ms, nearly_ms)]
             self._carry_out(seen, decide_actions(early, seen.cursor.acknowledged, policy, now_ms))
 
-    def _ask(self, place: SubscriptionKey, *, max_age_seconds: float = 0.0) -> _Seen | None:
+    def _ask(self, key: SubscriptionKey, *, max_age_seconds: float = 0.0) -> _BrokerView | None:
         """What there is of the subscription, which may be so old, and then its cursor; None when it is gone."""
-        topic, name = place
+        topic, name = key
         topics = self.ports.topics
         try:
             policy = topics.delay_policy(topic)
@@ -199,12 +199,12 @@ class Reconciler:
             log.info("a topic with cancelled messages is gone", topic=str(topic))
             return None
         cursor = state.cursors.get(name) if state else None
-        return _Seen(topic, policy, found, state, cursor) if found and state and cursor else None
+        return _BrokerView(topic, policy, found, state, cursor) if found and state and cursor else None
 
-    def _carry_out(self, seen: _Seen, actions: ReconcileActions) -> bool:
+    def _carry_out(self, seen: _BrokerView, actions: ReconcileActions) -> bool:
         """End, prove, acknowledge; whether everything that had been lost was acknowledged again."""
         self._end(actions.ended)
-        unpersisted = self._prove_stored(seen, actions.unpersisted) if actions.unpersisted else []
+        unpersisted = self._check_stored(seen, actions.unpersisted) if actions.unpersisted else []
         missing = self._fitting(seen, actions.missing)
         positions = {entry for one in missing for entry in one.entries}
         if unpersisted:
@@ -212,7 +212,7 @@ class Reconciler:
             positions.add(unpersisted[0].entries[0])
         if not positions or check_subscription(seen.found.name, seen.found) is not None:
             return not actions.lost
-        with self.ports.acknowledger.join(seen.topic, to_join(seen.found)) as consumer:
+        with self.ports.acknowledger.join(seen.topic, subscription_to_join(seen.found)) as consumer:
             confirmed_ms = consumer.acknowledge(sorted(positions))
         if restored := len(actions.lost):
             self.metrics.acknowledged_again(restored)
@@ -222,7 +222,7 @@ class Reconciler:
         self._confirm([*missing, *accepted], seen.policy, confirmed_ms + self.ports.topics.broker_ahead_ms())
         return True
 
-    def _fitting(self, seen: _Seen, missing: Sequence[Cancellation]) -> list[Cancellation]:
+    def _fitting(self, seen: _BrokerView, missing: Sequence[Cancellation]) -> list[Cancellation]:
         """What there is room for; what had been acknowledged before goes back in any case.
 
         What was only accepted may have ended while nobody here follows the log.
@@ -232,7 +232,7 @@ class Reconciler:
         if not waiting or not self.store.follows:
             return others
         acked = seen.cursor.acknowledged
-        outside = without_room(acked, [entry for one in waiting for entry in one.entries], self.ports.max_ranges())
+        outside = beyond_limit(acked, [entry for one in waiting for entry in one.entries], self.ports.max_ranges())
         return others + [one for one in waiting if outside.isdisjoint(one.entries)]
 
     def _confirm(self, confirmed: Sequence[Cancellation], policy: DelayPolicy, confirmed_ms: int) -> None:
@@ -245,7 +245,7 @@ class Reconciler:
         self.store.index.lower(in_time)
         self._count(CancellationStatus.ACKED, in_time)
 
-    def _prove_stored(self, seen: _Seen, unpersisted: list[Cancellation]) -> list[Cancellation]:
+    def _check_stored(self, seen: _BrokerView, unpersisted: list[Cancellation]) -> list[Cancellation]:
         """Raise what the stored state holds to PERSISTED; the others."""
         ledger, last = seen.cursor.ledger, seen.cursor.ledger_last_entry
         try:

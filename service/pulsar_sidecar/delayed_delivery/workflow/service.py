@@ -20,10 +20,10 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Cause,
-    Outcome,
-    Reissued,
+    Rescheduled,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.delayed_delivery.ports import Configuration, Ports
@@ -41,7 +41,7 @@ from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import Cancella
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
 from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
-from pulsar_sidecar.delayed_delivery.workflow.reissuing import Reissuer
+from pulsar_sidecar.delayed_delivery.workflow.rescheduling import Rescheduler
 from pulsar_sidecar.model.errors import (
     ConflictError,
     DisabledError,
@@ -69,7 +69,7 @@ class CancelStatus:
     """The state of the service."""
 
     enabled: bool
-    asserting: bool
+    reconciling: bool
     open_cancellations: int
     log_read: bool
     last_error: str | None
@@ -88,7 +88,7 @@ class DelayedDelivery:
         self._store = CancellationStore(ports.log)
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
-        self._reissuer = Reissuer(ports, self._store, self._canceller, configuration, self._stop)
+        self._rescheduler = Rescheduler(ports, self._store, self._canceller, configuration, self._stop)
         self._previews = PreviewCache()
         self._leadership = Leadership(ports.metadata, LEADER_NODE, name.encode())
         self._leading = False
@@ -126,7 +126,7 @@ class DelayedDelivery:
         """How the service is."""
         return CancelStatus(
             enabled=self._configuration.enabled,
-            asserting=self._leading,
+            reconciling=self._leading,
             open_cancellations=self._store.index.open_count,
             log_read=self._store.caught_up.is_set(),
             last_error=self._last_error,
@@ -157,7 +157,7 @@ class DelayedDelivery:
                     asked_at = now
                 if self._leading:
                     self._reconciler.round()
-                    self._reissuer.round()
+                    self._rescheduler.round()
                 clock.wait_seconds(_ROUND_SECONDS, self._stop)
         except BaseException:
             self._leading = False
@@ -171,7 +171,7 @@ class DelayedDelivery:
 
     # --- cancelling ------------------------------------------------------------------------------------------------
 
-    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+    def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
         """One outcome for each target, in order.
 
         Raises:
@@ -180,7 +180,7 @@ class DelayedDelivery:
             TemporaryError: brokers could not be asked; nothing was acknowledged that is not in the log.
         """
         self._check_enabled()
-        outcomes: list[Outcome | None] = [None] * len(targets)
+        outcomes: list[TargetOutcome | None] = [None] * len(targets)
         places = self._located(topic, targets)
         for index in places.pop(None, []):
             outcomes[index] = _nowhere(topic, targets[index])
@@ -191,7 +191,7 @@ class DelayedDelivery:
             for begin in range(0, len(indexes), _BATCH)
         ]
 
-        def carry_out(place: TopicName, indexes: list[int]) -> list[Outcome]:
+        def carry_out(place: TopicName, indexes: list[int]) -> list[TargetOutcome]:
             return self._cancel_batch(place, [targets[index] for index in indexes], options)
 
         if len(batches) == 1:
@@ -204,7 +204,7 @@ class DelayedDelivery:
                 outcomes[index] = outcome
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _cancel_batch(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[Outcome]:
+    def _cancel_batch(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
         outcomes = self._canceller.cancel(topic, targets, options)
         return self._persisted(topic, outcomes) if options.wait_persisted else outcomes
 
@@ -230,17 +230,17 @@ class DelayedDelivery:
 
     # --- status -----------------------------------------------------------------------------------------------------
 
-    def _persisted(self, topic: TopicName, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    def _persisted(self, topic: TopicName, outcomes: Sequence[TargetOutcome]) -> list[TargetOutcome]:
         """The outcomes once everything acknowledged is PERSISTED, or as they are when that takes too long."""
         clock, looked = self._ports.clock, False
         give_up = clock.monotonic_seconds() + self._configuration.persist_patience_ms / 1000
         while True:
             outcomes = [self._now(topic, outcome) for outcome in outcomes]
             waiting = {
-                verdict.subscription
+                result.subscription
                 for outcome in outcomes
-                for verdict in outcome.verdicts
-                if verdict.status in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED)
+                for result in outcome.results
+                if result.status in (CancellationStatus.ACCEPTED, CancellationStatus.ACKED)
             }
             if not waiting or clock.monotonic_seconds() >= give_up:
                 return outcomes
@@ -251,18 +251,18 @@ class DelayedDelivery:
                 # Where it cannot be asked, the answer says how far it came; the loop goes on with it.
                 with suppress(SidecarError):
                     if name is not None:
-                        self._reconciler.prove_for_caller((topic, name))
+                        self._reconciler.check_stored_for_caller((topic, name))
 
-    def _now(self, topic: TopicName, outcome: Outcome) -> Outcome:
+    def _now(self, topic: TopicName, outcome: TargetOutcome) -> TargetOutcome:
         """The outcome as it is known now."""
 
-        def newest(verdict: Verdict) -> Verdict:
-            if verdict.subscription is None or not verdict.status.open:
-                return verdict
-            known = self._store.index.known(topic, outcome.target.position, verdict.subscription)
-            return verdict if known is None else known.verdict()
+        def newest(result: SubscriptionResult) -> SubscriptionResult:
+            if result.subscription is None or not result.status.open:
+                return result
+            known = self._store.index.known(topic, outcome.target.position, result.subscription)
+            return result if known is None else known.result()
 
-        return outcome._replace(verdicts=tuple(map(newest, outcome.verdicts)))
+        return outcome._replace(results=tuple(map(newest, outcome.results)))
 
     def cancellations(self, topic: TopicName, position: Position) -> list[Cancellation]:
         """What is known of one message, by subscription.
@@ -320,7 +320,7 @@ class DelayedDelivery:
             )
         return list(batches_of(selection, found, _BATCH))
 
-    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[Outcome]:
+    def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[TargetOutcome]:
         """One outcome for each message, in order; everything is checked as ever, but no entry is read again.
 
         Raises as `cancel`.
@@ -329,7 +329,9 @@ class DelayedDelivery:
 
     # --- again -----------------------------------------------------------------------------------------------------
 
-    def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
+    def reschedule(
+        self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
+    ) -> Rescheduled:
         """Publish a message again, now (expedite) or with another due time (reschedule), and cancel the old one.
 
         At most one copy is ever published; asking again finds it. Where the old message is dispatched meanwhile, both
@@ -343,14 +345,14 @@ class DelayedDelivery:
         places = self._located(topic, [target])
         place = next(iter(places))
         if place is None:
-            return Reissued(None, deliver_at_ms, _nowhere(topic, target))
-        return self._reissuer.reissue(place, target, deliver_at_ms, options)
+            return Rescheduled(None, deliver_at_ms, _nowhere(topic, target))
+        return self._rescheduler.reschedule(place, target, deliver_at_ms, options)
 
     def _check_enabled(self) -> None:
         if not self._configuration.enabled:
             raise DisabledError("cancelling delayed messages is off; set delayedMessageCancellingEnabled=true")
 
 
-def _nowhere(topic: TopicName, target: Target) -> Outcome:
+def _nowhere(topic: TopicName, target: Target) -> TargetOutcome:
     reason = f"no partition of {topic} has a ledger {target.position.ledger_id}"
-    return Outcome(topic, target, (not_found(Cause.NO_ENTRY, reason),))
+    return TargetOutcome(topic, target, (not_found(Cause.NO_ENTRY, reason),))

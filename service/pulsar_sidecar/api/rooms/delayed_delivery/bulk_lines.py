@@ -17,7 +17,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from pulsar_sidecar.api.rooms.delayed_delivery.schemas import CancelLine
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, Outcome, Target, Verdict
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    Cause,
+    SubscriptionResult,
+    Target,
+    TargetOutcome,
+)
 from pulsar_sidecar.delayed_delivery.selecting import SelectedBatch
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError
 
@@ -28,7 +34,7 @@ _MAX_PROBLEM: Final = 200
 
 MEDIA_TYPE: Final = "application/x-ndjson"
 
-Cancel = Callable[[Sequence[Target]], list[Outcome]]
+Cancel = Callable[[Sequence[Target]], list[TargetOutcome]]
 _Work = Callable[[], bytes]
 
 
@@ -66,7 +72,7 @@ async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIter
 
 
 def selected_carried_out(
-    batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[Outcome]]
+    batches: Sequence[SelectedBatch], cancel: Callable[[SelectedBatch], list[TargetOutcome]]
 ) -> AsyncIterator[bytes]:
     """The verdicts on what a selection found, one line each; they leave by batches.
 
@@ -133,7 +139,7 @@ def _batch(lines: Sequence[bytes], first: int, cancel: Cancel) -> bytes:
     return b"".join(verdicts)
 
 
-def _selected(batch: SelectedBatch, first: int, cancel: Callable[[SelectedBatch], list[Outcome]]) -> bytes:
+def _selected(batch: SelectedBatch, first: int, cancel: Callable[[SelectedBatch], list[TargetOutcome]]) -> bytes:
     numbers = range(first, first + len(batch))
     return b"".join(_verdicts(numbers, lambda: cancel(batch)))
 
@@ -149,7 +155,7 @@ def _target(line: bytes) -> Target:
         raise InvalidInputError(f"{place}: {problem['msg']}"[:_MAX_PROBLEM].removeprefix(": ")) from error
 
 
-def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[Outcome]]) -> list[bytes]:
+def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[TargetOutcome]]) -> list[bytes]:
     if not numbers:
         return []
     try:
@@ -161,14 +167,14 @@ def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[Outcome]]) -> li
     return [outcome_line(outcome, number) for outcome, number in zip(outcomes, numbers, strict=True)]
 
 
-def outcome_line(outcome: Outcome, number: int) -> bytes:
+def outcome_line(outcome: TargetOutcome, number: int) -> bytes:
     """`OutcomeAnswer` as one line, made by hand because bulk requests make very many."""
     position, topic = str(outcome.target.position), str(outcome.topic)
-    return _line(number, position, topic, outcome.cancelled, outcome.verdicts, outcome.warnings)
+    return _line(number, position, topic, outcome.cancelled, outcome.results, outcome.warnings)
 
 
 def _bad_line(number: int, status: CancellationStatus, cause: Cause, error: SidecarError) -> bytes:
-    return _line(number, None, None, False, (Verdict(None, status, cause, str(error)),), ())
+    return _line(number, None, None, False, (SubscriptionResult(None, status, cause, str(error)),), ())
 
 
 def _line(
@@ -176,7 +182,7 @@ def _line(
     position: str | None,
     topic: str | None,
     cancelled: bool,
-    verdicts: Sequence[Verdict],
+    results: Sequence[SubscriptionResult],
     warnings: Sequence[str],
 ) -> bytes:
     document = {
@@ -186,7 +192,7 @@ def _line(
         "cancelled": cancelled,
         "verdicts": [
             {"subscription": one.subscription, "proof": one.status, "cause": one.cause, "reason": one.reason}
-            for one in verdicts
+            for one in results
         ],
         "warnings": warnings,
     }

@@ -41,7 +41,7 @@ from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, parse_backlog
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
-    Outcome,
+    TargetOutcome,
     check_deliver_at,
     check_subscription_name,
 )
@@ -254,13 +254,13 @@ def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
         return _reissue(service, topic, payload, payload.new_deliver_at, request)
 
 
-def _answer(outcomes: Sequence[Outcome]) -> Response:
+def _answer(outcomes: Sequence[TargetOutcome]) -> Response:
     if all(outcome.cancelled for outcome in outcomes):
         return Response(status_code=204, headers=_headers(outcomes))
     if all(outcome.accepted for outcome in outcomes):
         answers = [OutcomeAnswer.model_validate(outcome).model_dump(mode="json") for outcome in outcomes]
         return JSONResponse(answers[0] if len(answers) == 1 else answers, 202)
-    bad = [(one, verdict) for one in outcomes for verdict in one.verdicts if not verdict.status.cancelled]
+    bad = [(one, verdict) for one in outcomes for verdict in one.results if not verdict.status.cancelled]
     reasons = [
         f"{one.target.position}{f' on {verdict.subscription}' if verdict.subscription else ''}: "
         f"{verdict.status.value}: {verdict.reason}"
@@ -272,10 +272,10 @@ def _answer(outcomes: Sequence[Outcome]) -> Response:
     raise MismatchError(reason)
 
 
-def _headers(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _headers(outcomes: Sequence[TargetOutcome]) -> dict[str, str]:
     # 204 has no body, so what is known beside it goes into headers.
     weakest = min(
-        (verdict.status for outcome in outcomes for verdict in outcome.verdicts), key=list(CancellationStatus).index
+        (verdict.status for outcome in outcomes for verdict in outcome.results), key=list(CancellationStatus).index
     )
     headers = {LEVEL_HEADER: weakest.value}
     if len(outcomes) == 1:
@@ -292,7 +292,7 @@ def _reissue(
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)
     target = payload.target(deliver_at_ms=payload.deliver_at)
-    done = service.reissue(topic, target, due, CancelOptions(requested_by=request.state.role))
+    done = service.reschedule(topic, target, due, CancelOptions(requested_by=request.state.role))
     return ReissuedAnswer.model_validate(done)
 
 

@@ -253,7 +253,7 @@ class OutcomeAnswer(Answer):
     """The partition that holds it."""
     cancelled: bool
     """Whether it will not be delivered on any of the subscriptions meant."""
-    verdicts: list[VerdictAnswer]
+    verdicts: list[VerdictAnswer] = Field(validation_alias="results")
     warnings: list[str]
     line: int | None = None
     """Number of the line, in a bulk request."""
@@ -322,7 +322,7 @@ class CancelStatusAnswer(Answer):
     """How cancelling is on this sidecar."""
 
     enabled: bool
-    asserting: bool
+    asserting: bool = Field(validation_alias="reconciling")
     """Whether this sidecar leads: it reconciles cursors with the log."""
     open_cancellations: int
     log_read: bool

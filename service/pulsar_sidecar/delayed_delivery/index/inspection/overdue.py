@@ -13,7 +13,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import EntryKind, classify, durable_subscriptions, places_of
+from pulsar_sidecar.delayed_delivery.backlog import EntryKind, classify, durable_subscriptions, partitions_of
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, Topics
 from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock
@@ -182,7 +182,7 @@ class OverdueReader:
         due_by_ms = now_ms - late_ms
         counted: list[Overdue] = []
         left, complete = limit, True
-        for place in places_of(self._topics, topic):
+        for place in partitions_of(self._topics, topic):
             found, read, is_whole = self._of(place, subscription, due_by_ms, left)
             counted += found
             left -= read

@@ -18,20 +18,20 @@ from typing import Final
 import structlog
 
 from pulsar_sidecar.delayed_delivery.backlog import positions_after
-from pulsar_sidecar.delayed_delivery.cancel.log_records import ReissueIntent
+from pulsar_sidecar.delayed_delivery.cancel.log_records import RescheduleIntent
 from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot, check_entry, choose_subscriptions, refused
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
     Cause,
-    Outcome,
-    Reissued,
+    Rescheduled,
+    SubscriptionResult,
     Target,
-    Verdict,
+    TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.ports import Configuration, EntryAnswer, EntryFacts, Ports
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
-from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, not_again
+from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller, refuse_copy
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.lookups import Unreadable
@@ -41,7 +41,7 @@ log = structlog.get_logger("delayed-delivery")
 
 REPLACES_PROPERTY: Final = "pulsar-sidecar-replaces"
 """On a message that was published again: the message id of the one it stands for."""
-REISSUE_PROPERTY: Final = "pulsar-sidecar-reissue"
+INTENT_PROPERTY: Final = "pulsar-sidecar-reissue"
 """On a message that was published again: the token of the intent."""
 _ROOM_MS = 2000
 """A message that is due sooner than this after the earliest dispatch is left alone: it comes by itself."""
@@ -70,12 +70,12 @@ class _CopySearch:
     parts: Mapping[Position, EntryFacts] = field(default_factory=dict)
     unreadable: tuple[Position, ...] = ()
 
-    def having_read(self, intent: ReissueIntent, answers: Mapping[Position, EntryAnswer]) -> "_CopySearch":
+    def having_read(self, intent: RescheduleIntent, answers: Mapping[Position, EntryAnswer]) -> "_CopySearch":
         """The search after these entries, among them all that had been unreadable."""
         parts = {
             at: facts
             for at, facts in answers.items()
-            if isinstance(facts, EntryFacts) and facts.properties.get(REISSUE_PROPERTY) == intent.token
+            if isinstance(facts, EntryFacts) and facts.properties.get(INTENT_PROPERTY) == intent.token
         }
         unreadable = sorted(at for at, answer in answers.items() if isinstance(answer, Unreadable))
         return _CopySearch(max(self.until, *answers), {**self.parts, **parts}, tuple(unreadable))
@@ -101,7 +101,7 @@ class _Progress:
         self.due_ms = min(now_ms + self.wait_ms, max(deliver_at_ms, now_ms + _LEADER_RETRIES_MS))
         self.wait_ms = min(2 * self.wait_ms, _LONGEST_BACKOFF_MS)
 
-    def log_once(self, intent: ReissueIntent, event: str, reason: str) -> None:
+    def log_once(self, intent: RescheduleIntent, event: str, reason: str) -> None:
         if event not in self.logged:
             self.logged.add(event)
             subject = {"topic": str(intent.topic), "position": str(intent.position)}
@@ -109,8 +109,8 @@ class _Progress:
 
 
 @dataclass(slots=True)
-class Reissuer:
-    """One message at a time."""
+class Rescheduler:
+    """Publishes one message again at a time."""
 
     ports: Ports
     store: CancellationStore
@@ -119,38 +119,40 @@ class Reissuer:
     stop: threading.Event
     _progress: dict[str, _Progress] = field(init=False, default_factory=dict)
 
-    def reissue(self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions) -> Reissued:
-        """See `DelayedDelivery.reissue`; ``topic`` holds the entry."""
+    def reschedule(
+        self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
+    ) -> Rescheduled:
+        """See `DelayedDelivery.reschedule`; ``topic`` holds the entry."""
         self.store.await_log(self.configuration.log_patience_ms)
         if not self.store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
         intent = self.store.intents.valid((topic, target.position))
         if intent is None:
             begun = self._begin(topic, target, deliver_at_ms, options)
-            if isinstance(begun, Verdict):
-                return Reissued(None, deliver_at_ms, Outcome(topic, target, (begun,)))
+            if isinstance(begun, SubscriptionResult):
+                return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (begun,)))
             intent = begun
         objection = _other_request(intent, target, deliver_at_ms)
         if objection is not None:
-            return Reissued(None, deliver_at_ms, Outcome(topic, target, (objection,)))
+            return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (objection,)))
         return self._go_on(intent, target)
 
     def _begin(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
-    ) -> ReissueIntent | Verdict:
+    ) -> RescheduleIntent | SubscriptionResult:
         """The intent that counts now, or why the message is left alone."""
-        snapshot, wanted = self.canceller.examine(topic, target)
-        if isinstance(wanted, Verdict):
+        snapshot, examined = self.canceller.examine(topic, target)
+        if isinstance(examined, SubscriptionResult):
             # Another request may just have published it again, and cancelled it.
-            return self.store.intents.valid((topic, target.position)) or wanted
+            return self.store.intents.valid((topic, target.position)) or examined
         objection = self._objection(snapshot, target)
         if objection is not None:
             return objection
-        intent = ReissueIntent(
+        intent = RescheduleIntent(
             topic,
             target.position,
             secrets.token_hex(8),
-            wanted.deliver_at_ms,
+            examined.deliver_at_ms,
             deliver_at_ms,
             self.ports.clock.now_ms(),
             _stored_until(snapshot),
@@ -162,24 +164,24 @@ class Reissuer:
             return valid
         # The log may have been slow to come back: the message may be due by now, or cancelled.
         cancelled = [one for one in self.store.index.find(*intent.message) if one.status.open]
-        objection = self._objection(snapshot, target) or (not_again(cancelled[0].verdict()) if cancelled else None)
+        objection = self._objection(snapshot, target) or (refuse_copy(cancelled[0].result()) if cancelled else None)
         if objection is not None:
             self.store.intents.drop(intent)
             return objection
-        return self._publish(intent, wanted.entries)
+        return self._publish(intent, examined.entries)
 
-    def _objection(self, snapshot: TopicSnapshot, target: Target) -> Verdict | None:
+    def _objection(self, snapshot: TopicSnapshot, target: Target) -> SubscriptionResult | None:
         if target.subscriptions:
             return _FOR_ALL
         chosen = choose_subscriptions((), snapshot.subscriptions)
-        if chosen.others or len(chosen.warnings) > 1:
-            reason = "; ".join([*(one.reason or "" for one in chosen.others), *chosen.warnings[1:]])
+        if chosen.refusals or len(chosen.warnings) > 1:
+            reason = "; ".join([*(one.reason or "" for one in chosen.refusals), *chosen.warnings[1:]])
             return refused(Cause.SUBSCRIPTION_TYPE, f"a copy would be a second delivery for some: {reason}")
         soonest_ms = self.ports.brokers_now_ms() + snapshot.policy.earliest_lead_ms + _ROOM_MS
         checked = check_entry(target, snapshot.entries[target.position], snapshot.policy, soonest_ms)
-        return checked if isinstance(checked, Verdict) else None
+        return checked if isinstance(checked, SubscriptionResult) else None
 
-    def _recorded(self, intent: ReissueIntent) -> ReissueIntent:
+    def _recorded(self, intent: RescheduleIntent) -> RescheduleIntent:
         """The intent that counts once this one has come back from the log, and with it everything written before."""
         try:
             self.store.intents.write(intent)
@@ -197,12 +199,12 @@ class Reissuer:
             clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self.stop)
         return self.store.intents.valid(intent.message) or intent
 
-    def _written(self, intent: ReissueIntent) -> ReissueIntent:
+    def _written(self, intent: RescheduleIntent) -> RescheduleIntent:
         self.store.intents.write(intent)
         return intent
 
-    def _publish(self, intent: ReissueIntent, entries: Sequence[Position]) -> ReissueIntent:
-        properties = {REPLACES_PROPERTY: str(intent.position), REISSUE_PROPERTY: intent.token}
+    def _publish(self, intent: RescheduleIntent, entries: Sequence[Position]) -> RescheduleIntent:
+        properties = {REPLACES_PROPERTY: str(intent.position), INTENT_PROPERTY: intent.token}
         try:
             copy = self.ports.republisher.republish(intent.topic, entries, intent.new_deliver_at_ms, properties)
         except OutcomeUnknownError as error:
@@ -213,7 +215,7 @@ class Reissuer:
             raise
         return self._written(intent._replace(copy=copy))
 
-    def _go_on(self, intent: ReissueIntent, target: Target) -> Reissued:
+    def _go_on(self, intent: RescheduleIntent, target: Target) -> Rescheduled:
         """From wherever the intent has come to; what is done already is not done again."""
         if intent.copy is None:
             found = self._found(intent)
@@ -221,30 +223,32 @@ class Reissuer:
                 reason = (
                     f"{_UNCONFIRMED} the message stays due at {intent.deliver_at_ms}; ask again to have it looked for"
                 )
-                verdict = Verdict(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, reason)
-                return Reissued(None, intent.new_deliver_at_ms, Outcome(intent.topic, target, (verdict,)))
+                result = SubscriptionResult(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, reason)
+                return Rescheduled(None, intent.new_deliver_at_ms, TargetOutcome(intent.topic, target, (result,)))
             intent = self._written(intent._replace(copy=found))
-        verdicts = self._known(intent) if intent.done else self._finish(intent)
-        return Reissued(intent.copy, intent.new_deliver_at_ms, Outcome(intent.topic, target, verdicts))
+        results = self._known(intent) if intent.done else self._finish(intent)
+        return Rescheduled(intent.copy, intent.new_deliver_at_ms, TargetOutcome(intent.topic, target, results))
 
-    def _finish(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+    def _finish(self, intent: RescheduleIntent) -> tuple[SubscriptionResult, ...]:
         """Cancel the old message."""
         old = Target(intent.position, intent.deliver_at_ms)
         options = CancelOptions(defer=True, requested_by=intent.requested_by)
         (outcome,) = self.canceller.cancel(intent.topic, [old], options)
-        if all(_is_final(one.status) for one in outcome.verdicts):
+        if all(_is_final(one.status) for one in outcome.results):
             self._written(intent._replace(done=True))  # otherwise the leading sidecar tries again
-        return outcome.verdicts
+        return outcome.results
 
-    def _known(self, intent: ReissueIntent) -> tuple[Verdict, ...]:
+    def _known(self, intent: RescheduleIntent) -> tuple[SubscriptionResult, ...]:
         """What became of the old message, on each subscription."""
-        known = {one.subscription: one.verdict() for one in self.store.index.find(*intent.message)}
+        known = {one.subscription: one.result() for one in self.store.index.find(*intent.message)}
         subscriptions = self.ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
-            known[name] = Verdict(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
-        return tuple(known.values()) or (Verdict(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),)
+            known[name] = SubscriptionResult(name, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN)
+        return tuple(known.values()) or (
+            SubscriptionResult(None, CancellationStatus.UNKNOWN, Cause.UNWATCHED, _NOT_KNOWN),
+        )
 
-    def _found(self, intent: ReissueIntent) -> str | None:
+    def _found(self, intent: RescheduleIntent) -> str | None:
         """The message id of the copy, looked for among what was stored since the intent.
 
         The leading sidecar remembers how far it has looked; a few portions at a time, so that nothing waits for it.
@@ -283,13 +287,13 @@ class Reissuer:
                 except SidecarError as error:
                     progress.log_once(intent, "publishing a message again is continued later", str(error))
 
-    def _is_due(self, intent: ReissueIntent, progress: _Progress) -> bool:
+    def _is_due(self, intent: RescheduleIntent, progress: _Progress) -> bool:
         now_ms = self.ports.clock.now_ms()
         if intent.done and self.ports.brokers_now_ms() < intent.deliver_at_ms:
             return False
         return now_ms >= max(progress.due_ms, intent.requested_ms + _LEADER_WAITS_MS)
 
-    def _advance(self, intent: ReissueIntent, progress: _Progress) -> None:
+    def _advance(self, intent: RescheduleIntent, progress: _Progress) -> None:
         policy = self.ports.topics.delay_policy(intent.topic)
         is_over = intent.deliver_at_ms <= policy.expired_before_ms(self.ports.brokers_now_ms())
         is_valid = self.store.intents.valid(intent.message) == intent
@@ -297,7 +301,7 @@ class Reissuer:
             if is_valid and not intent.done:
                 done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
                 if done.message_id is None:
-                    reasons = "; ".join(one.reason or one.status.value for one in done.outcome.verdicts)
+                    reasons = "; ".join(one.reason or one.status.value for one in done.outcome.results)
                     progress.log_once(intent, "a message was not published again", reasons)
         finally:
             if is_over:
@@ -323,7 +327,7 @@ def _stored_until(snapshot: TopicSnapshot) -> Position:
     return last if ledger is None else max(last, Position(ledger, EntryId(-1)))
 
 
-def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | None) -> Verdict | None:
+def _other_request(intent: RescheduleIntent, target: Target, deliver_at_ms: int | None) -> SubscriptionResult | None:
     """Why a request does not go on with an intent: it asks for something else."""
     if target.subscriptions:
         return _FOR_ALL
@@ -333,7 +337,7 @@ def _other_request(intent: ReissueIntent, target: Target, deliver_at_ms: int | N
         return None
     due = "now" if intent.new_deliver_at_ms is None else f"due at {intent.new_deliver_at_ms}"
     copy = f"as {intent.copy}; name that message" if intent.copy else "and its copy is not known yet"
-    return refused(Cause.REISSUED, f"the message was published again before, {due}, {copy}")
+    return refused(Cause.PUBLISHED_AGAIN, f"the message was published again before, {due}, {copy}")
 
 
 _NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"

@@ -9,30 +9,36 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.cancel.log_records import ReissueIntent
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
+from pulsar_sidecar.delayed_delivery.cancel.log_records import RescheduleIntent
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Cause,
+    Rescheduled,
+    Target,
+)
 from pulsar_sidecar.delayed_delivery.ports import Chunk
-from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore, ReissueIntents
+from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore, RescheduleIntents
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
 from tests.fakes.delayed_messages import TOPIC, CrashError, FakeCluster, FakeSidecar, at
-from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only
+from tests.fakes.rescheduling import DUE_MS, NEW_MS, Rescheduling, only
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 
 
 @pytest.fixture
-def world() -> Reissuing:
-    return Reissuing()
+def world() -> Rescheduling:
+    return Rescheduling()
 
 
-Ask = Callable[[Reissuing], Reissued]
-_VERBS: dict[str, Ask] = {"expedite": Reissuing.expedite, "reschedule": Reissuing.reschedule}
+Ask = Callable[[Rescheduling], Rescheduled]
+_VERBS: dict[str, Ask] = {"expedite": Rescheduling.expedite, "reschedule": Rescheduling.reschedule}
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_message_is_delivered_once_at_its_new_time(world: Reissuing, verb: str) -> None:
+def test_a_message_is_delivered_once_at_its_new_time(world: Rescheduling, verb: str) -> None:
     done = _VERBS[verb](world)
     assert done.message_id == "7:2:-1"
     assert done.outcome.cancelled
@@ -42,7 +48,7 @@ def test_a_message_is_delivered_once_at_its_new_time(world: Reissuing, verb: str
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_asking_again_finds_the_copy_on_any_sidecar(world: Reissuing, verb: str) -> None:
+def test_asking_again_finds_the_copy_on_any_sidecar(world: Rescheduling, verb: str) -> None:
     first = _VERBS[verb](world)
     world.live(3_000)
     again = _VERBS[verb](world)
@@ -54,7 +60,7 @@ def test_asking_again_finds_the_copy_on_any_sidecar(world: Reissuing, verb: str)
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_cancelled_message_is_not_brought_back(world: Reissuing, verb: str) -> None:
+def test_a_cancelled_message_is_not_brought_back(world: Rescheduling, verb: str) -> None:
     world.sidecar.cancel(0)
     assert only(_VERBS[verb](world)) == (CancellationStatus.REFUSED, Cause.CANCELLED)
     world.live()
@@ -63,7 +69,7 @@ def test_a_cancelled_message_is_not_brought_back(world: Reissuing, verb: str) ->
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_what_waits_in_the_log_to_be_cancelled_is_not_published(world: Reissuing, verb: str) -> None:
+def test_what_waits_in_the_log_to_be_cancelled_is_not_published(world: Rescheduling, verb: str) -> None:
     world.cluster.max_ranges = 0
     world.sidecar.cancel(1, defer=True)
     world.cluster.max_ranges = 10
@@ -73,7 +79,7 @@ def test_what_waits_in_the_log_to_be_cancelled_is_not_published(world: Reissuing
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_what_a_consumer_acknowledged_is_not_published(world: Reissuing, verb: str) -> None:
+def test_what_a_consumer_acknowledged_is_not_published(world: Rescheduling, verb: str) -> None:
     world.subscription.acked.add(at(0))
     assert only(_VERBS[verb](world)) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
     assert world.copies == []
@@ -81,7 +87,7 @@ def test_what_a_consumer_acknowledged_is_not_published(world: Reissuing, verb: s
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world: Reissuing, verb: str) -> None:
+def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world: Rescheduling, verb: str) -> None:
     world.cluster.max_ranges = 0
     world.cluster.publish(1, DUE_MS)
     done = world.expedite(1) if verb == "expedite" else world.reschedule(1)
@@ -90,23 +96,25 @@ def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world
     assert world.subscription.deliveries == {at(0): 1, at(1): 1, at(2): 1}
 
 
-def test_another_time_or_another_message_than_the_first_request_is_refused(world: Reissuing) -> None:
+def test_another_time_or_another_message_than_the_first_request_is_refused(world: Rescheduling) -> None:
     done = world.reschedule()
     other = world.reschedule(in_ms=NEW_MS + 1)
-    assert only(other) == (CancellationStatus.REFUSED, Cause.REISSUED)
-    assert str(done.message_id) in (other.outcome.verdicts[0].reason or "")
-    assert only(world.expedite()) == (CancellationStatus.REFUSED, Cause.REISSUED)
-    wrong = world.sidecar.room.reissue(TOPIC, Target(at(0), 5), done.deliver_at_ms, CancelOptions())
+    assert only(other) == (CancellationStatus.REFUSED, Cause.PUBLISHED_AGAIN)
+    assert str(done.message_id) in (other.outcome.results[0].reason or "")
+    assert only(world.expedite()) == (CancellationStatus.REFUSED, Cause.PUBLISHED_AGAIN)
+    wrong = world.sidecar.room.reschedule(TOPIC, Target(at(0), 5), done.deliver_at_ms, CancelOptions())
     assert only(wrong) == (CancellationStatus.REFUSED, Cause.OTHER_DELIVER_AT)
     some = Target(at(0), None, None, ("s",))
     for target in (some, some._replace(position=at(1))):
-        refused = world.sidecar.room.reissue(TOPIC, target, done.deliver_at_ms, CancelOptions())
+        refused = world.sidecar.room.reschedule(TOPIC, target, done.deliver_at_ms, CancelOptions())
         assert only(refused) == (CancellationStatus.REFUSED, Cause.INVALID)
     assert world.copies == [at(2)]
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
-def test_where_a_copy_would_be_a_second_delivery_nothing_is_published(world: Reissuing, kind: SubscriptionType) -> None:
+def test_where_a_copy_would_be_a_second_delivery_nothing_is_published(
+    world: Rescheduling, kind: SubscriptionType
+) -> None:
     world.cluster.subscribe("once", type=kind)
     assert only(world.reschedule()) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
     world.live(DUE_MS - 3_500)
@@ -114,7 +122,7 @@ def test_where_a_copy_would_be_a_second_delivery_nothing_is_published(world: Rei
     assert world.copies == []
 
 
-def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(world: Reissuing) -> None:
+def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(world: Rescheduling) -> None:
     def refuse(call: str) -> None:
         if call == "republish":
             raise TemporaryError("the broker opened no producer")
@@ -129,7 +137,7 @@ def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(world: Rei
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_second_one(
-    world: Reissuing, stored: bool
+    world: Rescheduling, stored: bool
 ) -> None:
     def lose(call: str) -> None:
         if call == "republish":
@@ -153,7 +161,7 @@ def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_secon
 @pytest.mark.parametrize("call", ["append", "join", "acknowledge", "republish"])
 @pytest.mark.parametrize("number", range(4))
 def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
-    world: Reissuing, call: str, number: int, kind: str
+    world: Rescheduling, call: str, number: int, kind: str
 ) -> None:
     left = [number]
 
@@ -178,14 +186,14 @@ def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
     assert world.cluster.compacted() == {}
 
 
-def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(world: Reissuing) -> None:
+def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(world: Rescheduling) -> None:
     world.sidecar.disconnect()
     with pytest.raises(TemporaryError, match="log"):
         world.reschedule()
     assert world.copies == []
 
 
-def test_all_chunks_are_one_copy(world: Reissuing) -> None:
+def test_all_chunks_are_one_copy(world: Rescheduling) -> None:
     world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 0, 2))
     world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 1, 2))
     assert world.reschedule(3).outcome.cancelled
@@ -221,7 +229,7 @@ def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> list[int]
     return calls
 
 
-def _survive(world: Reissuing, ask: Ask) -> Reissued | None:
+def _survive(world: Rescheduling, ask: Ask) -> Rescheduled | None:
     try:
         return ask(world)
     except CrashError:
@@ -232,9 +240,9 @@ def _survive(world: Reissuing, ask: Ask) -> Reissued | None:
 
 
 def _run(verb: str, faults: dict[tuple[int, bool], str], asked_again: int = 2, between_ms: int = 500) -> int:
-    world = Reissuing()
+    world = Rescheduling()
     calls = _arm(world.cluster, faults)
-    answers: list[Reissued | None] = []
+    answers: list[Rescheduled | None] = []
     for _ in range(asked_again + 1):
         answers.append(_survive(world, _VERBS[verb]))
         _survive(world, lambda world: world.live(between_ms, between_ms))  # type: ignore[func-returns-value,return-value]
@@ -281,7 +289,7 @@ def test_two_sidecars_that_are_asked_at_the_same_time_publish_once(verb: str) ->
 
 
 def _ask_both(verb: str, at_call: int) -> None:
-    world = Reissuing()
+    world = Rescheduling()
     numbers = count()
 
     def ask_the_other(call: str) -> None:
@@ -302,12 +310,12 @@ def _ask_both(verb: str, at_call: int) -> None:
 # --- what the log holds --------------------------------------------------------------------------------------------
 
 
-def _intent(token: str, copy: str | None = None) -> ReissueIntent:
-    return ReissueIntent(TOPIC, at(0), token, DUE_MS, None, 1, at(5), "somebody", copy)
+def _intent(token: str, copy: str | None = None) -> RescheduleIntent:
+    return RescheduleIntent(TOPIC, at(0), token, DUE_MS, None, 1, at(5), "somebody", copy)
 
 
 def test_an_intent_is_read_as_it_was_written() -> None:
-    intents = ReissueIntents(FakeCluster())
+    intents = RescheduleIntents(FakeCluster())
     for one in (_intent("a"), _intent("b", "7:9:-1")):
         intents.apply(*one.encoded())
         assert intents.holds(one)
@@ -315,7 +323,7 @@ def test_an_intent_is_read_as_it_was_written() -> None:
 
 
 def test_the_first_intent_counts_until_one_has_a_copy() -> None:
-    intents = ReissueIntents(FakeCluster())
+    intents = RescheduleIntents(FakeCluster())
     intents.apply(*_intent("b").encoded())
     intents.apply(*_intent("a").encoded())
     assert intents.valid((TOPIC, at(0))) == _intent("b")
@@ -335,7 +343,7 @@ def test_what_another_version_wrote_is_left_alone(value: bytes) -> None:
     assert store.intents.all() == []
     if value:
         with pytest.raises(UndecodableError):
-            ReissueIntents(FakeCluster()).apply(_intent("a").key, value)
+            RescheduleIntents(FakeCluster()).apply(_intent("a").key, value)
 
 
 def test_what_the_log_no_longer_holds_is_forgotten_when_all_of_it_was_read() -> None:

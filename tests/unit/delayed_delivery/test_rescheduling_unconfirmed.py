@@ -6,23 +6,23 @@ from itertools import pairwise
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
-from pulsar_sidecar.delayed_delivery.workflow import reissuing
-from pulsar_sidecar.delayed_delivery.workflow.reissuing import REISSUE_PROPERTY
+from pulsar_sidecar.delayed_delivery.workflow import rescheduling
+from pulsar_sidecar.delayed_delivery.workflow.rescheduling import INTENT_PROPERTY
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.delayed_messages import at
-from tests.fakes.reissuing import DUE_MS, NEW_MS, Reissuing, only
+from tests.fakes.rescheduling import DUE_MS, NEW_MS, Rescheduling, only
 
 
 @pytest.fixture
-def world() -> Reissuing:
-    return Reissuing()
+def world() -> Rescheduling:
+    return Rescheduling()
 
 
-def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_sidecar(world: Reissuing) -> None:
+def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_sidecar(world: Rescheduling) -> None:
     late: list[EntryFacts] = []
 
     def hold_back(call: str) -> None:
@@ -42,7 +42,7 @@ def test_a_copy_that_is_stored_late_is_found_when_asked_again_or_by_the_leading_
     assert world.reschedule().message_id == "7:2:-1"
 
 
-def lose_receipt(world: Reissuing, unreadable: Position | None = None, *, stored: bool = True) -> None:
+def lose_receipt(world: Rescheduling, unreadable: Position | None = None, *, stored: bool = True) -> None:
     """The next copies get no receipt; one entry beside them cannot be read."""
 
     def lose(call: str) -> None:
@@ -54,7 +54,7 @@ def lose_receipt(world: Reissuing, unreadable: Position | None = None, *, stored
     setattr(world.cluster, "after" if stored else "before", lose)
 
 
-def test_what_cannot_be_read_is_no_sign_that_there_is_no_copy(world: Reissuing) -> None:
+def test_what_cannot_be_read_is_no_sign_that_there_is_no_copy(world: Rescheduling) -> None:
     lose_receipt(world, unreadable=at(2), stored=False)
     with pytest.raises(TemporaryError, match="could not be read"):
         world.reschedule()
@@ -63,17 +63,17 @@ def test_what_cannot_be_read_is_no_sign_that_there_is_no_copy(world: Reissuing) 
     assert world.cluster.compacted() == {}, "the intent is over, and forgotten although it could not be gone on with"
 
 
-def test_a_copy_is_found_beside_what_cannot_be_read(world: Reissuing) -> None:
+def test_a_copy_is_found_beside_what_cannot_be_read(world: Rescheduling) -> None:
     lose_receipt(world, unreadable=at(3))
     assert world.reschedule().message_id == "7:2:-1"
 
 
-def test_what_could_not_be_read_is_looked_at_again(world: Reissuing) -> None:
+def test_what_could_not_be_read_is_looked_at_again(world: Rescheduling) -> None:
     lose_receipt(world, stored=False)
     world.reschedule()
     world.cluster.before = lambda call: None
     intent = world.sidecar.room._store.intents.all()[0]
-    (copied,) = world.cluster.publish(1, NEW_MS, properties={REISSUE_PROPERTY: intent.token})
+    (copied,) = world.cluster.publish(1, NEW_MS, properties={INTENT_PROPERTY: intent.token})
     world.cluster.publish(1, DUE_MS)
     facts, world.cluster.entries[copied] = world.cluster.entries[copied], Unreadable("no bookie")
     world.live(10_000)
@@ -84,9 +84,9 @@ def test_what_could_not_be_read_is_looked_at_again(world: Reissuing) -> None:
 
 
 def test_the_leading_sidecar_reads_nothing_twice_and_everything_in_portions(
-    world: Reissuing, monkeypatch: pytest.MonkeyPatch
+    world: Rescheduling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reissuing, "_READ_AT_ONCE", 10)
+    monkeypatch.setattr(rescheduling, "_READ_AT_ONCE", 10)
     lose_receipt(world, stored=False)
     world.reschedule()
     world.cluster.before = lambda call: None
@@ -109,7 +109,7 @@ def test_the_leading_sidecar_reads_nothing_twice_and_everything_in_portions(
 
 
 def test_an_unconfirmed_copy_is_looked_for_less_and_less_often_and_told_of_once(
-    world: Reissuing, capsys: pytest.CaptureFixture[str]
+    world: Rescheduling, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lose_receipt(world, stored=False)
     world.reschedule()
@@ -124,7 +124,7 @@ def test_an_unconfirmed_copy_is_looked_for_less_and_less_often_and_told_of_once(
     assert capsys.readouterr().out.count("a message was not published again") == 1
 
 
-def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(world: Reissuing) -> None:
+def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(world: Rescheduling) -> None:
     world.cluster.subscribe("idle", consumers=0)
 
     def dispatch(call: str) -> None:
@@ -135,7 +135,7 @@ def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(world: Reissuing)
 
     world.cluster.after = dispatch
     done = world.reschedule(in_ms=DUE_MS + 60_000)
-    assert {one.subscription: one.status for one in done.outcome.verdicts} == {
+    assert {one.subscription: one.status for one in done.outcome.results} == {
         "s": CancellationStatus.TOO_LATE,
         "idle": CancellationStatus.ACKED,
     }
@@ -143,13 +143,13 @@ def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(world: Reissuing)
     assert at(2) not in world.subscription.acked
     again = world.reschedule(in_ms=DUE_MS + 60_000)
     assert again.message_id == "7:2:-1"
-    assert {one.subscription: one.status for one in again.outcome.verdicts} == {
+    assert {one.subscription: one.status for one in again.outcome.results} == {
         "s": CancellationStatus.UNKNOWN,
         "idle": CancellationStatus.ACKED,
     }
 
 
-def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(world: Reissuing) -> None:
+def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(world: Rescheduling) -> None:
     def dispatch(call: str) -> None:
         if call == "republish":
             world.subscription.acked.add(at(0))
@@ -162,7 +162,7 @@ def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(world: Reissu
     assert only(world.reschedule()) == (CancellationStatus.UNKNOWN, Cause.UNWATCHED)
 
 
-def test_who_resumes_after_another_sidecar_went_on_loses_nothing(world: Reissuing) -> None:
+def test_who_resumes_after_another_sidecar_went_on_loses_nothing(world: Rescheduling) -> None:
     def hang(call: str) -> None:
         if call == "republish":
             world.cluster.after = lambda call: None
@@ -175,7 +175,7 @@ def test_who_resumes_after_another_sidecar_went_on_loses_nothing(world: Reissuin
     assert world.subscription.deliveries == {at(1): 1, at(2): 1}
 
 
-def test_a_cancellation_that_came_before_the_intent_counts(world: Reissuing) -> None:
+def test_a_cancellation_that_came_before_the_intent_counts(world: Rescheduling) -> None:
     def cancel_elsewhere(call: str) -> None:
         if call == "append":
             world.cluster.before = lambda call: None
@@ -188,7 +188,7 @@ def test_a_cancellation_that_came_before_the_intent_counts(world: Reissuing) -> 
     assert world.cluster.compacted() == {}
 
 
-def test_what_is_nearly_due_when_the_log_comes_back_is_left_alone(world: Reissuing) -> None:
+def test_what_is_nearly_due_when_the_log_comes_back_is_left_alone(world: Rescheduling) -> None:
     def be_slow(call: str) -> None:
         if call == "append":
             world.cluster.after = lambda call: None
@@ -200,7 +200,7 @@ def test_what_is_nearly_due_when_the_log_comes_back_is_left_alone(world: Reissui
     assert world.cluster.compacted() == {}
 
 
-def test_an_intent_whose_receipt_is_lost_does_not_block_the_message(world: Reissuing) -> None:
+def test_an_intent_whose_receipt_is_lost_does_not_block_the_message(world: Rescheduling) -> None:
     def lose(call: str) -> None:
         if call == "append":
             world.cluster.after = lambda call: None
@@ -213,7 +213,7 @@ def test_an_intent_whose_receipt_is_lost_does_not_block_the_message(world: Reiss
     assert world.reschedule().message_id == "7:2:-1"
 
 
-def test_who_stops_following_the_log_publishes_nothing(world: Reissuing) -> None:
+def test_who_stops_following_the_log_publishes_nothing(world: Rescheduling) -> None:
     def stop(call: str) -> None:
         if call == "append":
             world.cluster.after = lambda call: None

@@ -1,6 +1,12 @@
 """A message that is to be published again, and two sidecars that may be asked to."""
 
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, CancelOptions, Cause, Reissued, Target
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Cause,
+    Rescheduled,
+    Target,
+)
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.model.ids import Position
 
@@ -10,7 +16,7 @@ DUE_MS = 120_000
 NEW_MS = 60_000
 
 
-class Reissuing:
+class Rescheduling:
     """A topic with a few messages, a sidecar, and another one."""
 
     def __init__(self, messages: int = 2) -> None:
@@ -20,15 +26,15 @@ class Reissuing:
         self.begin_ms = self.cluster.clock.now_ms()
         self.sidecar, self.other = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
 
-    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> Reissued:
+    def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> Rescheduled:
         return self._reissue(entry, None, sidecar)
 
-    def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> Reissued:
+    def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> Rescheduled:
         return self._reissue(entry, self.begin_ms + in_ms, sidecar)
 
-    def _reissue(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Reissued:
+    def _reissue(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Rescheduled:
         target = Target(at(entry), self.begin_ms + DUE_MS)
-        return (sidecar or self.sidecar).room.reissue(TOPIC, target, deliver_at_ms, CancelOptions())
+        return (sidecar or self.sidecar).room.reschedule(TOPIC, target, deliver_at_ms, CancelOptions())
 
     def live(self, milliseconds: int = DUE_MS + 20_000, step_ms: int = 1_000) -> None:
         for _ in range(0, milliseconds, step_ms):
@@ -44,7 +50,7 @@ class Reissuing:
         )
 
 
-def only(done: Reissued) -> tuple[CancellationStatus, Cause | None]:
+def only(done: Rescheduled) -> tuple[CancellationStatus, Cause | None]:
     """The only verdict."""
-    (verdict,) = done.outcome.verdicts
+    (verdict,) = done.outcome.results
     return verdict.status, verdict.cause
