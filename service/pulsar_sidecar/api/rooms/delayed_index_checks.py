@@ -11,8 +11,8 @@ from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.schemas import Answer, PlanHash, Query, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckReport, Finding, FindingKind
-from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckReport, Finding, FindingKind, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan
 from pulsar_sidecar.model.names import TopicName
 
 

@@ -109,7 +109,7 @@ class UnusableBucket:
     Attributes:
         created_ms: of its node: another time under the same id is another ledger.
         length_bytes: None if unknown.
-        version: of the cursor's node that names it, which is about to forget it; None if no cursor names it.
+        version: of the cursor's node that is about to change; None if none is: no cursor names the ledger then.
     """
 
     topic: TopicName

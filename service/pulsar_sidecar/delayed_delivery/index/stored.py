@@ -237,7 +237,7 @@ class StoredIndexes:
         there = {id_: ledger for id_, ledger in ledgers.items() if isinstance(ledger, LedgerMetadata)}
         payloads = self._entries.read(there, [Position(ledger_id, METADATA_ENTRY) for ledger_id in there])
         return {
-            ledger_id: _snapshot(payloads[Position(ledger_id, METADATA_ENTRY)])
+            ledger_id: decode_snapshot(payloads[Position(ledger_id, METADATA_ENTRY)])
             if isinstance(ledger, LedgerMetadata)
             else ledger
             for ledger_id, ledger in ledgers.items()
@@ -265,7 +265,8 @@ def _ledger(node: Node | None) -> LedgerMetadata | Absent | Unreadable:
         return Unreadable(str(error))
 
 
-def _snapshot(payload: EntryPayload) -> SnapshotMetadata | Absent | Unreadable:
+def decode_snapshot(payload: EntryPayload) -> SnapshotMetadata | Absent | Unreadable:
+    """Entry 0 as it was read."""
     try:
         return decode_metadata(payload) if isinstance(payload, bytes) else payload
     except UndecodableError as error:

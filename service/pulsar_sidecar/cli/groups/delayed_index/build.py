@@ -23,12 +23,12 @@ def build(
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
     form: Output = None,
 ) -> None:
-    """Write the buckets of an unloaded topic's backlog. Without --execute: only show the plan.
+    """Write the buckets of an unloaded topic. Without --execute: only show the plan.
 
     The next load then reads them instead of the backlog. Stop the topic's producers and consumers and unload it first
     (pulsar-admin topics unload): a client that asks for the topic has a broker load it again at once, and the cursor of
-    a loaded topic is not changed. Nobody is kept from loading it; the outcome says whether a broker did meanwhile.
-    Every broker has to run the bucket tracker.
+    a loaded topic is not changed. The command does not prevent a broker from loading it; the outcome shows whether one
+    did. Every broker has to run the bucket tracker.
 
     The plan's hash is what is approved: --execute takes it with --plan, and another plan is refused. The backlog is
     read once for the plan and once more to carry it out; --request-timeout has to be long enough for that.

@@ -10,9 +10,11 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, Output, topic_or_namespace_path
 from pulsar_sidecar.cli.groups.delayed_index.show import app
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _FOUND = 2
+_REPAIRED = ", ".join(kind.value for kind in FindingKind if kind.step)
 _CHECK_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 the service answered with an error, or wrong usage; 3 no answer came."
 )
@@ -34,7 +36,9 @@ _Orphans = Annotated[
 _Settle = Annotated[
     int,
     typer.Option(
-        "--settle-seconds", min=0, help="A ledger younger than this is no orphan yet, and what was due later not dead."
+        "--settle-seconds",
+        min=0,
+        help="Minimum age of an orphaned ledger, and minimum time since the last due time of a dead bucket.",
     ),
 ]
 
@@ -49,10 +53,11 @@ def fsck(
     settle_seconds: _Settle = 600,
     form: Output = None,
 ) -> None:
-    """Check delayed indexes: pointers, ledgers, bitmaps against segments, segments against messages, settings.
+    """Check delayed indexes, and change nothing.
 
-    Everything is read from the metadata store and the bookies, twice where something is found: what brokers change
-    meanwhile is no finding. Nothing is changed, and no topic is loaded as long as bookies have its messages.
+    The command compares pointers with ledgers, bitmaps with segments, and segments with messages, and checks brokers'
+    settings. It reads the metadata store and the bookies, and reads again where it finds something: what brokers change
+    in between is not a finding. No topic is loaded as long as bookies have its messages.
 
     Example: pulsar-sidecar delayed-index fsck persistent://public/default/orders
 
@@ -78,8 +83,10 @@ def repair(
     execute: Annotated[bool, typer.Option("--execute", help="Carry the plan out.")] = False,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
     kinds: Annotated[
-        list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="Only findings of this kind; may be repeated."),
+        list[FindingKind] | None,
+        typer.Option(
+            "--kind", metavar="KIND", help=f"Repair only findings of this kind; may be repeated. Kinds: {_REPAIRED}."
+        ),
     ] = None,
     sample: _Sample = 1_000,
     all_messages: _AllMessages = False,
@@ -91,8 +98,9 @@ def repair(
 
     Cursors forget pointers to ledgers that do not exist. Buckets that are damaged, dead or overlap others are handed to
     the deletion service, which proves again that nothing references a ledger before it deletes it. An orphaned bucket
-    is attached again if every bit and every index in it is right, and handed over otherwise. Sound buckets that brokers
-    with the in-memory tracker do not read are given up only with --kind tracker-downgrade.
+    is attached again if every bit and every index in it is right, handed over if one is wrong, and left as it is while
+    that is not known. Sound buckets that brokers with the in-memory tracker do not read are given up only with --kind
+    tracker-downgrade.
 
     A cursor is changed only while no broker has its topic loaded: stop the topic's producers and consumers, and unload
     it. The plan's hash is what is approved: --execute takes it with --plan and the same options, finds everything anew,
@@ -107,7 +115,7 @@ def repair(
     parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
     path = f"{topic_or_namespace_path(place)}/delayedIndex/repair"
     if kinds:
-        path += "?" + urlencode([("kinds", kind) for kind in kinds])
+        path += "?" + urlencode([("kinds", kind.value) for kind in kinds])
     chosen = ctx.obj.format(form)
     if plan is None:
         planned = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
@@ -165,7 +173,8 @@ def _show_plan(planned: Mapping[str, Any], chosen: output.Format) -> None:
     elif planned["actions"]:
         output.document([{**_row(each), "reason": each["reason"]} for each in planned["actions"]], chosen)
     for each in planned["left"]:
-        output.info(output.printable(f"left: {each['kind']} {each['topic']} {each['subscription']}: {each['remedy']}"))
+        left = f"left: {each['kind']} {each['topic']} {each['subscription']}: {each['cause']}; {each['remedy']}"
+        output.info(output.printable(left))
     for each in planned["loaded"]:
         clients = each["clients"]
         who = "its clients, which the broker did not name" if clients is None else ", ".join(clients) or "no client"

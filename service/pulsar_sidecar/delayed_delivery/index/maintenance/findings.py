@@ -2,105 +2,141 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final, Self
 
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 
-class FindingKind(Enum):
-    """What was found; each is in `docs/delayed-index.md`."""
+class RepairStep(Enum):
+    """What a repair does about a bucket."""
 
-    DANGLING_POINTER = "dangling-pointer"
+    DROP_POINTER = "drop-pointer"
+    """The cursor forgets the bucket; there is no ledger, or it is none of the subscription's."""
+    RETIRE = "retire"
+    """The deletion service gets the ledger, and the cursor forgets the bucket."""
+    HAND_OVER = "hand-over"
+    """The deletion service gets a ledger that no cursor points to."""
+    ATTACH = "attach"
+    """The cursor points to the bucket again: all of it is right."""
+
+    @property
+    def changes_cursor(self) -> bool:
+        """Whether no broker may have the topic loaded meanwhile."""
+        return self is not RepairStep.HAND_OVER
+
+
+_FALLS_BACK: Final = (
+    "the next broker that loads the topic falls back to the in-memory tracker for this subscription: it reads the "
+    "backlog again, and the subscription's other buckets stay, unused, until the subscription is deleted"
+)
+_REPAIR: Final = "stop the topic's clients, unload it and run: pulsar-sidecar delayed-index repair"
+
+
+class FindingKind(Enum):
+    """What was found, with its consequence, its remedy and what `repair` does; docs/delayed-index.md has each.
+
+    Attributes:
+        step: None where a repair does nothing.
+    """
+
+    DANGLING_POINTER = "dangling-pointer", _FALLS_BACK, _REPAIR, RepairStep.DROP_POINTER
     """A cursor points to a ledger that does not exist."""
-    FOREIGN_LEDGER = "foreign-ledger"
+    FOREIGN_LEDGER = "foreign-ledger", _FALLS_BACK, _REPAIR, RepairStep.DROP_POINTER
     """A cursor points to a ledger that is not a bucket of its subscription."""
-    BAD_KEY = "bad-key"
+    BAD_KEY = (
+        "bad-key",
+        "no broker of 4.0.8 can make the subscription's tracker: from its first delayed message on the subscription "
+        "delivers nothing, messages without a delay included",
+        _REPAIR,
+        RepairStep.RETIRE,
+    )
     """A cursor property begins like a bucket's and names no range of ledgers."""
-    UNREADABLE_SNAPSHOT = "unreadable-snapshot"
-    """A bucket's entries were read and are no snapshot, or no bookie has them any more."""
-    UNREAD_SNAPSHOT = "unread-snapshot"
+    UNREADABLE_SNAPSHOT = "unreadable-snapshot", _FALLS_BACK, _REPAIR, RepairStep.RETIRE
+    """A bucket's entries were read and are not a snapshot, or no bookie has them any more."""
+    UNREAD_SNAPSHOT = (
+        "unread-snapshot",
+        f"if the bookies stay away, {_FALLS_BACK}",
+        "bring the bookies back that hold it, then check again",
+    )
     """Whether a bucket is sound is not known: bookies did not answer."""
-    UNREADABLE_NODE = "unreadable-node"
+    UNREADABLE_NODE = (
+        "unreadable-node",
+        "the buckets that it names cannot be checked, or only in part; if the value of a bucket's property is not a "
+        "ledger id, no broker of 4.0.8 can make the subscription's tracker: it delivers nothing",
+        "check again; if it stays, inspect the node with bin/pulsar zookeeper-shell",
+    )
     """A cursor's or a topic's node, or a ledger's, or what a cursor has acknowledged, cannot be read or understood."""
-    WRONG_BITMAP = "wrong-bitmap"
+    WRONG_BITMAP = (
+        "wrong-bitmap",
+        "a broker does not dispatch an entry whose bit is set and whose index is missing before the bucket is gone, "
+        "and may dispatch one without a bit twice",
+        _REPAIR,
+        RepairStep.RETIRE,
+    )
     """Entry 0 of a bucket and its segments contradict each other."""
-    WRONG_DELIVER_AT = "wrong-deliver-at"
+    WRONG_DELIVER_AT = (
+        "wrong-deliver-at",
+        "a broker delivers these messages too early or too late",
+        _REPAIR,
+        RepairStep.RETIRE,
+    )
     """A segment names another due time than the message, or a message that is not delayed."""
-    OUTSIDE_TOPIC = "outside-topic"
+    OUTSIDE_TOPIC = (
+        "outside-topic",
+        "a broker reads entries that do not exist, and counts them as delayed",
+        _REPAIR,
+        RepairStep.RETIRE,
+    )
     """A bucket has indexes of entries that the topic does not have, beyond what is acknowledged."""
-    OVERLAP = "overlap"
+    OVERLAP = (
+        "overlap",
+        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may continue "
+        "to use it: the subscription then delivers nothing after its first segment, until the topic is loaded again",
+        _REPAIR,
+        RepairStep.RETIRE,
+    )
     """Buckets of one subscription cover the same ledgers."""
-    DEAD_BUCKET = "dead-bucket"
+    DEAD_BUCKET = (
+        "dead-bucket",
+        "it takes storage; the bucket tracker deletes it when the topic is loaded next, the in-memory tracker never "
+        "does, and an audit counts it as in use",
+        f"load the topic on the bucket tracker, or, where it stays: {_REPAIR}",
+        RepairStep.RETIRE,
+    )
     """A bucket of which everything is due and acknowledged."""
-    ORPHANED_BUCKET = "orphaned-bucket"
+    ORPHANED_BUCKET = (
+        "orphaned-bucket",
+        "it takes storage for ever, and no broker reads it",
+        "run: pulsar-sidecar delayed-index repair --orphans; it attaches the bucket or hands it over",
+        RepairStep.HAND_OVER,
+    )
     """A bucket's ledger that no cursor points to."""
-    TRACKER_DOWNGRADE = "tracker-downgrade"
+    TRACKER_DOWNGRADE = (
+        "tracker-downgrade",
+        "the buckets are not read, and not deleted with their subscription or topic: they become orphans then",
+        "set delayedDeliveryTrackerFactoryClassName back to the bucket tracker, or give the buckets up: "
+        "pulsar-sidecar delayed-index repair --kind tracker-downgrade",
+        RepairStep.RETIRE,
+    )
     """Buckets where brokers do not run the tracker that keeps and deletes them."""
-    UNUSABLE_SETTING = "unusable-setting"
+    UNUSABLE_SETTING = (
+        "unusable-setting",
+        "with the fourth bucket of a subscription the broker fails to merge: it tracks no more messages and dispatches "
+        "none",
+        "set delayedDeliveryMaxNumBuckets to -1 and restart the broker",
+    )
     """A broker's setting stops dispatch."""
 
+    consequence: str
+    remedy: str
+    step: RepairStep | None
 
-_FALLS_BACK = (
-    "the next broker that loads the topic falls back to the in-memory tracker for this subscription: it reads the "
-    "backlog again, and the subscription's other buckets stay, unused, until the subscription goes"
-)
-_REPAIR = "stop the topic's clients, unload it and run: pulsar-sidecar delayed-index repair"
-
-_CONSEQUENCES: dict[FindingKind, str] = {
-    FindingKind.DANGLING_POINTER: _FALLS_BACK,
-    FindingKind.FOREIGN_LEDGER: _FALLS_BACK,
-    FindingKind.BAD_KEY: (
-        "no broker of 4.0.8 can make the subscription's tracker: from its first delayed message on the subscription "
-        "delivers nothing, messages without a delay included"
-    ),
-    FindingKind.UNREADABLE_SNAPSHOT: _FALLS_BACK,
-    FindingKind.UNREAD_SNAPSHOT: f"if the bookies stay away, {_FALLS_BACK}",
-    FindingKind.UNREADABLE_NODE: "the buckets that it names cannot be checked, or only in part",
-    FindingKind.WRONG_BITMAP: (
-        "a broker does not dispatch an entry whose bit is set and whose index is missing before the bucket is gone, "
-        "and may dispatch one without a bit twice"
-    ),
-    FindingKind.WRONG_DELIVER_AT: "a broker delivers these messages too early or too late",
-    FindingKind.OUTSIDE_TOPIC: "a broker reads entries that do not exist, and counts them as delayed",
-    FindingKind.OVERLAP: (
-        "the next broker that loads the topic deletes one of the buckets, whichever it meets first, and may go on to "
-        "use it: the subscription then delivers nothing after its first segment, until the topic is loaded once more"
-    ),
-    FindingKind.DEAD_BUCKET: (
-        "it takes storage; the bucket tracker deletes it when the topic is loaded next, the in-memory tracker never "
-        "does, and an audit counts it as in use"
-    ),
-    FindingKind.ORPHANED_BUCKET: "it takes storage for ever, and no broker reads it",
-    FindingKind.TRACKER_DOWNGRADE: (
-        "the buckets are not read, and not deleted with their subscription or topic: they become orphans then"
-    ),
-    FindingKind.UNUSABLE_SETTING: (
-        "with the fourth bucket of a subscription the broker fails to merge: it tracks no more messages and dispatches "
-        "none"
-    ),
-}
-
-_REMEDIES: dict[FindingKind, str] = {
-    FindingKind.DANGLING_POINTER: _REPAIR,
-    FindingKind.FOREIGN_LEDGER: _REPAIR,
-    FindingKind.BAD_KEY: _REPAIR,
-    FindingKind.UNREADABLE_SNAPSHOT: _REPAIR,
-    FindingKind.UNREAD_SNAPSHOT: "bring the bookies back that hold it, then check again",
-    FindingKind.UNREADABLE_NODE: "check again; if it stays, look at it by hand",
-    FindingKind.WRONG_BITMAP: _REPAIR,
-    FindingKind.WRONG_DELIVER_AT: _REPAIR,
-    FindingKind.OUTSIDE_TOPIC: _REPAIR,
-    FindingKind.OVERLAP: _REPAIR,
-    FindingKind.DEAD_BUCKET: "load the topic on the bucket tracker, or, where it stays: " + _REPAIR,
-    FindingKind.ORPHANED_BUCKET: (
-        "run: pulsar-sidecar delayed-index repair --orphans; it attaches the bucket or hands it over"
-    ),
-    FindingKind.TRACKER_DOWNGRADE: (
-        "set delayedDeliveryTrackerFactoryClassName back to the bucket tracker, or give the buckets up: "
-        "pulsar-sidecar delayed-index repair --kind tracker-downgrade"
-    ),
-    FindingKind.UNUSABLE_SETTING: "set delayedDeliveryMaxNumBuckets to -1 and restart the broker",
-}
+    def __new__(cls, value: str, consequence: str, remedy: str, step: RepairStep | None = None) -> Self:
+        kind = object.__new__(cls)
+        kind._value_ = value
+        kind.consequence, kind.remedy, kind.step = consequence, remedy, step
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +165,12 @@ class Finding:
     @property
     def consequence(self) -> str:
         """What it does to the topic."""
-        return _CONSEQUENCES[self.kind]
+        return self.kind.consequence
 
     @property
     def remedy(self) -> str:
         """What to do."""
-        return _REMEDIES[self.kind]
+        return self.kind.remedy
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ dispatch what a bit hides, so a wrong bucket loses messages, and a dropped one c
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -22,19 +21,19 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
     CheckPorts,
     IndexChecker,
     Look,
+    Unsound,
     read_segments,
 )
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind, RepairStep
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
 from pulsar_sidecar.delayed_delivery.index.ports import PendingBucketDeletions, UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
-from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
-from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex
+from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, decode_snapshot
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, UndecodableError
-from pulsar_sidecar.model.ids import LedgerId, NodeVersion, Position
+from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
@@ -51,39 +50,6 @@ class _Place(NamedTuple):
     ledger_id: LedgerId
 
 
-class RepairStep(Enum):
-    """What is done about a bucket."""
-
-    DROP_POINTER = "drop-pointer"
-    """The cursor forgets the bucket; there is no ledger, or it is none of the subscription's."""
-    RETIRE = "retire"
-    """The deletion service gets the ledger, and the cursor forgets the bucket."""
-    HAND_OVER = "hand-over"
-    """The deletion service gets a ledger that no cursor points to."""
-    ATTACH = "attach"
-    """The cursor points to the bucket again: all of it is right."""
-
-    @property
-    def changes_cursor(self) -> bool:
-        """Whether no broker may have the topic loaded meanwhile."""
-        return self is not RepairStep.HAND_OVER
-
-
-_STEPS: Final[Mapping[FindingKind, RepairStep]] = {
-    FindingKind.DANGLING_POINTER: RepairStep.DROP_POINTER,
-    FindingKind.FOREIGN_LEDGER: RepairStep.DROP_POINTER,
-    FindingKind.BAD_KEY: RepairStep.RETIRE,
-    FindingKind.UNREADABLE_SNAPSHOT: RepairStep.RETIRE,
-    FindingKind.WRONG_BITMAP: RepairStep.RETIRE,
-    FindingKind.WRONG_DELIVER_AT: RepairStep.RETIRE,
-    FindingKind.OUTSIDE_TOPIC: RepairStep.RETIRE,
-    FindingKind.OVERLAP: RepairStep.RETIRE,
-    FindingKind.DEAD_BUCKET: RepairStep.RETIRE,
-    FindingKind.TRACKER_DOWNGRADE: RepairStep.RETIRE,
-    FindingKind.ORPHANED_BUCKET: RepairStep.HAND_OVER,
-}
-"""Kinds that are not here cannot be repaired here."""
-
 ON_DEMAND: Final = frozenset({FindingKind.TRACKER_DOWNGRADE})
 """Sound buckets, which are repaired only if their kind is asked for."""
 
@@ -99,25 +65,16 @@ _PROBLEMS: Final[Mapping[PointerOutcome, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RepairAction:
-    """What is done about one bucket.
+class RepairAction(UnusableBucket):
+    """What is done about one bucket. The cursor's version is not approved with it: unloading a topic changes it.
 
     Attributes:
         bucket: the cursor property.
-        created_ms: of the ledger's node; None if there is none.
-        version: of the cursor's node when it was read; None if there is no cursor. Not part of what is approved:
-            unloading a topic changes it.
         reason: the findings.
     """
 
     step: RepairStep
-    topic: TopicName
-    subscription: str
     bucket: str
-    ledger_id: LedgerId
-    created_ms: int | None
-    length_bytes: int | None
-    version: NodeVersion | None
     reason: str
 
 
@@ -217,9 +174,11 @@ class IndexRepair:
         """
         look = self.checker.confirmed(scope, options)
         chosen = frozenset(kinds) or frozenset(FindingKind) - ON_DEMAND
-        wanted = [each for each in look.findings if each.kind in chosen and each.kind in _STEPS]
-        actions = tuple(self._actions(look, wanted))
-        left = tuple(each for each in look.findings if each not in wanted)
+        wanted = [each for each in look.findings if each.kind in chosen and each.kind.step is not None]
+        decided = list(self._decided(look, wanted))
+        actions = tuple(each for each in decided if isinstance(each, RepairAction))
+        undecided = (each for each in decided if isinstance(each, Finding))
+        left = (*(each for each in look.findings if each not in wanted), *undecided)
         topics = sorted({each.topic for each in actions if each.step.changes_cursor}, key=str)
         brokers = {topic: self._ports.loaded.loaded_by(topic) for topic in topics}
         loaded = {topic: self._loaded(topic, broker) for topic, broker in brokers.items() if broker is not None}
@@ -265,17 +224,17 @@ class IndexRepair:
 
     # --- planning --------------------------------------------------------------------------------------------------
 
-    def _actions(self, look: Look, findings: Sequence[Finding]) -> Iterator[RepairAction]:
-        """One action a bucket, in order; what is done follows from everything that was found of it."""
+    def _decided(self, look: Look, findings: Sequence[Finding]) -> Iterator[RepairAction | Finding]:
+        """One action a bucket, in order, following from everything that was found of it; or why there is none."""
         everything: dict[_Place, list[Finding]] = {}
         for each in look.findings:
-            if each.topic and each.subscription and each.bucket and each.ledger_id is not None and each.kind in _STEPS:
+            if each.topic and each.subscription and each.bucket and each.ledger_id is not None and each.kind.step:
                 place = _Place(str(each.topic), each.subscription, each.bucket, each.ledger_id)
                 everything.setdefault(place, []).append(each)
         chosen = sorted(place for place, found in everything.items() if any(each in findings for each in found))
         root = self._ports.check.ledgers_root
         nodes = self._ports.check.store.read_many([ledger_path(place.ledger_id, root) for place in chosen])
-        attached: set[LedgerId] = set()
+        attached: list[OrphanedBucket] = []
         for place, node in zip(chosen, nodes, strict=True):
             found = everything[place]
             topic = found[0].topic
@@ -283,10 +242,15 @@ class IndexRepair:
             index = look.topics[topic].subscriptions.get(place.subscription) if topic in look.topics else None
             step = _step(found)
             if step is RepairStep.HAND_OVER:
-                others = [look.orphans[ledger_id] for ledger_id in attached]
-                index, step = self._of_orphan(look.orphans[place.ledger_id], index, others)
+                orphan = look.orphans[place.ledger_id]
+                index = self._index_of(orphan) if index is None else index
+                judged = self._judged(orphan, index, attached)
+                if isinstance(judged, Unreadable):
+                    yield replace(found[0], cause=f"{found[0].cause}; it is not known what to do: {judged.reason}")
+                    continue
+                step = judged
                 if step is RepairStep.ATTACH:
-                    attached.add(place.ledger_id)
+                    attached.append(orphan)
             yield RepairAction(
                 step=step,
                 topic=topic,
@@ -295,67 +259,90 @@ class IndexRepair:
                 ledger_id=place.ledger_id,
                 created_ms=None if node is None else node.created_ms,
                 length_bytes=None if node is None else ledger_length(node.data),
-                version=index.version if isinstance(index, StoredIndex) else None,
+                version=index.version if isinstance(index, StoredIndex) and step.changes_cursor else None,
                 reason="; ".join(f"{each.kind.value}: {each.cause}" for each in found),
             )
 
-    def _of_orphan(
-        self, orphan: OrphanedBucket, index: StoredIndex | Unreadable | None, others: Collection[OrphanedBucket]
-    ) -> tuple[StoredIndex | Unreadable | None, RepairStep]:
-        """Its cursor as it is now, and whether it may be attached there."""
+    def _index_of(self, orphan: OrphanedBucket) -> StoredIndex | Unreadable | None:
+        """The orphan's subscription as it is now."""
         claim = orphan.claim
-        if index is None:
-            for _, topic in self._ports.check.stored.read([claim.topic], claim.subscription):
-                index = None if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
-        same = {other.claim.bucket_key for other in others if _owner(other) == _owner(orphan)}
-        attachable = isinstance(index, StoredIndex) and self._is_whole(orphan, index, same)
-        return index, RepairStep.ATTACH if attachable else RepairStep.HAND_OVER
+        for _, topic in self._ports.check.stored.read([claim.topic], claim.subscription):
+            return topic if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
+        return None
 
-    def _is_whole(self, orphan: OrphanedBucket, index: StoredIndex, attached: Collection[str]) -> bool:
-        """Whether the brokers would use it, it overlaps no other, and every bit and every index in it is right."""
-        check = self._ports.check
-        if any(each.factory != BUCKET_TRACKER_FACTORY for each in check.brokers.trackers().values()):
-            return False
-        if orphan.metadata.state is not LedgerState.CLOSED:
-            return False
+    def _judged(
+        self, orphan: OrphanedBucket, index: StoredIndex | Unreadable | None, attached: Iterable[OrphanedBucket]
+    ) -> RepairStep | Unreadable:
+        """Attach it if brokers would use it, and all of it is right; `Unreadable` while that is not known."""
+        if not isinstance(index, StoredIndex):
+            return RepairStep.HAND_OVER if index is None else index
+        keys: list[BucketKey] = []
+        for bucket in index.buckets:
+            if isinstance(bucket.key, Unreadable):
+                return bucket.key
+            keys.append(bucket.key)
+        same = (each.claim for each in attached)
+        keys += [BucketKey.parse(each.bucket_key) for each in same if _owner(each) == _owner(orphan.claim)]
+        judged = self._judged_by_brokers(len(keys) + 1)
+        if judged is not RepairStep.ATTACH:
+            return judged
         try:
             key = BucketKey.parse(orphan.claim.bucket_key)
-            snapshot = self._snapshot(orphan)
         except UndecodableError:
-            return False
-        others = [*(bucket.key for bucket in index.buckets), *map(BucketKey.parse, attached)]
-        if any(isinstance(other, Unreadable) or key.overlaps(other) for other in others):
-            return False
-        if snapshot is None or not snapshot or len(snapshot) != orphan.metadata.last_entry_id:
-            return False
-        segments = read_segments(check.buckets, orphan.ledger_id, orphan.metadata, snapshot)
-        if not isinstance(segments, list) or any(map(contradictions, snapshot, segments)):
-            return False
+            return RepairStep.HAND_OVER
+        if orphan.metadata.state is not LedgerState.CLOSED or any(map(key.overlaps, keys)):
+            return RepairStep.HAND_OVER
+        return self._judged_by_content(orphan, key)
+
+    def _judged_by_brokers(self, count: int) -> RepairStep | Unreadable:
+        """Whether the brokers would use so many buckets of one subscription."""
+        trackers = self._ports.check.brokers.trackers().values()
+        settings = [each.settings for each in trackers if each.keeps_buckets]
+        if not settings:
+            return RepairStep.HAND_OVER
+        if len(settings) < len(trackers):
+            return Unreadable("brokers run different trackers")
+        if any(each.breaks_dispatch for each in settings):
+            return Unreadable("a broker has a delayedDeliveryMaxNumBuckets of 1, 2 or 3, which stops dispatch")
+        merge = any(each.merges_at_next_seal(count) for each in settings)
+        return RepairStep.HAND_OVER if merge else RepairStep.ATTACH
+
+    def _judged_by_content(self, orphan: OrphanedBucket, key: BucketKey) -> RepairStep | Unreadable:
+        """Whether every bit has its index, and every index its bit and its message."""
+        entries, ledger_id, ledger = self._ports.check.buckets, orphan.ledger_id, orphan.metadata
+        position = Position(ledger_id, METADATA_ENTRY)
+        snapshot = decode_snapshot(entries.read({ledger_id: ledger}, [position])[position])
+        segments = read_segments(entries, ledger_id, ledger, snapshot)
+        if isinstance(segments, Unsound):
+            return Unreadable(segments.reason) if segments.kind is FindingKind.UNREAD_SNAPSHOT else RepairStep.HAND_OVER
+        assert isinstance(snapshot, tuple)
+        if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
+            return RepairStep.HAND_OVER
         due_ms = {
             position: at_ms
             for segment in segments
             for position, at_ms in zip(segment.positions(), segment.deliver_at_ms.tolist(), strict=True)
         }
-        return all(position.ledger_id in key for position in due_ms) and self._agree_with_messages(index.topic, due_ms)
+        if any(position.ledger_id not in key for position in due_ms):
+            return RepairStep.HAND_OVER
+        return self._judged_by_messages(orphan.claim.topic, due_ms)
 
-    def _snapshot(self, orphan: OrphanedBucket) -> SnapshotMetadata | None:
-        position = Position(orphan.ledger_id, METADATA_ENTRY)
-        payload = self._ports.check.buckets.read({orphan.ledger_id: orphan.metadata}, [position])[position]
-        return decode_metadata(payload) if isinstance(payload, bytes) else None
-
-    def _agree_with_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> bool:
+    def _judged_by_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> RepairStep | Unreadable:
+        unread: Unreadable | None = None
         positions = list(due_ms)
         for start in range(0, len(positions), _MESSAGES_AT_ONCE):
             some = positions[start : start + _MESSAGES_AT_ONCE]
             try:
                 answers = self._ports.check.messages.read(topic, some)
             except NotFoundError:
-                return False
+                return RepairStep.HAND_OVER
             for position in some:
                 answer = answers[position]
-                if isinstance(answer, Unreadable) or message_difference(due_ms[position], answer) is not None:
-                    return False
-        return True
+                if isinstance(answer, Unreadable):
+                    unread = Unreadable(f"message {position}: {answer.reason}")
+                elif message_difference(due_ms[position], answer) is not None:
+                    return RepairStep.HAND_OVER
+        return unread or RepairStep.ATTACH
 
     # --- executing -------------------------------------------------------------------------------------------------
 
@@ -378,19 +365,8 @@ class IndexRepair:
 
     def _hand_over(self, actions: Sequence[RepairAction]) -> dict[RepairAction, str]:
         """Give the ledgers to the deletion service; those that it did not take, with the reason."""
-        buckets = [
-            UnusableBucket(
-                each.topic,
-                each.subscription,
-                each.ledger_id,
-                each.created_ms,
-                each.length_bytes,
-                each.version if each.step is RepairStep.RETIRE else None,
-            )
-            for each in actions
-        ]
         try:
-            answers = self._ports.deletions.hand_over(buckets) if buckets else ()
+            answers = self._ports.deletions.hand_over(actions) if actions else ()
         except SidecarError as error:
             return dict.fromkeys(actions, f"the deletion service has no record of it: {error}")
         return {each: why for each, why in zip(actions, answers, strict=True) if why is not None}
@@ -413,13 +389,13 @@ class IndexRepair:
 
 
 def _step(findings: Iterable[Finding]) -> RepairStep:
-    steps = {_STEPS[each.kind] for each in findings}
+    steps = {each.kind.step for each in findings if each.kind.step is not None}
     # A ledger that does not exist, or is somebody else's, is not handed over, whatever else is wrong.
     return RepairStep.DROP_POINTER if RepairStep.DROP_POINTER in steps else steps.pop()
 
 
-def _owner(orphan: OrphanedBucket) -> tuple[TopicName, str]:
-    return orphan.claim.topic, orphan.claim.subscription
+def _owner(claim: BucketClaim) -> tuple[TopicName, str]:
+    return claim.topic, claim.subscription
 
 
 def _hash(actions: Sequence[RepairAction]) -> str:

@@ -1,21 +1,27 @@
 """A repair does what was approved and nothing else, and what it cannot do is told."""
 
+import re
 from collections.abc import Callable
+from dataclasses import fields
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import (
     IndexRepair,
     LoadedTopic,
     Repaired,
     RepairPlan,
-    RepairStep,
 )
 from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
-from pulsar_sidecar.delayed_delivery.index.snapshot import encode_metadata
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    encode_metadata,
+    encode_segment,
+    segment_metadata_of,
+)
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, TemporaryError
@@ -117,9 +123,10 @@ def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None
     assert seen == [{KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}]
     assert stage.named() == {KEYS[SECOND]: SECOND}
     length = sum(len(data) for (id_, number), data in CheckedIndex().entries.payloads.items() if id_ == FIRST)
-    assert stage.deletions.taken == [
-        UnusableBucket(TOPIC, SUBSCRIPTION, LedgerId(FIRST), ledger.created_ms, length, cursor.version)
-    ]
+    taken = UnusableBucket(TOPIC, SUBSCRIPTION, LedgerId(FIRST), ledger.created_ms, length, cursor.version)
+    assert [
+        UnusableBucket(*(getattr(each, field.name) for field in fields(taken))) for each in stage.deletions.taken
+    ] == [taken]
 
 
 def name_badly(stage: Stage) -> None:
@@ -260,6 +267,33 @@ def run_in_memory(stage: Stage) -> None:
     stage.index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
 
 
+def run_all_in_memory(stage: Stage) -> None:
+    stage.index.brokers["broker-1:8080"] = tracker(IN_MEMORY_TRACKER_FACTORY)
+
+
+def stop_dispatch(stage: Stage) -> None:
+    stage.index.brokers["b"] = tracker(max_num_buckets=3)
+
+
+def leave_no_room(stage: Stage) -> None:
+    stage.index.brokers["b"] = tracker(max_num_buckets=4)
+    for number, at in enumerate([(20, 20), (21, 21)]):
+        stage.index.topic.seal(SUBSCRIPTION, 110 + number, *at, [(HOUR_MS, at[0], 0)])
+    stage.index.name()
+    stage.forget(FIRST)
+
+
+def name_another_badly(stage: Stage) -> None:
+    data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": SECOND})
+    stage.index.store.put(CURSOR, data)
+
+
+def disorder_a_segment(stage: Stage) -> None:
+    late, early = DelayedIndexes.of(stage.index.rows[FIRST][0]), DelayedIndexes.of(stage.index.rows[FIRST][0][::-1])
+    assert segment_metadata_of(late) == segment_metadata_of(early)
+    stage.index.entries.payloads[FIRST, 1] = encode_segment(early)
+
+
 def name_another_over_it(stage: Stage) -> None:
     stage.index.rows[102] = stage.index.rows[FIRST]
     stage.index.topic.seal(SUBSCRIPTION, 102, 8, 8, [stage.index.rows[FIRST][0][1]])
@@ -272,10 +306,8 @@ def name_another_over_it(stage: Stage) -> None:
     [
         remove_a_message,
         move_a_message,
-        hide_a_message,
-        hide_a_segment,
-        hide_entry_0,
         swap_segments,
+        disorder_a_segment,
         move_the_first_message,
         lose_the_messages,
         cut_entry_0,
@@ -283,8 +315,8 @@ def name_another_over_it(stage: Stage) -> None:
         misname_it,
         lengthen_it,
         empty_it,
-        garble_the_topics_node,
-        run_in_memory,
+        run_all_in_memory,
+        leave_no_room,
         name_another_over_it,
     ],
 )
@@ -299,6 +331,37 @@ def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callabl
     assert (repaired.done, repaired.handed_over, repaired.outcome) == (True, True, None)
     assert [(each.ledger_id, each.version) for each in stage.deletions.taken] == [(FIRST, None)]
     assert stage.named() == named
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (hide_a_message, "message 7:3: its bookies are away"),
+        (hide_a_segment, "entry 100:1: its bookies are away"),
+        (hide_entry_0, "entry 100:0: its bookies are away"),
+        (garble_the_topics_node, "the managed ledger of .* cannot be read"),
+        (run_in_memory, "brokers run different trackers"),
+        (stop_dispatch, "delayedDeliveryMaxNumBuckets of 1, 2 or 3"),
+        (name_another_badly, "bucket_7' does not name a bucket"),
+    ],
+)
+def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Stage], None], why: str) -> None:
+    stage = Stage()
+    stage.forget(FIRST)
+    spoil(stage)
+    plan = stage.plan(FindingKind.ORPHANED_BUCKET)
+    assert plan.actions == ()
+    [left] = [each for each in plan.left if each.kind is FindingKind.ORPHANED_BUCKET]
+    assert left.ledger_id == FIRST
+    assert re.search(f"names ledger {FIRST}; it is not known what to do: .*{why}", left.cause)
+
+
+def test_what_is_certainly_wrong_is_handed_over_though_a_message_cannot_be_read() -> None:
+    stage = Stage()
+    stage.forget(FIRST)
+    hide_a_message(stage)
+    stage.index.messages.due_ms[7, 5] = 1
+    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
 
 
 def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
