@@ -167,7 +167,7 @@ def test_deleting_single_ledgers_and_bringing_one_back(scene: Scene) -> None:
 
     back = done(sidecar.command("ledger-deletion", "undelete", str(data), "--output", "json")).json
     assert (back["ledgerId"], back["readable"]) == (data, True)
-    assert {"ledgerId": data, "untilMs": back["protectedUntilMs"]} in status_of(sidecar)["protectedLedgers"]
+    assert {"ledgerId": data, "untilMs": back["protectedUntilMs"]} in sidecar.status()["protectedLedgers"]
     assert workload.existing([data]) == {data}
     done(sidecar.command("ledger-deletion", "end-protection", str(data)))
     failed(sidecar.command("ledger-deletion", "end-protection", str(data)), REFUSED, "404")

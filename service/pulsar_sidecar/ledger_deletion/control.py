@@ -44,14 +44,14 @@ class ServiceControl:
         return self.change(lambda control: replace(control, paused=True, paused_reason=reason))
 
     def resume(self) -> Control:
-        """Go on deleting."""
+        """Resume deleting."""
         return self.change(lambda control: replace(control, paused=False, paused_reason=None))
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
         """Set or lift the limit of each sidecar.
 
         Raises:
-            InvalidInputError: the limit is no number, or beyond reason.
+            InvalidInputError: the limit is not a number, or out of range.
         """
         if not _is_rate(ledgers_per_second):
             raise InvalidInputError(
@@ -88,7 +88,7 @@ class SidecarRegistry:
             return
 
     def withdraw(self) -> None:
-        """Leave; a redirect no longer comes here."""
+        """Remove the registration; redirects no longer name this sidecar."""
         self.store.delete(f"{INSTANCES}/{self.own.name}")
 
     def instances(self) -> tuple[SidecarInstance, ...]:

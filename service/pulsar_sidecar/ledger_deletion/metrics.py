@@ -90,7 +90,7 @@ class DeletionMetrics(Collector):
         self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
 
     def delete_failed(self, ledger_type: LedgerType, component: LedgerComponent) -> None:
-        """A deletion was sent, and refused or not confirmed; what was only put off is not counted."""
+        """A deletion was sent, and refused or not confirmed; what was only postponed is not counted."""
         self._of(self._failed, ledger_type, component).inc()
 
     def decided(self, decision: str, reason: str, count: int = 1) -> None:
@@ -118,12 +118,12 @@ class DeletionMetrics(Collector):
 
     def _watch_families(self, watch: WatchStatus) -> Iterator[Metric]:
         """What has a label; leaks only where they are known, on the sidecar that watches."""
-        text = "1 for what this sidecar's watch does now, 0 for the other states."
+        text = "1 for the state of this sidecar's watch, 0 for the other states."
         states = {state: int(watch.state is state) for state in WatchState}
         yield self._by(GaugeMetricFamily, "watch_state", text, "state", states)
         if watch.leaks is None or watch.leaked is None or watch.appended is None:
             return
-        text = "Ledgers that nothing references, by how far they have come."
+        text = "Unreferenced ledgers, by state."
         found = {state: watch.leaks.get(state, 0) for state in _OPEN_STATES}
         yield self._by(GaugeMetricFamily, "watch_candidates", text, "state", found)
         text = "Ledgers found leaked since this sidecar watches, by cause."
@@ -172,7 +172,7 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
             _seconds(inflight.oldest_age_ms if inflight else None),
         ),
         "waiting_bytes": (
-            "Length of the ledgers that wait, as far as records tell.",
+            "Estimated bytes of the ledgers that wait: their number times the mean length of recent ones.",
             inflight.waiting_bytes if inflight else None,
         ),
         "paused": ("1 while an operator has paused deletion.", readings.paused),
@@ -183,7 +183,7 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
             limit.level if limit else None,
         ),
         "metadata_store_idle_p99_seconds": (
-            "Idle 99th percentile of probes of the metadata store: this sidecar does nothing meanwhile.",
+            "99th percentile of probes of the metadata store while this sidecar is idle.",
             _seconds(limit.idle_p99_ms if limit else None),
         ),
         "metadata_store_working_p99_seconds": (
@@ -198,10 +198,10 @@ def _watch_values(watch: WatchStatus) -> dict[str, tuple[str, float | None]]:
     braked = None if watch.walked_ms is None else watch.braked is not None
     return {
         "watch_braked": ("1 while the brake holds: nothing is appended until an operator resumes.", braked),
-        "watch_lag_seconds": ("How late the watch reads what changed.", watch.lag_seconds),
-        "watch_walk_seconds": ("How long the last whole reading took.", watch.walk_seconds),
+        "watch_lag_seconds": ("Delay between a change and the watch's reading of it.", watch.lag_seconds),
+        "watch_walk_seconds": ("Duration of the last whole reading.", watch.walk_seconds),
         "watch_walk_timestamp_seconds": (
-            "When the last whole reading ended, on the metadata store's clock.",
+            "Time at which the last whole reading ended, on the metadata store's clock.",
             _seconds(watch.walked_ms),
         ),
         "watch_ledgers": ("Ledgers that exist.", watch.ledgers),
@@ -212,7 +212,7 @@ def _watch_values(watch: WatchStatus) -> dict[str, tuple[str, float | None]]:
             "References that vanished within 10 minutes while their ledgers stayed.",
             watch.vanished,
         ),
-        "watch_brake_limit": ("Above so many vanished references the brake holds.", watch.brake_limit),
+        "watch_brake_limit": ("Number of vanished references above which the brake holds.", watch.brake_limit),
     }
 
 

@@ -44,12 +44,12 @@ def put_node(store: MetadataStore, path: str, data: bytes) -> None:
     """Create a node, or write over what is there.
 
     Raises:
-        TemporaryError: it changed in this moment.
+        TemporaryError: another client changed it at the same moment.
     """
     try:
         store.create(path, data)
     except AlreadyExistsError as error:
         node = store.read(path)
         if node is None:
-            raise TemporaryError(f"{path} changed in this moment; try again") from error
+            raise TemporaryError(f"another client changed {path} at the same moment; try again") from error
         store.write(path, data, node.version)

@@ -54,7 +54,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """How one record ended, or why it goes on: a line of the ``settled`` step."""
+    """How one record ended, or why it continues: a line of the ``settled`` step."""
 
     decision: Decision
     reason: OutcomeReason

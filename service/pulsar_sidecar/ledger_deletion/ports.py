@@ -248,8 +248,7 @@ class DeletionTopics(Protocol):
     def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
         """A producer under that stable name.
 
-        ``first_use`` promises that nobody has produced under it before, so that what it stored earlier need not be
-        looked for.
+        ``first_use`` promises that nothing was produced under it before, so that there is nothing to read back.
 
         Raises:
             ConflictError: another process uses the name now.
@@ -283,11 +282,11 @@ class OffloadedLedgers(Protocol):
         """Delete the data and index objects of one offload attempt, after checking that they are what they claim.
 
         Raises:
-            PermanentError: the driver is unknown or not configured, or the objects belong to somebody else.
+            PermanentError: the driver is unknown or not configured, or the objects belong to another owner.
         """
 
     def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
-        """Whether both objects of a finished offload attempt are there, theirs, and as long as the index says.
+        """Whether both objects of a finished offload attempt are there, theirs, and as long as the index gives.
 
         False for an attempt that is not complete, for streaming segments, and where wholeness cannot be shown.
         Raises `PermanentError` as `delete_offloaded` does.

@@ -1,14 +1,14 @@
 """The record of PIP-186: one ledger that is to be deleted, as it travels through ``__ledger_deletion``.
 
 The JSON has PIP-186's fields by the PIP's names. What this project adds sits in one optional object, ``sidecar``,
-so a record written by anybody else works, and a consumer that does not know the object can ignore it. Reading is
+so a record of another writer works, and a consumer that does not know the object can ignore it. Reading is
 strict: a field that is unknown, missing, or of the wrong type makes the record malformed, and a malformed record
 deletes nothing.
 
 A record of a topic's deletion is signed: proof that this Pulsar cluster's own lists named the ledger. It outlives the
-operation that wrote it, so the operation's node cannot vouch for it, and whoever may produce to ``pulsar/system`` can
-write any operation's id. The key is in the metadata store, in a node that anybody may read who reaches ZooKeeper, even
-where an ACL protects ``/ledgers``. Every sidecar of a cluster uses the same key.
+operation that wrote it, so the operation's node cannot vouch for it, and every client that may produce to
+``pulsar/system`` can write any operation's id. The key is in the metadata store, in a node that every client of
+ZooKeeper may read, even where an ACL protects ``/ledgers``. Every sidecar of a cluster uses the same key.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Mark:
         length_bytes: size of the ledger, for the estimate of waiting bytes.
         requested_by: who asked, for the outcome log.
         dereferenced_ms: when the watch saw that the last reference had vanished, on the store's clock. Only a signed
-            record's counts: the ledger had been linked, so nobody is about to link it.
+            record's counts: the ledger had been linked, so no broker is about to link it.
         signature: proof that a list of this cluster named the ledger (`signed`).
     """
 
@@ -158,7 +158,7 @@ def parse_record(payload: bytes) -> PendingDeleteLedgerInfo:
     try:
         document = _DECODER.decode(payload.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"the record is no JSON document: {type(error).__name__}") from error
+        raise InvalidInputError(f"the record is not a JSON document: {type(error).__name__}") from error
     return parse_record_document(document)
 
 
@@ -232,7 +232,7 @@ def _parse_mark(fields: "_Fields") -> Mark:
     fields.refuse_unknown()
     # It becomes a node's name, and a name that the store refuses would stop a whole batch.
     if mark.operation_id is not None and not _OPERATION_ID.fullmatch(mark.operation_id):
-        raise InvalidInputError("operationId is no operation's id")
+        raise InvalidInputError("operationId is not an operation's id")
     return mark
 
 
@@ -254,7 +254,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Readers disagree about which of two equal names counts, so such a document says two things.
+    # Readers disagree about which of two equal names counts, so such a document is ambiguous.
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("a name occurs twice in one object")
@@ -362,7 +362,7 @@ def signing_key(store: MetadataStore, steps: Steps) -> bytes:
 
 
 def signed(record: PendingDeleteLedgerInfo, key: bytes) -> PendingDeleteLedgerInfo:
-    """The record with its signature; without one where nothing tells the ledger from a later one with its id."""
+    """The record with its signature; without one where a later ledger with its id would look the same."""
     if record.ledger_type is LedgerType.LEDGER and record.mark.created_ms is None:
         return record
     return record.marked(replace(record.mark, signature=_signature(record, key)))

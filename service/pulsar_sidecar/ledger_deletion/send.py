@@ -20,8 +20,8 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 _REASONS = {
-    PublishResult.NOT_STORED: "the broker did not take it; send it again",
-    PublishResult.UNKNOWN: "no receipt came back; send it again, a second copy does no harm",
+    PublishResult.NOT_STORED: "the broker did not store it; send it again",
+    PublishResult.UNKNOWN: "the broker sent no receipt; send it again, a second copy does no harm",
 }
 _SHOWN_BYTES = 2_000
 OWN_PRODUCERS = "pulsar-sidecar-"
@@ -63,7 +63,7 @@ def refuse_own_topics(topic: TopicName) -> None:
 def send(
     publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], first_sequence_id: int | None
 ) -> list[SentLedger]:
-    """Publish the records and say of each whether it is durably recorded; unknown counts as not sent.
+    """Publish the records and report for each whether it is durably recorded; unknown counts as not sent.
 
     Raises:
         InvalidInputError: a record is too long, or about the service itself; none was sent.

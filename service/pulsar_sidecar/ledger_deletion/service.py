@@ -13,7 +13,7 @@ from pulsar_sidecar.model.names import TopicName
 
 @dataclass(frozen=True, slots=True)
 class SentLedger:
-    """Whether one record reached the system topic; ``reason`` says why not."""
+    """Whether one record reached the system topic; if not, ``reason`` is why."""
 
     ledger_id: LedgerId
     sent: bool
@@ -56,13 +56,13 @@ class ShadowDeletionStage(Enum):
     REMOVING = "removing"
     """The broker is to delete it."""
     VERIFYING = "verifying"
-    """Every ledger of the source is to be looked for."""
+    """The sidecar is to check that every ledger of the source exists."""
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCheck:
-    """What was found when the ledgers of a shadow's sources were looked for in BookKeeper's metadata.
+    """The check of the ledgers of a shadow's sources in BookKeeper's metadata.
 
     Attributes:
         ledgers: how many the sources' lists name.
@@ -83,7 +83,7 @@ class ShadowDeletionStatus:
         source: the source, as the shadow's property spelled it.
         source_check: at the end, once it is done; before the first change, until then.
         missing_before: the source's ledgers that were missing before the first change.
-        waits_for: what keeps the stage from being completed; None when it can go on at once.
+        waits_for: what keeps the stage from being completed; None when it can continue at once.
     """
 
     operation_id: OperationId
@@ -142,7 +142,7 @@ class SidecarInstance(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ProtectedLedger:
-    """A ledger that was brought back, and until when (store's clock) nothing deletes it."""
+    """A restored ledger, and until when (store's clock) nothing deletes it."""
 
     ledger_id: LedgerId
     until_ms: int
@@ -161,7 +161,7 @@ class ServiceStatus:
     adaptive_limit: LimitReadings | None = None
     """This sidecar's own limit; None when it is switched off."""
     protected_ledgers: tuple[ProtectedLedger, ...] = ()
-    """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
+    """The restored ledgers that are still protected, the first to end first, a hundred at most."""
     bookkeeper_exclusive_to_cluster: bool = False
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: tuple[str, ...] = ()
@@ -190,9 +190,9 @@ class RedriveResult:
 
 @dataclass(frozen=True, slots=True)
 class UndeleteResult:
-    """A ledger brought back.
+    """A restored ledger.
 
-    ``readable`` tells whether bookies still held its first and last entry, ``protected_until_ms`` until when nothing
+    ``readable``: whether bookies still held its first and last entry, ``protected_until_ms``: until when nothing
     deletes it again.
     """
 

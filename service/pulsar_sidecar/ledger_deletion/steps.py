@@ -1,6 +1,6 @@
 """The numbered steps of both phases: around each, a crash must lose nothing.
 
-Production code announces each step before and after it, and goes on; a fault test stops the process right there.
+Production code announces each step before and after it, and continues; a fault test stops the process right there.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class Step(Enum):
 
 
 class Steps:
-    """Hears of each step, from any thread; production's does nothing."""
+    """Is called around each step, from any thread; production's does nothing."""
 
     def about_to(self, step: Step) -> None:
         """Called right before the step's effect."""

@@ -1,10 +1,10 @@
-"""Undelete: until bookies collect a deleted ledger, writing its metadata back brings it back.
+"""Undelete: until bookies collect a deleted ledger, writing its metadata back restores it.
 
 BookKeeper's delete removes the metadata node only; a bookie drops the entries at its next garbage collection after
 ``gcWaitTime`` (15 minutes in Pulsar's default). The outcome topic keeps the node's bytes.
 
-For some time nothing deletes a ledger that was brought back, so that an operator can relink it. Each protection is a
-node of its own, made before the ledger's node: whoever sees the ledger sees its protection too, on every sidecar and
+For some time nothing deletes a restored ledger, so that an operator can relink it. Each protection is a
+node of its own, made before the ledger's node: every sidecar that reads the ledger reads its protection too, and so
 after every restart.
 """
 
@@ -41,8 +41,8 @@ def protection_path(ledger_id: LedgerId) -> str:
 def protect(store: MetadataStore, ledger_id: LedgerId, until_ms: int) -> None:
     """Protect a ledger until then, by the store's clock.
 
-    A protection that is over keeps its node until its own ledger is protected anew or `end_protection` removes it:
-    nobody else may, since another sidecar may be protecting that ledger anew at the same moment.
+    A protection that is over keeps its node until its own ledger is protected again or `end_protection` removes it:
+    nothing else may, since another sidecar may be protecting that ledger again at the same moment.
     """
     put_node(store, protection_path(ledger_id), str(until_ms).encode())
 
@@ -60,7 +60,7 @@ def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
             return False
         case DeletionResult.CONFLICT | DeletionResult.UNKNOWN | DeletionResult.NOT_SENT:
             raise OutcomeUnknownError(
-                f"the metadata store did not say whether the protection of ledger {ledger_id} ended; ask for it again"
+                f"the metadata store did not answer whether the protection of ledger {ledger_id} ended; repeat the call"
             )
 
 
@@ -70,7 +70,7 @@ def protections(store: MetadataStore) -> list[ProtectedLedger]:
 
 
 def protected_until(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> Mapping[LedgerId, int]:
-    """Until when those of the ledgers are protected that have ever been brought back: one listing, mostly empty."""
+    """Until when those of the ledgers are protected that were ever restored: one listing, mostly empty."""
     names = frozenset(store.children(PROTECTIONS) or ())
     chosen = [ledger_id for ledger_id in ledger_ids if names and str(ledger_id) in names]
     return {each.ledger_id: each.until_ms for each in _read(store, chosen)}
@@ -110,9 +110,9 @@ def undelete(
     """
     kept = _last_kept(topics, ledger_id, since_ms)
     if kept is None:
-        raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the time that was searched")
+        raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the searched time")
     if store.read(kept.path) is not None:
-        raise ConflictError(f"ledger {ledger_id} exists; there is nothing to bring back")
+        raise ConflictError(f"ledger {ledger_id} exists; there is nothing to restore")
     try:
         readable = entries.readable(kept.ledger_id, decode_ledger_metadata(kept.metadata))
     except TemporaryError:
@@ -120,7 +120,7 @@ def undelete(
     if not readable and not force:
         raise ConflictError(
             f"bookies no longer hold the entries of ledger {ledger_id}, or did not answer; "
-            "force brings back its metadata only"
+            "force restores its metadata only"
         )
     protected_until_ms = store.now_ms() + protection_ms
     with steps.taking(Step.LEDGER_PROTECTED):
@@ -129,7 +129,7 @@ def undelete(
         with steps.taking(Step.LEDGER_BROUGHT_BACK):
             store.create(kept.path, kept.metadata)
     except AlreadyExistsError as error:
-        raise ConflictError(f"ledger {ledger_id} came back in this moment") from error
+        raise ConflictError(f"another client restored ledger {ledger_id} at the same moment") from error
     return UndeleteResult(ledger_id, readable, protected_until_ms)
 
 

@@ -110,7 +110,7 @@ def test_topic_deletions(service: FakeDeletionService, server: Served) -> None:
 
 
 def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService, server: Served) -> None:
-    malformed = DeadLetter("1:2:0", None, "\x00not json", "the record is no JSON document", 0, 9)
+    malformed = DeadLetter("1:2:0", None, "\x00not json", "the record is not a JSON document", 0, 9)
     service.dead = [letter(7), malformed]
     assert server.ask("GET", f"{BASE}/dead-letters").json == [
         {
@@ -125,7 +125,7 @@ def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService,
             "messageId": "1:2:0",
             "record": None,
             "raw": "\x00not json",
-            "reason": "the record is no JSON document",
+            "reason": "the record is not a JSON document",
             "tries": 0,
             "deadSinceMs": 9,
         },

@@ -90,7 +90,7 @@ def test_what_undelete_brought_back_waits_for_the_end_of_its_protection(
     until_ms: int, end: str, after_ms: int | None
 ) -> None:
     verdict = decide(replace(facts(), protected_until_ms=until_ms), POLICY)
-    detail = f"undelete brought it back; it is protected until {end}"
+    detail = f"undelete restored it; it is protected until {end}"
     assert verdict == RetryLater(OutcomeReason.BROUGHT_BACK, detail, after_ms)
 
 
@@ -375,9 +375,9 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
             facts(record(created_ms=5)),
             f"it was created at {CREATED_MS} ms, the record means 5",
         ),
-        (facts(ledger=stored(ForeignLedger())), "its metadata does not say that Pulsar made it"),
+        (facts(ledger=stored(ForeignLedger())), "its metadata does not name Pulsar as its application"),
         (facts(ledger=stored(UnknownClaim("odd"))), "odd"),
-        (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata says SchemaClaim(schema_id='a/b/c')"),
+        (facts(ledger=stored(SchemaClaim(SchemaId("a/b/c")))), "its metadata names SchemaClaim(schema_id='a/b/c')"),
         (facts(references=ReferencesUnknown("odd")), "odd"),
         (facts(offload_record(), references=ReferencesUnknown("odd")), "odd"),
         (facts(replace(offload_record(), offload_context=None)), "the record has no offloadContext"),
@@ -394,7 +394,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
         (facts(references=Referenced(GUARD)), "/owner at version 5 references it"),
         (
             facts(references=Referenced(GUARD), in_use_since_ms=0),
-            "/owner at version 5 references it, and did so all the time it was given to change",
+            "/owner at version 5 references it, and still did after the waiting time",
         ),
         (
             facts(owner=view(ledgers=frozenset({LEDGER_ID}))),
@@ -402,7 +402,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
         ),
         (
             facts(owner=view(ledgers_being_read=frozenset({LEDGER_ID}))),
-            "a cursor on broker-1:8080 stands on the ledger",
+            "a cursor on broker-1:8080 is reading the ledger",
         ),
         (
             facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER),
@@ -412,7 +412,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
             facts(record(LedgerComponent.DELAYED_INDEX_BUCKET), ledger=BUCKET, owner=TRACKER, operation_running=True),
             "broker-1:8080 has the subscription's delayed index loaded",
         ),
-        (facts(ledger=YOUNG), f"OPEN and 1 ms old, it must be {POLICY.open_min_age_ms} ms old"),
+        (facts(ledger=YOUNG), f"it is OPEN and 1 ms old; its minimum age is {POLICY.open_min_age_ms} ms"),
         (facts(ledger=stored(replication_locked=True)), "its copies are being repaired"),
     ],
 )

@@ -98,7 +98,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(world: World, topic:
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
-    assert sidecar.warnings == ["5 records are postponed: the facts of the first were too old before its turn"]
+    assert sidecar.warnings == ["5 records are postponed: their facts were too old before the first one's turn"]
     sidecar.work()
     check(world)
     assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)

@@ -139,9 +139,9 @@ REFUSALS: list[tuple[object, str]] = [
     ),
     (OFFLOADED | {"offloadContext": {"msb": 0, "lsb": 0, "x": 1}}, "offloadContext has unknown fields: 'x'"),
     (PLAIN | {"sidecar": {"unreferenced": 1}}, "unreferenced must be true or false"),
-    (PLAIN | {"sidecar": {"operationId": "a/b"}}, "operationId is no operation's id"),
-    (PLAIN | {"sidecar": {"operationId": ""}}, "operationId is no operation's id"),
-    (PLAIN | {"sidecar": {"operationId": "x" * 129}}, "operationId is no operation's id"),
+    (PLAIN | {"sidecar": {"operationId": "a/b"}}, "operationId is not an operation's id"),
+    (PLAIN | {"sidecar": {"operationId": ""}}, "operationId is not an operation's id"),
+    (PLAIN | {"sidecar": {"operationId": "x" * 129}}, "operationId is not an operation's id"),
     (PLAIN | {"sidecar": {"markedVersion": -1}}, f"markedVersion must lie between 0 and {MAX}"),
     (PLAIN | {"sidecar": {"createdMs": 2**63}}, f"createdMs must lie between 0 and {MAX}"),
     (PLAIN | {"sidecar": {"lengthBytes": 2**63}}, f"lengthBytes must lie between 0 and {MAX}"),
@@ -172,6 +172,6 @@ def test_why_a_record_is_malformed(number: int) -> None:
     ],
 )
 def test_why_bytes_are_no_document(payload: bytes, kind: str, cause: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"^the record is no JSON document: {kind}$") as refusal:
+    with pytest.raises(InvalidInputError, match=f"^the record is not a JSON document: {kind}$") as refusal:
         parse_record(payload)
     assert str(refusal.value.__cause__) == cause

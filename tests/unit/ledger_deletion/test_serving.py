@@ -83,7 +83,7 @@ def test_a_direct_deletion_whose_answer_is_lost_says_that_its_outcome_is_open() 
     service = service_of(world, world.store, world.admin)
     service._runtime.ready.set()
     world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
-    with pytest.raises(OutcomeUnknownError, match="ask again"):
+    with pytest.raises(OutcomeUnknownError, match="repeat the call"):
         service.delete_ledger(about(topic, orphan(world, topic)), authoritative=True)
 
 

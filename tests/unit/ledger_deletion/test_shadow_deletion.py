@@ -122,7 +122,7 @@ def test_it_waits_for_brokers_to_take_up_the_retention() -> None:
     status = made.advance(sidecar)
     assert (status.stage, status.waits_for) == (
         Stage.PROTECTING,
-        f"the broker has not taken up infinite retention for {SHADOW} yet",
+        f"the broker has not applied infinite retention to {SHADOW} yet",
     )
     made.brokers.policy_is_late = False
     made.delete()

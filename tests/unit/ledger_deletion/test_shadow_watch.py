@@ -119,7 +119,7 @@ def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
         watched.world.shadow(name, watched.source)
     watched.brokers.unanswered.add(SHADOW)
     unknown, named = watched.look()
-    assert f"shadow topic {SHADOW}: whether its retention is infinite could not be asked: no broker" in unknown
+    assert f"shadow topic {SHADOW}: brokers did not report whether its retention is infinite: no broker" in unknown
     assert other in named
 
 
@@ -129,7 +129,7 @@ def test_a_look_that_failed_is_told_and_soon_tried_again(watched: Watched, metho
     watched.world.store.fail_next(method, TemporaryError("ZooKeeper is away"))
     (warning,) = watched.look()
     assert NOT_READ in warning
-    assert "ZooKeeper is away; no look has ended yet" in warning
+    assert "ZooKeeper is away; no search has ended yet" in warning
     assert watched.clock.waits[-1] == 30
     (warning,) = watched.look()
     assert SHADOW in warning
@@ -140,7 +140,7 @@ def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
     (found,) = watched.look()
     watched.world.store.fail_next("children", TemporaryError("ZooKeeper is away"))
     failed, kept = watched.look()
-    assert "the last look ended at 20" in failed
+    assert "the last search ended at 20" in failed
     assert kept == found
 
 

@@ -1,8 +1,8 @@
 """``pulsar-sidecar ledger-deletion``: the operator's verbs; and PIP-186's addition to pulsar-admin's ``broker-stats``.
 
 The service owns the grammar of records; here only the file's form is checked, so that an error can name its line.
-Invariant: a record is reported as sent only if the service said so; when a later call fails, everything that was not
-confirmed is reported as not sent, with the failure as its reason.
+Invariant: a record is reported as sent only if the service confirmed it; when a later call fails, every other record
+is reported as not sent, with the failure as its reason.
 """
 
 import json
@@ -25,8 +25,8 @@ from pulsar_sidecar.model.names import parse_topic_name
 if TYPE_CHECKING:  # requests takes longer to load than --help to answer
     from pulsar_sidecar.cli.client import SidecarClient
 
-Component = Annotated[LedgerComponent, typer.Option(help="What the ledgers are used for.")]
-Kind = Annotated[LedgerType, typer.Option("--type", help="Where their data lives.")]
+Component = Annotated[LedgerComponent, typer.Option(help="Component of the ledgers.")]
+Kind = Annotated[LedgerType, typer.Option("--type", help="Storage of the ledgers: BookKeeper or tiered storage.")]
 CursorName = Annotated[str | None, typer.Option(help="Subscription, for a cursor's or a bucket's ledger.")]
 SchemaId = Annotated[str | None, typer.Option(help="tenant/namespace/topic, for a schema's ledger.")]
 OffloadContext = Annotated[
@@ -37,26 +37,26 @@ MAX_BATCH_RECORDS = 10_000
 _MAX_BATCH_BYTES = 4 * 1024 * 1024
 _BASE = "/admin/v2/ledger-deletion"
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
-dead_letters = new_group("dlq", "The records that the sidecars gave up.")
+dead_letters = new_group("dlq", "Records that the sidecars gave up (dead letters).")
 app.add_typer(dead_letters)
 app.add_typer(ledger_watch.app)
-broker_stats_app = new_group("broker-stats", "Figures about deletion (PIP-186 BrokerStats).")
+broker_stats_app = new_group("broker-stats", "Deletion statistics (PIP-186 BrokerStats).")
 
 
 @app.command(epilog=EXIT_CODES)
 def append(
     ctx: Context,
     ledger_ids: Annotated[
-        list[int] | None, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="The ledgers.")
+        list[int] | None, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="The ledgers to delete.")
     ] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic they belonged to.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic that they belonged to.")] = None,
     component: Component = LedgerComponent.MANAGED_LEDGER,
     kind: Kind = LedgerType.LEDGER,
     cursor_name: CursorName = None,
     schema_id: SchemaId = None,
     offload_context: OffloadContext = None,
     file: Annotated[
-        str | None, typer.Option("--file", metavar="FILE", help="One JSON record per line instead; - for stdin.")
+        str | None, typer.Option("--file", metavar="FILE", help="Read one JSON record per line; - for stdin.")
     ] = None,
     producer_name: Annotated[
         str | None, typer.Option(help="A stable name, so that the broker drops the records of a repeated call.")
@@ -122,7 +122,7 @@ def resume(ctx: Context, form: Output = None) -> None:
 @app.command(epilog=EXIT_CODES)
 def rate(
     ctx: Context,
-    ledgers_per_second: Annotated[str, typer.Argument(metavar="NUMBER|none", help="none lifts the limit.")],
+    ledgers_per_second: Annotated[str, typer.Argument(metavar="NUMBER|none", help="none removes the limit.")],
     form: Output = None,
 ) -> None:
     """Limit how many ledgers each sidecar deletes a second.
@@ -146,12 +146,14 @@ def topic_deletions(ctx: Context, form: Output = None) -> None:
 def undelete(
     ctx: Context,
     ledger_id: LedgerIdArgument,
-    force: Annotated[bool, typer.Option("--force", help="Even if bookies no longer hold the entries.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Restore the metadata even if bookies no longer hold the entries.")
+    ] = False,
     form: Output = None,
 ) -> None:
     """Restore a deleted ledger while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
 
-    Nothing deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
+    It is not deleted again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
     add it to a topic's ledger list again before then. Records about it wait; status lists protected ledgers.
 
     Example: pulsar-sidecar ledger-deletion undelete 4711
@@ -173,7 +175,7 @@ def end_protection(ctx: Context, ledger_id: LedgerIdArgument, form: Output = Non
 @dead_letters.command("list", epilog=EXIT_CODES)
 def list_dead_letters(
     ctx: Context,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of records, oldest first.")] = 100,
     form: Output = None,
 ) -> None:
     """List dead letters with the reason why the sidecar gave up.
@@ -190,9 +192,9 @@ def redrive(
     ctx: Context,
     ledger_ids: Annotated[
         list[int] | None,
-        typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="Only these; all without any."),
+        typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="Only these ledgers; all if none is given."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many at most.")] = 10_000,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of records.")] = 10_000,
     form: Output = None,
 ) -> None:
     """Send dead letters back to the system topic with a fresh count of tries.
@@ -207,7 +209,7 @@ def redrive(
 
 @broker_stats_app.command("estimated-inflight-deletion-ledger-count", epilog=EXIT_CODES)
 def estimated_inflight_deletion_ledger_count(ctx: Context, form: Output = None) -> None:
-    """Print how many ledgers wait to be deleted; 0 means that all are done.
+    """Print how many ledgers wait for deletion; 0 means that none is left.
 
     Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
     """
@@ -282,7 +284,7 @@ def _append_all(
     """Send the records in order; which arrived, and which did not.
 
     Raises:
-        ServiceRefusedError, UnreachableError: the first call failed, so there is nothing to tell apart.
+        ServiceRefusedError, UnreachableError: the first call failed, so nothing was sent.
     """
     appended: dict[str, list[object]] = {"sent": [], "notSent": []}
     confirmed = 0

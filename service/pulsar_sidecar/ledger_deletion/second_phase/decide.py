@@ -1,4 +1,4 @@
-"""The evaluation: pure, total, and the only place that says "delete".
+"""The evaluation: pure, total, and the only place that decides "delete".
 
 Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is what the record says it is, everything
 that could reference it was read and does not, the live owner does not use it, and it is old enough that nobody can be
@@ -94,7 +94,7 @@ class Facts:
 
     Attributes:
         instance_id: BookKeeper's instance id of this cluster.
-        ledger: the ledger's node; None when the store said that there is none.
+        ledger: the ledger's node; None when the store has none.
         references: what the owner that the ledger claims references.
         owner: the live owner's view; None when the topic is loaded nowhere.
         operation_running: the two-phase topic deletion that wrote the record has not ended.
@@ -158,9 +158,9 @@ class DeletionPolicy:
         open_min_age_ms: an OPEN or IN_RECOVERY ledger younger than this is never deleted.
         unlinked_min_age_ms: the same for kinds that Pulsar writes and closes before it links them.
         in_use_wait_ms: how long "in use" may be an early look at a list that is about to shrink, for a record
-            that does not say more.
-        bookkeeper_exclusive: no other Pulsar cluster keeps ledgers in this BookKeeper, says the operator. Only then
-            "nothing references it" is evidence: another cluster's references cannot be seen from here.
+            without a mark.
+        bookkeeper_exclusive: the operator declares that no other Pulsar cluster keeps ledgers in this BookKeeper. Only
+            then "nothing references it" is evidence: another cluster's references cannot be seen from here.
     """
 
     open_min_age_ms: int
@@ -298,11 +298,11 @@ def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | N
         )
     claim = ledger.claim
     if isinstance(claim, ForeignLedger):
-        return Keep(OutcomeReason.NOT_PULSARS, "its metadata does not say that Pulsar made it")
+        return Keep(OutcomeReason.NOT_PULSARS, "its metadata does not name Pulsar as its application")
     if isinstance(claim, UnknownClaim):
         return Keep(OutcomeReason.UNKNOWN_COMPONENT, claim.reason)
     if not matches(record, claim):
-        return Keep(OutcomeReason.MISMATCH, f"its metadata says {claim}")
+        return Keep(OutcomeReason.MISMATCH, f"its metadata names {claim}")
     return None
 
 
@@ -360,7 +360,7 @@ def _wait_to_shrink(facts: Facts, detail: str, policy: DeletionPolicy) -> Verdic
     since = facts.now_ms if facts.in_use_since_ms is None else facts.in_use_since_ms
     left_ms = since + policy.in_use_wait_ms - facts.now_ms
     if left_ms <= 0:
-        return Keep(OutcomeReason.IN_USE, f"{detail}, and did so all the time it was given to change")
+        return Keep(OutcomeReason.IN_USE, f"{detail}, and still did after the waiting time")
     return RetryLater(OutcomeReason.MAY_STILL_SHRINK, detail, min(left_ms, policy.in_use_wait_ms))
 
 
@@ -382,11 +382,9 @@ def _brought_back(facts: Facts) -> RetryLater | None:
     if until_ms is None or until_ms <= facts.now_ms:
         return None
     if until_ms >= UNKNOWN_END:
-        return RetryLater(
-            OutcomeReason.BROUGHT_BACK, "undelete brought it back; it is protected until an operator ends it"
-        )
+        return RetryLater(OutcomeReason.BROUGHT_BACK, "undelete restored it; it is protected until an operator ends it")
     end = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
-    detail = f"undelete brought it back; it is protected until {end}"
+    detail = f"undelete restored it; it is protected until {end}"
     return RetryLater(OutcomeReason.BROUGHT_BACK, detail, until_ms - facts.now_ms)
 
 
@@ -399,7 +397,7 @@ def _owner_objects(facts: Facts, references: Unreferenced) -> Verdict | None:
     if any(ledger_id in ledgers for ledgers in listed) or ledger_id == owner.compacted_ledger:
         return _wait(facts, OutcomeReason.OWNER_STILL_USES, f"{owner.broker} has the topic loaded and lists the ledger")
     if ledger_id in owner.ledgers_being_read:
-        return _wait(facts, OutcomeReason.STILL_BEING_READ, f"a cursor on {owner.broker} stands on the ledger")
+        return _wait(facts, OutcomeReason.STILL_BEING_READ, f"a cursor on {owner.broker} is reading the ledger")
     return None
 
 
@@ -430,7 +428,7 @@ def _too_young(facts: Facts, ledger: StoredLedger, policy: DeletionPolicy) -> Re
     age_ms = max(0, facts.now_ms - ledger.created_ms)
     if age_ms >= min_age_ms:
         return None
-    detail = f"{ledger.metadata.state.name} and {age_ms} ms old, it must be {min_age_ms} ms old"
+    detail = f"it is {ledger.metadata.state.name} and {age_ms} ms old; its minimum age is {min_age_ms} ms"
     return RetryLater(OutcomeReason.TOO_YOUNG, detail, min_age_ms - age_ms)
 
 

@@ -218,7 +218,7 @@ class OwnerNodes:
         if listed is None:
             return Unreferenced()
         if SHADOW_SOURCE in listed.properties:
-            # Whatever its list says now, the copies are its source's.
+            # Whatever its list names now, the copies are its source's.
             return self._verdict(path, True)
         entry = listed.ledgers.get(ledger_id)
         offload = entry.offload if entry else None

@@ -1,7 +1,7 @@
 """How fast ledgers may be deleted: by the operator's rate and pause, and for the sake of the store's other clients.
 
 A deletion occupies the store for longer than others' requests do, since it also notifies every broker and bookie.
-Whoever asks meanwhile waits behind the deletions in flight: their number, not their rate, decides about another
+Another client waits behind the deletions in flight: their number, not their rate, decides about another
 client's slowest requests. The law is TCP's: a bit more while probes are in time, half when one is late.
 """
 
@@ -51,7 +51,7 @@ class LimitReadings:
 class AdaptiveLimit:
     """Steers by probes, small requests that measure the store's latency as another client would see it.
 
-    Only a probe during which a deletion was in flight says what deletions do to others. It is late when it takes
+    Only a probe during which a deletion was in flight measures what deletions do to others. It is late when it takes
     longer than ``factor`` times the idle 99th percentile, which counts as 5 ms at least. A late one halves the level,
     one over 100 ms takes it to 1, and so does having had no answer for seconds. Any thread may call it.
     """
@@ -131,7 +131,7 @@ class AdaptiveLimit:
                     self._idle_p99_seconds = percentile(self._idle, 0.99)
 
     def overdue(self, seconds: float) -> None:
-        """A probe has taken so long already and has no answer yet; its end is still to be told (`observe`)."""
+        """A probe has taken so long already and has no answer yet; `observe` follows at its end."""
         with self._lock:
             if seconds > _STALL_SECONDS and self._overlaps(self._clock.monotonic_seconds() - seconds):
                 self._level = LOWEST_LEVEL

@@ -59,8 +59,8 @@ FACTS_SECONDS = 10.0
 not what a broker holds in its memory."""
 _ATTEMPTS = 3
 """How often a batch decides on a record whose nodes change meanwhile, before the record goes to the retry topic."""
-_CHANGED = RetryLater(OutcomeReason.CHANGED_MEANWHILE, "its nodes change all the time")
-_UNANSWERED = RetryLater(OutcomeReason.OUTCOME_UNKNOWN, "the answer to its deletion did not come, so it may be gone")
+_CHANGED = RetryLater(OutcomeReason.CHANGED_MEANWHILE, "its nodes changed at each attempt")
+_UNANSWERED = RetryLater(OutcomeReason.OUTCOME_UNKNOWN, "the metadata store did not answer; the ledger may be gone")
 
 
 @dataclass(slots=True)
@@ -117,9 +117,9 @@ class PendingDeletionProcessor:
         if batch.reconsumptions:
             return batch.reconsumptions[0][2]
         if not batch.outcomes:
-            raise TemporaryError(f"ledger {record.ledger_id} could not be decided on now; try again")
+            raise TemporaryError(f"the sidecar cannot decide on ledger {record.ledger_id} now; try again")
         if not self._log_outcomes(batch.outcomes):
-            self.warn(f"the outcome of ledger {record.ledger_id} could not be kept")
+            self.warn(f"the outcome topic did not store the outcome of ledger {record.ledger_id}")
         return batch.outcomes[0]
 
     # --- deciding ----------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class PendingDeletionProcessor:
                 # The facts were old before the first deletion: those of fewer records are gathered faster.
                 most = count // 2
             if most == 0:
-                self._postpone_all(batch, waiting, "the facts of the first were too old before its turn")
+                self._postpone_all(batch, waiting, "their facts were too old before the first one's turn")
                 return
             count = min(len(waiting), most, self.rate_limiter.most_within(FACTS_SECONDS) or most)
 
@@ -225,7 +225,7 @@ class PendingDeletionProcessor:
         attempt.unreached += [evaluation.candidate for evaluation in evaluations[len(first) :]]
         if not self._log_evaluations(first):
             candidates = [evaluation.candidate for evaluation in first]
-            self._postpone_all(attempt.batch, candidates, "the outcome topic did not store what is to be deleted")
+            self._postpone_all(attempt.batch, candidates, "the outcome topic did not store their evaluations")
             return
         reached = 0
         for chunk in self.rate_limiter.chunks(first) if attempt.paced else [first]:
@@ -252,14 +252,14 @@ class PendingDeletionProcessor:
                     attempt.unreached.append(evaluation.candidate)
 
     def _clear_mark(self, evaluation: Evaluation) -> None:
-        """Remove auto-recovery's note about a ledger that is gone, which it would try to repair (BookKeeper #3316)."""
+        """Remove auto-recovery's mark of a ledger that is gone, which it would try to repair (BookKeeper #3316)."""
         mark = evaluation.facts.under_replication_mark
         if evaluation.candidate.record.ledger_type is LedgerType.LEDGER and mark is not None:
             with self.steps.taking(Step.UNDER_REPLICATION_CLEARED):
                 try:
                     self.store.delete(mark)
                 except SidecarError as error:
-                    self.warn(f"auto-recovery's note {mark} about a deleted ledger stays: {error}")
+                    self.warn(f"auto-recovery's mark {mark} of a deleted ledger could not be removed: {error}")
 
     def _delete_stored(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
         chosen = [(each, each.verdict) for each in evaluations if isinstance(each.verdict, Delete)]
@@ -357,7 +357,7 @@ class PendingDeletionProcessor:
         self._send_again(batch, DeletionTopic.RETRY, Step.RETRIES_SENT)
         self._send_again(batch, DeletionTopic.DEAD_LETTER, Step.DEAD_LETTERS_SENT)
         if not self._log_outcomes(batch.outcomes):
-            self.warn(f"{len(batch.finished)} records are postponed: their outcome could not be kept")
+            self.warn(f"{len(batch.finished)} records are postponed: the outcome topic did not store their outcomes")
             batch.postponed.extend(batch.finished)
             batch.finished.clear()
         if batch.postponed:

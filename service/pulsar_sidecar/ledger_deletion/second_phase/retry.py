@@ -43,7 +43,7 @@ class Reconsumption:
 
 
 def tries(properties: Mapping[str, str]) -> int:
-    """How often the record was sent back, 0 for the original; what is no number counts as none."""
+    """How often the record was sent back, 0 for the original; what is not a number counts as none."""
     text = properties.get(RECONSUMETIMES, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 

@@ -183,7 +183,7 @@ class TopicDeleter:
         except PermanentError as error:
             return self._refused(held, error)
         if remaining:
-            return self._postpone(held, f"{remaining[0]} is still there")
+            return self._postpone(held, f"{remaining[0]} still exists")
         return self._done(held)
 
     def _done(self, held: HeldOperation) -> Attempt:
@@ -205,7 +205,7 @@ class TopicDeleter:
                 self._driving.discard(operation.operation_id)
                 return
         raise TemporaryError(
-            f"the end of the topic deletion {operation.operation_id} could not be stored; it continues by itself"
+            f"the end of the topic deletion {operation.operation_id} could not be stored; a sidecar continues it"
         )
 
     def release(self, operation: Operation) -> None:
@@ -232,7 +232,7 @@ class TopicDeleter:
     # --- taking over ------------------------------------------------------------------------------------------------
 
     def take_due(self) -> HeldOperation | None:
-        """Take over one deletion that nobody works on and whose next attempt is due; None when there is none."""
+        """Take over one deletion that no sidecar drives and whose next attempt is due; None when there is none."""
         now_ms = self.store.now_ms()
         for operation_id in self.store.children(OPERATIONS) or []:
             held = self._take(OperationId(operation_id), now_ms)
@@ -254,7 +254,7 @@ class TopicDeleter:
             return None
         held = HeldOperation(decode_operation(current.data), current.version)
         if not held.operation.incarnations:
-            # Nothing was marked and nobody waits for the broker's answer: a topic of that name now is another one.
+            # Nothing was marked and no caller waits for the broker's answer: a topic of that name now is another one.
             self.end(held.operation)
             return None
         self._driving.add(operation_id)
@@ -273,13 +273,13 @@ class TopicDeleter:
         return current
 
     def _became_driver(self, operation_id: OperationId) -> bool:
-        """Whether nobody drove it; then this sidecar does."""
+        """Whether no sidecar drove it; then this one does."""
         path = driver_path(operation_id)
         driver = self.store.read(path)
         if driver is not None:
             if driver.data != self.sidecar.encode() or operation_id in self._driving:
                 return False
-            # This sidecar's own, but nobody drives: an answer was lost, or an earlier process of that name died.
+            # This sidecar's own, but not driven: an answer was lost, or an earlier process of that name died.
             self._delete_driver_node(operation_id)
         try:
             with self.steps.taking(Step.OPERATION_HELD):

@@ -1,9 +1,9 @@
 """What the deletion of a topic, or of a shadow topic, keeps in the metadata store while it runs: one JSON node.
 
-The existence of a topic deletion's node tells a consumer that "in use" is not final yet. A node holds everything that
+While a topic deletion's node exists, "in use" is not final for a consumer. A node holds everything that
 another sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant; which
 ledgers were recorded under which sequence ids, so that continuing records nothing twice (PIP-6); of a shadow, what the
-cluster's own nodes stop saying on the way: its sources, and whose ledgers have to be there at the end.
+cluster's own nodes lose on the way: its sources, and whose ledgers have to be there at the end.
 
 Sidecars of other versions read and write these nodes, so the form is fixed: the fields' names and order, no spaces, and
 ASCII. A node that this version cannot read exactly is left alone.

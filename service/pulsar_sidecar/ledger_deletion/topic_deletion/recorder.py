@@ -1,4 +1,4 @@
-"""The first phase for a whole topic: find every ledger it references and record each, before anybody shrinks a list.
+"""The first phase for a whole topic: find every ledger it references and record each, before a broker shrinks a list.
 
 What is recorded is persisted in the operation's node before it is sent, under fixed sequence ids. Brokers do not
 deduplicate these topics, so a sidecar that resumes has the publisher read back what is stored, and sends the rest.
@@ -78,7 +78,7 @@ class LedgerDetails:
     """What a ledger's own metadata holds.
 
     Attributes:
-        created_ms: tells it from a later ledger with the same id.
+        created_ms: distinguishes it from a later ledger with the same id.
         length_bytes: how much waits to be freed.
         entries_of: the managed ledger whose entries it holds; None where the metadata does not name one.
     """
@@ -169,7 +169,7 @@ class Recorder:
             DataLossError: a topic is or was a shadow; nothing of its list was recorded.
         """
         publisher: Publisher | None = None
-        # Nobody has produced under the operation's name before it has recorded anything: nothing is to be read back.
+        # Nothing was produced under the operation's name before it has recorded anything: nothing is to be read back.
         first_use = not held.operation.recorded
         # A crash may have come between persisting and sending, so an attempt starts by sending everything again.
         held, numbered = self._numbered(held, resend=True)

@@ -60,7 +60,7 @@ _RETRIED_REFUSALS = (409, 412)
 
 
 class _NotReadyError(TemporaryError):
-    """The stage cannot be completed at this moment; the text says what it waits for."""
+    """The stage cannot be completed at this moment; the text names what it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ShadowDeleter:
         if not self.admin.keeps_forever(deletion.topic):
             self.admin.keep_forever(deletion.topic)
         if not self.admin.keeps_forever(deletion.topic):
-            raise _NotReadyError(f"the broker has not taken up infinite retention for {deletion.topic} yet")
+            raise _NotReadyError(f"the broker has not applied infinite retention to {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.DISCONNECTING)
 
     def _disconnect(self, deletion: ShadowDeletion) -> ShadowDeletion:

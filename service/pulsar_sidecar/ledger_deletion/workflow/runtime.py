@@ -80,7 +80,7 @@ class Configuration:
         watchdog_late_ms: how late a retry must be before it is read beside the delayed tracker.
         topic_deletion_wait_ms: how long a call waits for a topic deletion before it answers RUNNING.
         undelete_lookback_ms: how far back `undelete` searches the outcome topic.
-        undelete_protection_ms: how long nothing deletes a ledger that was brought back.
+        undelete_protection_ms: how long nothing deletes a restored ledger.
         watch: the first phase by observation.
     """
 
@@ -105,7 +105,7 @@ class Ports:
         endangered_source: the source whose ledgers brokers may delete when they load this shadow (PIP-180), or None;
             loads nothing, and raises `TemporaryError` when the metadata store or the brokers did not answer.
         metadata_mismatch: how the metadata that the brokers work on differs from the sidecar's; None if it is the same.
-            Raises `TemporaryError` when the brokers did not say.
+            Raises `TemporaryError` when the brokers do not report theirs.
         direct: only where deleting without the metadata store is wanted.
         limit: what the store's driver asks, to be shown; None when it is switched off.
         changes: what the watch hears; None, with ``whole``, where nothing is watched.
@@ -128,9 +128,9 @@ class Ports:
 
 @dataclass(slots=True)
 class BacklogCache:
-    """The backlog as brokers count it, measured ahead of those who ask, for any number of threads.
+    """The backlog as brokers count it, measured ahead of the calls that ask for it, for any number of threads.
 
-    Asking the brokers takes longer than an answer may take. So while anybody asks, a thread measures again and again,
+    Asking the brokers takes longer than an answer may take. So while calls come in, a thread measures again and again,
     and answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
     """
 
@@ -159,7 +159,7 @@ class BacklogCache:
             return self._young() or self._measured()
 
     def keep_fresh(self, stop: StopSignal) -> None:
-        """Measure again and again while anybody asks for what is remembered; returns when stopped."""
+        """Measure again and again while calls ask for the cached measurement; returns when stopped."""
         while not stop.is_set():
             began = self.clock.monotonic_seconds()
             if self._asked_at is None or began - self._asked_at > _INTEREST_SECONDS:
@@ -356,7 +356,7 @@ class Runtime:
         self._note_end(status)
         return status, refusal
 
-    # --- what is told ----------------------------------------------------------------------------------------------
+    # --- failures and notes ----------------------------------------------------------------------------------------
 
     def _note_failure(self, failure: str) -> None:
         self.last_error = failure
@@ -392,7 +392,7 @@ class Runtime:
         except SidecarError:
             stored = False
         if not stored:
-            self.warn(f"a note about {step} could not be kept on the outcome topic")
+            self.warn(f"the outcome topic did not store a note about {step}")
 
     # --- loops -----------------------------------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ class Runtime:
                 self.ports.clock.wait_seconds(_DRIVER_LOOK_SECONDS, self.stop)
             else:
                 topic, operation_id = str(held.operation.topic), held.operation.operation_id
-                log.info("going on with a topic deletion", topic=topic, operation=operation_id)
+                log.info("continuing a topic deletion", topic=topic, operation=operation_id)
                 status, _ = self.drive(held, wait_ms=0)
                 if status.state is OperationState.RUNNING:
                     self.deleter.release(held.operation)

@@ -66,7 +66,7 @@ class LedgerDeletion:
     # --- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the loops; returns at once, `ready` tells when work can be done."""
+        """Start the loops; returns at once, `ready` reports when work can be done."""
         self._runtime.start()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class LedgerDeletion:
     ) -> TopicDeletionStatus:
         """Record every ledger the topic references, then have the broker delete it.
 
-        Answers DONE, or RUNNING when the broker could not finish in time: the sidecars go on by themselves. A
+        Answers DONE, or RUNNING when the broker could not finish in time: the sidecars continue it. A
         broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
 
         Raises:
@@ -165,9 +165,9 @@ class LedgerDeletion:
         return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
-        """Begin to delete a shadow topic without touching its source's ledgers, or go on with it: one stage a call.
+        """Begin to delete a shadow topic without touching its source's ledgers, or continue it: one stage a call.
 
-        It is DONE when a call says so; any sidecar may take the next call. Raises what `ShadowDeleter.advance` does.
+        It is DONE when a call answers so; any sidecar may take the next call. Raises what `ShadowDeleter.advance` does.
         """
         self.require_ready()
         refuse_own_topics(topic)
@@ -187,7 +187,7 @@ class LedgerDeletion:
 
         Raises:
             ConflictError: the ledger is still in use, or is too young to be judged.
-            InvalidInputError: it is not what the record says.
+            InvalidInputError: it is not the ledger that the record describes.
             OutcomeUnknownError: the answer to its deletion was lost.
         """
         self.require_ready()
@@ -197,7 +197,7 @@ class LedgerDeletion:
         neighbour = None if authoritative else self._neighbour_of_owner(record.topic)
         if neighbour is not None:
             return Redirect(neighbour.advertised_url)
-        # Nobody behind a direct call is about to shrink a list, so "in use" is final.
+        # The caller of a direct call is not about to shrink a list, so "in use" is final.
         direct = record.marked(replace(record.mark, unreferenced=True))
         return _answer(self._runtime.processor().process_now(direct, f"deleteLedger on {self._runtime.instance.name}"))
 
@@ -242,11 +242,11 @@ class LedgerDeletion:
         )
 
     def pause(self, reason: str | None) -> Control:
-        """Stop deleting on all sidecars; the first phase goes on recording."""
+        """Stop deleting on all sidecars; the first phase continues to record."""
         return self._changed(self._runtime.service_control.pause(reason))
 
     def resume(self) -> Control:
-        """Go on deleting."""
+        """Resume deleting."""
         return self._changed(self._runtime.service_control.resume())
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
@@ -287,7 +287,7 @@ class LedgerDeletion:
         return undeleted
 
     def end_protection(self, ledger_id: LedgerId) -> None:
-        """Let a ledger that was brought back be deleted before its protection ends.
+        """Let a restored ledger be deleted before its protection ends.
 
         Raises:
             NotFoundError: nothing protects it.
@@ -324,7 +324,7 @@ class LedgerDeletion:
 
 
 def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
-    """An outcome as the answer of a direct call, or the error that says why the ledger stays."""
+    """An outcome as the answer of a direct call, or the error with the reason why the ledger stays."""
     if outcome.decision is Decision.DELETED:
         return LedgerDeletionAnswer.DELETED
     reason = outcome.reason
@@ -337,5 +337,5 @@ def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
     if reason in (OutcomeReason.REFERENCES_UNKNOWN, OutcomeReason.METADATA_UNREADABLE, OutcomeReason.TEMPORARY_FAILURE):
         raise TemporaryError(f"{reason.value}: {outcome.detail}")
     if reason is OutcomeReason.OUTCOME_UNKNOWN:
-        raise OutcomeUnknownError(f"{reason.value}: {outcome.detail}; ask again")
+        raise OutcomeUnknownError(f"{reason.value}: {outcome.detail}; repeat the call")
     raise ConflictError(f"{reason.value}: {outcome.detail}")

@@ -1,6 +1,6 @@
-"""Looks again and again for shadow topics (PIP-180) whose loading deletes ledgers of their sources, for the status.
+"""Searches again and again for shadow topics (PIP-180) whose loading deletes ledgers of their sources, for the status.
 
-Invariant: a look that has not ended, or that failed, is told as such, never as "there are none".
+Invariant: a search that has not ended, or that failed, is reported as such, never as "there are none".
 """
 
 from collections.abc import Callable, Iterator
@@ -19,52 +19,52 @@ from pulsar_sidecar.model.names import TopicName
 
 log = structlog.get_logger("ledger-deletion")
 
-_LOOK_EVERY_SECONDS = 600.0
+_SEARCH_EVERY_SECONDS = 600.0
 _AFTER_FAILURE_SECONDS = 30.0
 _NODES_AT_ONCE = 500
 _NODES_PER_SECOND = 2_000
 _MOST_WARNINGS = 100
-_NOT_KNOWN_YET = "shadow topics are not known yet: the first look for those that endanger their sources has not ended"
+_NOT_KNOWN_YET = "shadow topics are not known yet: the first search for those that endanger their sources has not ended"
 
 
 @dataclass(slots=True)
 class ShadowWatch:
-    """What the last look found; `run` is a loop for a thread of its own."""
+    """What the last search found; `run` is a loop for a thread of its own."""
 
     store: MetadataStore
     endangered_source: Callable[[TopicName], str | None]
     clock: Clock
     sidecars: Callable[[], int] = lambda: 1
-    """How many there are; they share the rate, because each looks for itself."""
+    """How many there are; they share the rate, because each searches for itself."""
     _found: tuple[str, ...] = ()
-    _looked_at: str | None = None
+    _ended_at: str | None = None
     _warnings: tuple[str, ...] = (_NOT_KNOWN_YET,)
 
     def warnings(self) -> tuple[str, ...]:
-        """One for each shadow that endangers its source, or why that is not known; asks nobody."""
+        """One for each shadow that endangers its source, or why that is not known; from memory."""
         return self._warnings
 
     def run(self, stop: StopSignal) -> None:
-        """Look until stopped."""
+        """Search until stopped."""
         while not stop.is_set():
             try:
-                found = self._look(stop)
+                found = self._search(stop)
             except SidecarError as error:
                 self._report_failure(str(error))
                 self.clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
                 continue
             except Exception:
-                # A defect must not leave the last look's answer standing for good.
+                # A defect must not leave the last search's answer in place for good.
                 self._report_failure("an unexpected failure, which the log shows")
                 raise
             if not stop.is_set():
                 self._found = found
-                self._looked_at = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
+                self._ended_at = datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).isoformat(timespec="seconds")
                 self._report(found)
-                self.clock.wait_seconds(_LOOK_EVERY_SECONDS, stop)
+                self.clock.wait_seconds(_SEARCH_EVERY_SECONDS, stop)
 
     def _report_failure(self, why: str) -> None:
-        before = "no look has ended yet" if self._looked_at is None else f"the last look ended at {self._looked_at}"
+        before = "no search has ended yet" if self._ended_at is None else f"the last search ended at {self._ended_at}"
         failure = f"shadow topics could not be read, so some that endanger their sources may be missing here: {why}"
         self._report((f"{failure}; {before}", *self._found))
 
@@ -76,7 +76,7 @@ class ShadowWatch:
         if before and not warnings:
             log.info("no shadow topic endangers its source")
 
-    def _look(self, stop: StopSignal) -> tuple[str, ...]:
+    def _search(self, stop: StopSignal) -> tuple[str, ...]:
         shadows: dict[TopicName, TopicName] = {}
         warnings: list[str] = []
         for node in self._nodes(stop):
@@ -100,11 +100,11 @@ class ShadowWatch:
         try:
             source = self.endangered_source(topic)
         except SidecarError as error:
-            yield f"shadow topic {base}: whether its retention is infinite could not be asked: {error}"
+            yield f"shadow topic {base}: brokers did not report whether its retention is infinite: {error}"
             return
         if source is not None:
             yield (
-                f"shadow topic {base} has no infinite retention that brokers tell of: a broker that loads it deletes "
+                f"shadow topic {base} has no infinite retention that brokers report: a broker that loads it deletes "
                 f"ledgers of its source {source}; set infinite retention (pulsar-admin topicPolicies set-retention "
                 f"-s -1 -t -1 {base}), or delete it with: pulsar-sidecar topics delete-shadow {base}"
             )

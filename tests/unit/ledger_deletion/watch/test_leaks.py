@@ -210,7 +210,7 @@ def test_each_change_is_a_step(store: FakeMetadataStore) -> None:
 def test_a_node_that_went_in_between_is_tried_again(leaks: LeakStore, store: FakeMetadataStore) -> None:
     leaks.keep(evidence(leaks))
     store.before("read", lambda: store.remove(f"{LEAKS}/7"), path=f"{LEAKS}/7")
-    with pytest.raises(TemporaryError, match=f"{LEAKS}/7 changed in this moment"):
+    with pytest.raises(TemporaryError, match=f"{LEAKS}/7 at the same moment"):
         leaks.keep(evidence(leaks))
 
 

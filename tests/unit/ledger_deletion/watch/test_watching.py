@@ -916,7 +916,7 @@ def test_a_receipt_that_was_lost_is_no_receipt(world: World, topic: TopicName, w
     world.topics.lose_receipts_next(stored=stored)
     watcher.go(SETTLE_SECONDS + SOON)
     assert {watcher.state(each) for each in gone} == {LeakState.LEAKED}
-    assert "no receipt came back" in watcher.detail(next(iter(gone)))
+    assert "the broker sent no receipt" in watcher.detail(next(iter(gone)))
     watcher.go(70)
     assert {watcher.state(each) for each in gone} == {LeakState.APPENDED}
     assert set(appended(world)) == gone

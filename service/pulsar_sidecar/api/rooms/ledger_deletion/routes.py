@@ -60,7 +60,7 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         responses={
             202: {
                 "model": schemas.TopicDeletionAnswer,
-                "description": "Recorded; the sidecars finish it by themselves.",
+                "description": "Recorded; the sidecars continue the deletion.",
             }
         },
     )
@@ -124,10 +124,10 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
         payload: schemas.DeleteLedgerPayload,
         request: Request,
     ) -> Response:
-        """Judge one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
+        """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
 
         204: deleted, or gone already. 307: ask the sidecar beside the owning broker. 409: still in use, or too young.
-        412: the ledger is not what the record says, or the topic is not the path's.
+        412: the ledger is not the one that the record describes, or the topic is not the path's.
         """
         record = _record_of(payload, request.state.role)
         if record.topic != topic:
@@ -151,9 +151,9 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     stage = partial(
         routes.post,
         response_model=schemas.ShadowDeletionAnswer,
-        response_description="Deleted; what became of the source's ledgers.",
+        response_description="Deleted, with the check of the source's ledgers.",
         responses={
-            202: {"model": schemas.ShadowDeletionAnswer, "description": "A stage was taken, or waits; call again."}
+            202: {"model": schemas.ShadowDeletionAnswer, "description": "A stage is done, or waits; call again."}
         },
     )
 
@@ -196,7 +196,7 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
     def send_pending_delete_ledgers(append: schemas.AppendRequest, request: Request) -> schemas.AppendAnswer:
         """Record ledgers that are to be deleted (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
 
-        A malformed record refuses the whole call. Whatever is in ``notSent`` must be sent again.
+        A malformed record refuses the whole call. Send the records in ``notSent`` again.
         """
         results = service.send_pending_delete_ledgers(
             _records_of(append.ledgers, request.state.role),
@@ -212,7 +212,7 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
 def _records_of(
     payloads: Sequence[schemas.PendingDeleteLedgerPayload], requested_by: str | None
 ) -> list[PendingDeleteLedgerInfo]:
-    """All or none; an error says which one is wrong."""
+    """All or none; an error names the wrong one."""
     records = []
     for index, payload in enumerate(payloads):
         try:
@@ -223,7 +223,7 @@ def _records_of(
 
 
 def _record_of(payload: schemas.DeleteLedgerPayload, requested_by: str | None) -> PendingDeleteLedgerInfo:
-    """The record that a payload stands for, by the room's grammar; who asked is ours to say, not the payload's."""
+    """The record that a payload stands for, by the room's grammar; the door adds who asked, not the payload."""
     document = payload.model_dump(by_alias=True, exclude_none=True)
     if requested_by is not None:
         document.setdefault("sidecar", {})["requestedBy"] = requested_by
@@ -235,14 +235,14 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     async def estimated_inflight_deletion_ledger_count() -> Response:
         """The number of records that wait, as PIP-186's ``BrokerStats`` call.
 
-        The header ``X-Pulsar-Sidecar-Age-Ms`` says how old the number is, in milliseconds.
+        The header ``X-Pulsar-Sidecar-Age-Ms`` is the age of the number in milliseconds.
         """
         estimate = await _estimate(service)
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
     @routes.get("/ledger-deletion/inflight", response_model=schemas.InflightAnswer)
     async def inflight() -> Response:
-        """The work that waits, with the age of the estimate."""
+        """The records that wait, with the age of the estimate."""
         return JSONResponse(schemas.InflightAnswer.model_validate(await _estimate(service)).model_dump())
 
     @routes.get("/ledger-deletion/status")
@@ -257,7 +257,7 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.get("/ledger-deletion/dead-letters")
     def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:
-        """The records that were given up, oldest first."""
+        """The records that the sidecars gave up, oldest first."""
         return [schemas.DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
 
 
@@ -271,17 +271,17 @@ async def _estimate(service: LedgerDeletion) -> InflightEstimate:
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
     def pause(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
-        """Stop deleting on all sidecars; recording goes on."""
+        """Stop deleting on all sidecars; recording continues."""
         return schemas.ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
 
     @routes.post("/ledger-deletion/resume")
     def resume() -> schemas.ControlAnswer:
-        """Go on deleting."""
+        """Resume deleting."""
         return schemas.ControlAnswer.model_validate(service.resume())
 
     @routes.put("/ledger-deletion/rate")
     def rate(rate: schemas.RateRequest) -> schemas.ControlAnswer:
-        """Limit the ledgers deleted a second on each sidecar; null lifts the limit."""
+        """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
         return schemas.ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
 
 
@@ -294,9 +294,10 @@ def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.post("/ledger-deletion/undelete")
     def undelete(undelete: schemas.UndeleteRequest) -> schemas.UndeleteAnswer:
-        """Bring a deleted ledger back, as long as bookies hold its entries.
+        """Restore a deleted ledger, as long as bookies hold its entries.
 
-        Nothing deletes it again before ``protectedUntilMs``: put it back into a list until then. Records about it wait.
+        No sidecar deletes it again before ``protectedUntilMs``: add it to a topic's ledger list again before then.
+        Records about it wait.
         """
         return schemas.UndeleteAnswer.model_validate(
             service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
@@ -304,9 +305,9 @@ def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.post("/ledger-deletion/end-protection")
     def end_protection(end: schemas.EndProtectionRequest) -> schemas.EndProtectionAnswer:
-        """Let a ledger that was brought back be deleted before its protection ends.
+        """End the protection of a restored ledger, so that it can be deleted.
 
-        A record that waits for that end goes on waiting; to have the ledger deleted at once, record it again.
+        A record that waits for the protection's end keeps waiting; to delete the ledger at once, record it again.
         """
         service.end_protection(LedgerId(end.ledger_id))
         return schemas.EndProtectionAnswer(ledger_id=end.ledger_id)

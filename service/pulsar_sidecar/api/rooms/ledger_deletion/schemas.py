@@ -1,7 +1,7 @@
 """The JSON that goes in and out, which is also the published REST reference.
 
 Names are Pulsar's camelCase. Requests are strict: no unknown field, no other type, no number out of range. What a
-record must be beyond its shape is the room's to say (`ledger_deletion.record`), so there is one grammar.
+record must be beyond its shape `ledger_deletion.record` checks, so there is one grammar.
 """
 
 from typing import Annotated
@@ -42,14 +42,14 @@ class LedgerDeletionParameters(Query):
     """Parameters of ``deleteLedger``."""
 
     authoritative: bool = False
-    """Judge here; do not send the caller to the sidecar beside the owning broker."""
+    """Decide on this sidecar; do not redirect to the sidecar beside the owning broker."""
 
 
 class DeadLetterParameters(Query):
     """Parameters of the list of dead letters."""
 
     limit: int = Field(default=100, ge=1, le=MAX_DEAD_LETTERS)
-    """How many to list, oldest first."""
+    """Maximum number of dead letters, oldest first."""
 
 
 class OffloadContextPayload(Request):
@@ -84,7 +84,7 @@ class DeleteLedgerPayload(Request):
 
 
 class MarkPayload(Request):
-    """What the sender knew about the ledger; all optional, and checked before anything is deleted."""
+    """What the sender knew about the ledger; all optional. The sidecar checks it before it deletes the ledger."""
 
     marked_version: Annotated[int, Field(ge=0, le=_INT64_MAX)] | None = None
     """Version of the managed ledger's node whose list is about to shrink."""
@@ -125,35 +125,35 @@ class PauseRequest(Request):
     """Why deletion is paused."""
 
     reason: Annotated[str, Field(max_length=1000)] | None = None
-    """Shown to everybody who asks for the status."""
+    """Shown by the status."""
 
 
 class RateRequest(Request):
     """A rate, or null for none."""
 
     ledgers_per_second: Annotated[float, Field(gt=0, le=1e9, examples=[500])] | None
-    """Ledgers deleted a second on each sidecar at most; null lifts the limit."""
+    """Maximum number of ledgers that each sidecar deletes a second; null removes the limit."""
 
 
 class RedriveRequest(Request):
-    """Which dead letters go back; an empty object means the oldest up to the default limit."""
+    """The dead letters to send back; an empty object means the oldest up to the default limit."""
 
     ledger_ids: Annotated[list[LedgerIdNumber], Field(min_length=1, max_length=MAX_DEAD_LETTERS)] | None = None
-    """Only these ledgers; all of them when absent."""
+    """Only the records of these ledgers; all if absent."""
     limit: int = Field(default=10_000, ge=1, le=1_000_000)
-    """How many at most."""
+    """Maximum number of dead letters."""
 
 
 class UndeleteRequest(Request):
-    """Which ledger comes back."""
+    """The ledger to restore."""
 
     ledger_id: LedgerIdNumber
     force: bool = False
-    """Write the metadata back even if bookies no longer hold the entries."""
+    """Restore the metadata even if bookies no longer hold the entries."""
 
 
 class NotSent(Answer):
-    """A record that did not certainly reach the topic."""
+    """A record that may not have reached the topic."""
 
     ledger_id: int
     reason: str | None
@@ -186,18 +186,18 @@ class ShadowDeletionAnswer(Answer):
     topic: str
     source: str
     stage: ShadowDeletionStage
-    """What comes next; ``done`` when nothing does."""
+    """The next stage; ``done`` after the last one."""
     requested_ms: int
     waits_for: str | None
-    """What keeps the stage from being completed; null when the next call can go on."""
+    """What keeps the stage from being completed; null when the next call can continue."""
     source_ledgers: int
-    """Ledgers that the source's list names: at the end, once it is done; before the first change, until then."""
+    """Ledgers in the source's list: at the end, once it is done; before the first change, until then."""
     missing_ledgers: list[int]
-    """Those of them that BookKeeper does not have, and had before the first change."""
+    """Source ledgers that BookKeeper does not have, and had before the first change."""
     missing_before: list[int]
-    """Those of them that BookKeeper did not have before the first change either."""
+    """Source ledgers that BookKeeper did not have before the first change either."""
     missing_sources: list[str]
-    """Sources that do not exist, so that no ledger of theirs could be looked for."""
+    """Sources that do not exist, whose ledgers could not be checked."""
 
 
 class InflightAnswer(Answer):
@@ -212,7 +212,7 @@ class InflightAnswer(Answer):
 
 
 class ControlAnswer(Answer):
-    """The switches that all sidecars share."""
+    """Pause and rate, which all sidecars share."""
 
     paused: bool
     paused_reason: str | None
@@ -229,18 +229,18 @@ class InstanceAnswer(Answer):
 
 
 class AdaptiveLimitAnswer(Answer):
-    """How much this sidecar's deletions may burden the metadata store now, and what that follows from."""
+    """The adaptive limit of this sidecar's deletions, and the measurements behind it."""
 
     level: float
-    """Deletions that may be in flight at a time, 1 to 50; the whole number counts."""
+    """Maximum number of deletions in flight, 1 to 50, rounded down."""
     idle_p99_ms: float | None
-    """Milliseconds a probe of the store takes while this sidecar does nothing, 99th percentile; null if not known."""
+    """99th percentile of probes of the store while this sidecar is idle, in milliseconds; null if unknown."""
     recent_p99_ms: float | None
-    """The same of the last probes during which a deletion was in flight."""
+    """99th percentile of the last probes during which a deletion was in flight, in milliseconds; null if unknown."""
 
 
 class ProtectedLedgerAnswer(Answer):
-    """A ledger that nothing deletes for a while, because it was brought back."""
+    """A restored ledger, which no sidecar deletes until its protection ends."""
 
     ledger_id: int
     until_ms: int
@@ -256,17 +256,17 @@ class StatusAnswer(Answer):
     running_topic_deletions: int
     last_error: str | None
     adaptive_limit: AdaptiveLimitAnswer | None
-    """This sidecar's own; null when it is switched off."""
+    """This sidecar's own; null if it is switched off."""
     protected_ledgers: list[ProtectedLedgerAnswer]
-    """The ledgers that were brought back and are still protected, the first to end first, a hundred at most."""
+    """Restored ledgers that are protected, in the order in which their protections end, at most a hundred."""
     bookkeeper_exclusive_to_cluster: bool
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: list[str]
-    """What hinders retries, or endangers records or the sources of shadow topics, and what to do about it."""
+    """What hinders retries, or endangers records or the sources of shadow topics, with the remedy."""
 
 
 class DeadLetterAnswer(Answer):
-    """A record that was given up."""
+    """A record that the sidecars gave up."""
 
     message_id: str
     record: Annotated[dict[str, object] | None, BeforeValidator(_document)]
@@ -278,20 +278,20 @@ class DeadLetterAnswer(Answer):
 
 
 class RedriveAnswer(Answer):
-    """What went back, and what stayed."""
+    """The numbers of dead letters sent back and left."""
 
     redriven: int
     left: int
 
 
 class UndeleteAnswer(Answer):
-    """A ledger that is back."""
+    """A restored ledger."""
 
     ledger_id: int
     readable: bool
-    """Whether bookies still held its first and last entry."""
+    """Whether bookies still hold its first and last entry."""
     protected_until_ms: int
-    """Nothing deletes it again before then, milliseconds since the epoch by the metadata store's clock."""
+    """No sidecar deletes it again before then; milliseconds since the epoch by the metadata store's clock."""
 
 
 class EndProtectionRequest(Request):
