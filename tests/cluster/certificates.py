@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.model.clocks import SystemClock
 
@@ -42,3 +42,12 @@ def write_certificate(directory: Path, name: str) -> Certificate:
     made.file.write_bytes(certificate.public_bytes(Encoding.PEM))
     made.key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return made
+
+
+def write_key_pair(directory: Path) -> tuple[Path, Path]:
+    """PEM files of a public and a private key, to encrypt messages with."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public, private = directory / "public.pem", directory / "private.pem"
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return public, private

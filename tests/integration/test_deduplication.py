@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +16,21 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
 from tests.cluster.deduplication import BROKER_CONF, Stage, staged
+from tests.cluster.java_programs import java_program
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.topics import unique
 
 BROKER = "broker-1"
+_TRANSACTIONS = {"transactionCoordinatorEnabled": "true"}
+_MAX_PRODUCERS = "brokerDeduplicationMaxNumberOfProducers"
+_TRANSACTIONS_PROGRAM = Path(__file__).parent.parent / "faults" / "Transactions.java"
 
 
 @pytest.fixture(scope="module")
 def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with (
-        special_cluster(broker_conf=BROKER_CONF) as cluster,
+        special_cluster(broker_conf=BROKER_CONF | _TRANSACTIONS | {_MAX_PRODUCERS: "3"}) as cluster,
         staged(cluster, tmp_path_factory.mktemp("sidecars")) as it,
     ):
         yield it
@@ -111,6 +116,40 @@ def test_show_and_replay_agree_with_the_broker_after_an_unload_and_a_kill(stage:
         assert not is_loaded(stage, topic)
         assert last_ids(stage, topic, *names) == {**expected, "rising": 309, "nobody": -1}
         assert stage.replayed(topic)[-1] == after_crash["since"]["entries"]
+
+
+def test_a_snapshot_leaves_out_producers_beyond_the_limit_and_a_load_forgets_them(stage: Stage) -> None:
+    with stage.namespace(deduplication=True) as namespace:
+        topic, names = stage.topic(namespace), ["first", "second", "third", "fourth"]
+        for name in names:
+            publish(stage, topic, name, *range(1, 26))
+        publish(stage, topic, "later", 1)
+        loaded = shown(stage, topic, replay="true")
+        kept = {row["name"]: row["lastSequenceId"] for row in loaded["snapshot"]["producers"]}
+        assert (loaded["snapshot"]["names"], loaded["limits"]["maxProducers"], len(kept)) == (3, 3, 3)
+        assert any("the snapshot is full: it has 3 names" in remark for remark in loaded["remarks"])
+        assert replayed(loaded) == kept | {"later": 1}
+        (forgotten,) = set(names) - set(kept)
+        stage.workload.unload(topic)
+        assert last_ids(stage, topic, *names, "later") == kept | {forgotten: -1, "later": 1}
+
+
+def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(stage: Stage, tmp_path: Path) -> None:
+    addresses, log = stage.cluster.addresses, tmp_path / "java.log"
+    with stage.namespace(deduplication=True) as namespace:
+        topic = stage.topic(namespace)
+        arguments = [addresses.broker_service_url]
+        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
+            java.tell(f"{topic} in-transactions")
+            assert java.read() == "done"
+        stage.workload.unload(topic)
+        unloaded = shown(stage, topic, replay="true")
+        found = replayed(unloaded)
+        # Eight messages of one producer, two commits and an abort.
+        assert (unloaded["replay"]["entries"], unloaded["replay"]["markers"]) == (11, 3)
+        assert sorted(found.values()) == [-1, 7]
+        assert last_ids(stage, topic, *found) == found
+        assert stage.replayed(topic)[-1] == 11
 
 
 def test_a_cursor_whose_ledger_is_gone_is_a_broker_that_forgets(stage: Stage) -> None:

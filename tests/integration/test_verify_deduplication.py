@@ -20,6 +20,7 @@ from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesReques
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
 from pulsar_sidecar.deduplication.verifying.verify import Verdict, VerifiedTopic
 
+from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
 from tests.cluster.java_programs import java_program
 from tests.cluster.patience import until
@@ -125,6 +126,26 @@ def test_chunked_messages_count_once(cluster: ClusterUnderTest, client: PatientC
     found = verified(cluster, topic)
     assert told(found) == [(2, DUPLICATE)]
     assert (found.producers[Producer("p", None)].messages, found.entries) == (3, 9)
+
+
+def test_encrypted_messages_are_compared_by_their_ids_and_their_batches_prove_nothing(
+    cluster: ClusterUnderTest, client: PatientClient, tmp_path: Path
+) -> None:
+    public, private = write_key_pair(tmp_path)
+    encrypted = {"encryption_key": "key", "crypto_key_reader": pulsar.CryptoKeyReader(str(public), str(private))}
+    topic = new_topic()
+    publish(client, topic, range(1, 4), batching_enabled=False, **encrypted)
+    single = verified(cluster, topic)
+    assert (single.producers[Producer("p", None)].unopened, single.unseen, single.verdict) == (3, (), Verdict.CLEAN)
+    publish(client, topic, range(3, 4), batching_enabled=False, **encrypted)
+    assert told(verified(cluster, topic)) == [(3, REPEATED)], "the same message encrypted again has other bytes"
+
+    topic = new_topic()
+    publish(client, topic, range(1, 11), batching_enabled=True, batching_max_publish_delay_ms=500, **encrypted)
+    batched = verified(cluster, topic)
+    counts = batched.producers[Producer("p", None)]
+    assert 1 <= counts.unopened_batches == batched.entries < 10
+    assert (batched.findings, batched.verdict) == ((), Verdict.NOT_PROVEN)
 
 
 def test_a_broker_that_deduplicates_leaves_a_clean_topic(cluster: ClusterUnderTest, client: PatientClient) -> None:
