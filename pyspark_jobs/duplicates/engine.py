@@ -19,9 +19,9 @@ from pulsar_sidecar.deduplication.verifying.duplicates.running import (
     ORDER_OF_FINDINGS,
     ORDER_OF_PRODUCERS,
     SHOWN_ROWS,
-    Counts,
-    Shown,
-    Written,
+    DuplicateCounts,
+    ReportRows,
+    WrittenTables,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     FINDINGS,
@@ -35,7 +35,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
 from pulsar_sidecar.deduplication.verifying.duplicates.topics import SUMMED, UNPROVEN, demand_counted, demand_order
 from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, UNSEEN
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import UnseenCause
 from pyspark import StorageLevel
@@ -78,7 +78,7 @@ class SparkEngine:
             self._kept.pop().unpersist()
 
     @contextmanager
-    def write(self) -> Iterator[Written]:
+    def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
         looks = self._keep(self._look())
         parts = mapped(looks.where(F.col("tag") == tasks.PART), TOPIC_PARTS, unpacked)
@@ -92,7 +92,9 @@ class SparkEngine:
             rows.write.option("compression", "zstd").parquet(self._output.below(table.value))
         self._output.clean()
         files = self._output.digests(sorted(self._output.tables()))
-        yield Written(self._output, files, _counts(findings, producers, topics), _shown(findings, producers, topics))
+        yield WrittenTables(
+            self._output, files, _counts(findings, producers, topics), _shown(findings, producers, topics)
+        )
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
@@ -235,7 +237,7 @@ def _compared(rows: DataFrame) -> DataFrame:
 # --- results -------------------------------------------------------------------------------------------------------
 
 
-def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Counts:
+def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> DuplicateCounts:
     of_kinds = {row["finding"]: row["count"] for row in findings.groupBy("finding").count().collect()}
     names = ("rows", "markers", "messages", "producers", "unopened_batches")
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
@@ -243,7 +245,7 @@ def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Cou
     unproven = F.count_if(reduce(Column.__add__, map(F.col, UNPROVEN)) > 0).alias("unproven")
     of_topics = topics.agg(*sums, wrong, unproven).collect()[0]
     gaps = producers.agg(F.coalesce(F.sum("gaps"), F.lit(0))).collect()[0][0]
-    return Counts(
+    return DuplicateCounts(
         topics_with_findings=of_topics["wrong"],
         topics_not_proven=of_topics["unproven"],
         gaps=gaps,
@@ -252,12 +254,12 @@ def _counts(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Cou
     )
 
 
-def _shown(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Shown:
+def _shown(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> ReportRows:
     found = reduce(Column.__add__, map(F.col, COUNTED_AS)).alias("findings")
     of_producers = producers.select("*", found).where("findings > 0")
-    not_clean = topics.where(F.col("verdict") != Verdict.CLEAN.value)
+    not_clean = topics.where(F.col("verdict") != TopicResult.CLEAN.value)
     most = F.desc("findings")
-    return Shown(
+    return ReportRows(
         _first(findings, map(F.asc, ORDER_OF_FINDINGS)),
         _first(of_producers, (most, *map(F.asc_nulls_last, ORDER_OF_PRODUCERS))),
         _first(not_clean, (most, F.asc("topic"))),

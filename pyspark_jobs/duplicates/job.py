@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
-from pulsar_sidecar.deduplication.verifying.duplicates.running import Opened, Order, find_duplicates
+from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
 from pulsar_sidecar.model.errors import SidecarError
 from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             spark.stop()
     concluded = conclude(summary, options.output)
-    print(f"{concluded.verdict}\nnext: {concluded.next_step}")  # noqa: T201
+    print(f"{concluded.sentence}\nnext: {concluded.next_step}")  # noqa: T201
     return concluded.exit_code
 
 
@@ -64,8 +64,8 @@ def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
         _set_partitions(spark, manifest)
         engine = SparkEngine(spark, place, manifest, unfinished)
         try:
-            opened = Opened(manifest, place.sha256(MANIFEST_NAME))
-            return find_duplicates(engine, opened, Order(installed_version(), output))
+            opened = OpenedExtract(manifest, place.sha256(MANIFEST_NAME))
+            return find_duplicates(engine, opened, RunOptions(installed_version(), output))
         finally:
             engine.release()
 

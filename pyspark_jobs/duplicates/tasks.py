@@ -17,9 +17,9 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     PLACE,
     SUMMARY_COLUMNS,
     SUSPECT_COLUMNS,
-    Carried,
     Numbers,
     ProducerRows,
+    ProducerState,
     TopicProducer,
     rows_with_ids,
     summarise,
@@ -55,8 +55,8 @@ def look(batches: Batches, groups: Groups) -> Iterator[pa.RecordBatch]:
 
 
 def look_again(carried: pa.Table, groups: Groups) -> pa.Table:
-    """All of `tables.CARRIED` of one row group to `tables.SUSPECTS`."""
-    number, about = _about(carried, lambda row: Carried(*(row[name] for name in Carried._fields)))
+    """The `row_groups.ProducerState` of each producer of one row group to `tables.SUSPECTS`."""
+    number, about = _about(carried, lambda row: ProducerState(*(row[name] for name in ProducerState._fields)))
     told, gaps = suspects_of(number, _read(groups, number, SUSPECT_COLUMNS), about)
     counted = {"row_group": np.full(len(gaps), number), "gaps": np.fromiter(gaps.values(), np.int64, len(gaps))}
     counts = ProducerRows(list(gaps), np.arange(len(gaps)), counted)

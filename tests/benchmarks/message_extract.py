@@ -22,7 +22,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
 from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
-from pulsar_sidecar.deduplication.verifying.verify import Progress, Verdict, verify_topic
+from pulsar_sidecar.deduplication.verifying.verify import Progress, TopicResult, verify_topic
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, managed_ledger_path
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Pace, SystemClock
@@ -130,7 +130,7 @@ def _read(reader: BookieTopicEntries, topic: TopicName) -> None:
 
 def _verify(reader: BookieTopicEntries, topic: TopicName, messages: int) -> None:
     found = verify_topic(topic, BookieTopicMessages(reader), _progress())
-    assert (found.verdict, sum(counts.messages for counts in found.producers.values())) == (Verdict.CLEAN, messages)
+    assert (found.result, sum(counts.messages for counts in found.producers.values())) == (TopicResult.CLEAN, messages)
 
 
 def _extract(reader: BookieTopicEntries, topic: TopicName, messages: int) -> None:

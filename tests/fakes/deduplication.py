@@ -62,15 +62,11 @@ class FakeStoredMessages:
         """The topic is gone."""
         self._entries.pop(topic, None)
 
-    def read(
-        self, topic: TopicName, first: Position, last: Position | None = None
-    ) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
         if topic not in self._entries:
             raise NotFoundError(f"there is no topic {topic}")
         for entry in self._entries[topic]:
-            if isinstance(entry, UnseenEntries) or (
-                first <= entry.position and (last or entry.position) >= entry.position
-            ):
+            if isinstance(entry, UnseenEntries) or first <= entry.position:
                 yield entry
 
 

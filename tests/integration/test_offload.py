@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffload
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.bootstrap.stored_messages import verify_stored
 from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import SystemClock
@@ -235,8 +235,8 @@ def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
     until(lambda: copies_deleted(offloading_cluster, moved), "the copies in BookKeeper are gone")
     stored = StoredMessagesRequest(offloading_cluster.addresses.metadata_store_url)
     (whole,), (part,) = (verify_stored(VerifyRequest(str(each), stored), lambda text: None) for each in (both, moved))
-    assert (whole.verdict, whole.entries) == (Verdict.CLEAN, CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1)
-    assert (part.verdict, part.entries) == (Verdict.NOT_PROVEN, 1)
+    assert (whole.result, whole.entries) == (TopicResult.CLEAN, CLOSED_LEDGERS * ENTRIES_PER_LEDGER + 1)
+    assert (part.result, part.entries) == (TopicResult.NOT_PROVEN, 1)
     last = EntryId(ENTRIES_PER_LEDGER - 1)
     assert [(each.ledger_id, each.first_entry_id, each.last_entry_id, each.cause) for each in part.unseen] == [
         (ledger_id, 0, last, UnseenCause.OFFLOADED) for ledger_id in sorted(replaced)

@@ -18,7 +18,7 @@ from pulsar_sidecar.deduplication.verifying.extract_schema import MESSAGES
 from pulsar_sidecar.deduplication.verifying.findings import Producer
 from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
-from pulsar_sidecar.deduplication.verifying.verify import Verdict, VerifiedTopic
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
 
 from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
@@ -102,7 +102,7 @@ def test_every_message_of_a_batch_is_compared(
     counts = found.producers[Producer("p", None)]
     assert (counts.messages, counts.first_sequence_id, counts.last_sequence_id) == (70, 100, 159)
     assert found.entries < 70, "batches were made"
-    assert (counts.unopened, counts.gaps, found.verdict) == (0, 0, Verdict.FINDINGS)
+    assert (counts.unopened, counts.gaps, found.result) == (0, 0, TopicResult.FINDINGS)
 
 
 def test_a_name_that_is_used_again(cluster: ClusterUnderTest, client: PatientClient) -> None:
@@ -136,7 +136,7 @@ def test_encrypted_messages_are_compared_by_their_ids_and_their_batches_prove_no
     topic = new_topic()
     publish(client, topic, range(1, 4), batching_enabled=False, **encrypted)
     single = verified(cluster, topic)
-    assert (single.producers[Producer("p", None)].unopened, single.unseen, single.verdict) == (3, (), Verdict.CLEAN)
+    assert (single.producers[Producer("p", None)].unopened, single.unseen, single.result) == (3, (), TopicResult.CLEAN)
     publish(client, topic, range(3, 4), batching_enabled=False, **encrypted)
     assert told(verified(cluster, topic)) == [(3, REPEATED)], "the same message encrypted again has other bytes"
 
@@ -145,7 +145,7 @@ def test_encrypted_messages_are_compared_by_their_ids_and_their_batches_prove_no
     batched = verified(cluster, topic)
     counts = batched.producers[Producer("p", None)]
     assert 1 <= counts.unopened_batches == batched.entries < 10
-    assert (batched.findings, batched.verdict) == ((), Verdict.NOT_PROVEN)
+    assert (batched.findings, batched.result) == ((), TopicResult.NOT_PROVEN)
 
 
 def test_a_broker_that_deduplicates_leaves_a_clean_topic(cluster: ClusterUnderTest, client: PatientClient) -> None:
@@ -159,7 +159,7 @@ def test_a_broker_that_deduplicates_leaves_a_clean_topic(cluster: ClusterUnderTe
             for sequence_id in range(1, 11):
                 made.send(b"payload", sequence_id=sequence_id)
     found = verified(cluster, topic)
-    assert (found.findings, found.unseen, found.verdict) == ((), (), Verdict.CLEAN)
+    assert (found.findings, found.unseen, found.result) == ((), (), TopicResult.CLEAN)
     messages = {producer.name: counts.messages for producer, counts in found.producers.items()}
     assert messages == {"first": 1, "batches": 50, "p": 10}
 
@@ -175,7 +175,7 @@ def test_transactions_are_told_apart_from_their_markers(special_cluster: Cluster
         found = verified(cluster, topic)
     # Four messages in transactions, of which two are committed, one is aborted and one is open.
     kinds = {MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4, MessageKind.MARKER: 3}
-    assert (found.rows, found.verdict) == (kinds, Verdict.CLEAN)
+    assert (found.rows, found.result) == (kinds, TopicResult.CLEAN)
     (counts,) = found.producers.values()
     assert (counts.messages, counts.transactional, counts.last_sequence_id) == (8, 4, 7)
 

@@ -18,7 +18,7 @@ from pulsar_sidecar.audit import requests as audit
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.output import Format
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
@@ -74,7 +74,7 @@ class Programs:
     verify_stored: Callable[[VerifyRequest, Report], Sequence[VerifiedTopic]]
     make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
     publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"
-    look_for_duplicates: Callable[[DuplicatesRequest, Report], Concluded]
+    look_for_duplicates: Callable[[DuplicatesRequest, Report], DuplicatesOutcome]
 
 
 @dataclass(frozen=True, slots=True)

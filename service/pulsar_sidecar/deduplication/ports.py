@@ -55,10 +55,8 @@ class UndecodableEntry:
 class StoredMessages(Protocol):
     """Entries of topics as bookies hold them."""
 
-    def read(
-        self, topic: TopicName, first: Position, last: Position | None = None
-    ) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
-        """The entries of a partition, or of a topic without partitions, in order, both ends included.
+    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+        """The entries of a partition, or of a topic without partitions, in order, from ``first`` on.
 
         Raises:
             NotFoundError: there is no such topic.

@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from pulsar_sidecar.api.rooms import deduplication_checks
-from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks, Duplicate, SendAnswer, SendFailure
+from pulsar_sidecar.deduplication.inspection.canary import (
+    DeduplicationChecks,
+    DuplicateReceipt,
+    SendAnswer,
+    SendFailure,
+)
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
 from pulsar_sidecar.model.errors import TemporaryError
 
@@ -12,7 +17,7 @@ from tests.fakes.deduplication_policies import NAMESPACE, FakeDeduplication
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
-from tests.unit.deduplication.test_canary import FIRST, NAME, SECOND, FakeNamespace
+from tests.unit.deduplication.inspection.test_canary import FIRST, NAME, SECOND, FakeNamespace
 
 PATH = "/admin/v2/namespaces/public/default/deduplication/check"
 
@@ -54,7 +59,7 @@ def test_the_answer_says_who_decides_and_what_came(server: Served, brokers: Fake
 @pytest.mark.parametrize(
     ("answers", "policy", "code", "lines"),
     [
-        ([FIRST, Duplicate()], True, 0, ["public/default: refused as duplicate", "deduplication is on"]),
+        ([FIRST, DuplicateReceipt()], True, 0, ["public/default: refused as duplicate", "deduplication is on"]),
         ([FIRST, SECOND], False, 2, ["public/default: stored twice", "set-deduplication public/default --enable"]),
         ([FIRST, SECOND], True, 2, ["the broker did not do what the policy says"]),
         ([FIRST, SendFailure("cannot determine")], True, 4, ["public/default: unknown", "cannot determine"]),

@@ -12,7 +12,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
-from tests.unit.deduplication.test_stuck import ELSEWHERE, ORDERS, Stage
+from tests.unit.deduplication.inspection.test_stuck import ELSEWHERE, ORDERS, Stage
 
 DEFAULT = "/admin/v2/namespaces/public/default/deduplication"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.api.rooms import deduplication_policies
-from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
+from pulsar_sidecar.deduplication.inspection.policy_changes import PolicyChanges
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 

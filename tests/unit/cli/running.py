@@ -12,7 +12,7 @@ from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
@@ -48,7 +48,7 @@ class Terminal:
         self.extracted: ExtractManifest | SidecarError | None = None
         self.published: Published | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
-        self.concluded: Concluded | SidecarError | None = None
+        self.concluded: DuplicatesOutcome | SidecarError | None = None
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -115,8 +115,8 @@ class Terminal:
         manifest: ExtractManifest = self._noted(self.extracted)(request)
         return manifest
 
-    def _look(self, request: DuplicatesRequest, say: Callable[[str], None]) -> Concluded:
-        concluded: Concluded = self._noted(self.concluded)(request)
+    def _look(self, request: DuplicatesRequest, say: Callable[[str], None]) -> DuplicatesOutcome:
+        concluded: DuplicatesOutcome = self._noted(self.concluded)(request)
         return concluded
 
     def _noted(self, answer: Any) -> Callable[..., Any]:

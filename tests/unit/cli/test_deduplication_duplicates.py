@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded, DuplicatesRequest
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.unit.cli.running import Terminal
@@ -13,7 +13,7 @@ _ASKED = ("deduplication", "duplicates", "--extract", "extracts/monday", "--outp
 
 @pytest.mark.parametrize("exit_code", [0, 1, 2])
 def test_it_says_what_was_found_and_ends_with_its_code(terminal: Terminal, exit_code: int) -> None:
-    terminal.concluded = Concluded(exit_code, "findings: 2 duplicate", "see found/report.html")
+    terminal.concluded = DuplicatesOutcome(exit_code, "findings: 2 duplicate", "see found/report.html")
     ran = terminal.run(*_ASKED)
     assert (ran.code, ran.out) == (exit_code, "findings: 2 duplicate\nnext: see found/report.html\n")
     assert terminal.asked == [DuplicatesRequest(Path("extracts/monday"), Path("found"))]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.deduplication.verifying.findings import Finding, Place, Producer, ProducerCounts
+from pulsar_sidecar.deduplication.verifying.findings import Finding, MessagePlace, Producer, ProducerCounts
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -39,11 +39,11 @@ DUPLICATE = Finding(
     FindingKind.DUPLICATE,
     Producer("a\x1b", "west"),
     9,
-    Place(LedgerId(9), EntryId(4), 0),
+    MessagePlace(LedgerId(9), EntryId(4), 0),
     MessageKind.REPLICATED,
     5,
     9,
-    Place(LedgerId(3), EntryId(8), 1),
+    MessagePlace(LedgerId(3), EntryId(8), 1),
 )
 UNSEEN = UnseenEntries(LedgerId(5), EntryId(0), None, UnseenCause.OFFLOADED, "ledger 5 is in tiered storage alone")
 

@@ -6,7 +6,7 @@ import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
-from pulsar_sidecar.deduplication.inspection.canary import Duplicate, SendFailure
+from pulsar_sidecar.deduplication.inspection.canary import DuplicateReceipt, SendFailure
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
@@ -58,7 +58,7 @@ def test_each_answer_is_what_it_says(broker: BinaryBroker, duplicates: BrokerDup
 
     broker.answer = answer
     first, second, third = duplicates.send_all(TOPIC, "p", [4, 4, 5])
-    assert (first, second, sent) == (Position(LedgerId(7), EntryId(0)), Duplicate(), [4, 4, 5])
+    assert (first, second, sent) == (Position(LedgerId(7), EntryId(0)), DuplicateReceipt(), [4, 4, 5])
     assert isinstance(third, SendFailure)
     assert "Cannot determine" in third.reason
     assert broker.kinds()[-1] == "CLOSE_PRODUCER"

@@ -119,7 +119,10 @@ class DumpedSnapshots:
 
 
 class DumpedDeduplicationSettings:
-    """`deduplication.inspection.stuck.Switches`: namespaces' policies; a dump holds neither topics' nor brokers'."""
+    """`deduplication.inspection.stuck.DeduplicationSettings`: namespaces' policies.
+
+    A dump holds neither topics' policies nor brokers' settings.
+    """
 
     def __init__(self, nodes: DumpedDeduplication, broker: BrokerDeduplication) -> None:
         self._nodes = nodes

@@ -8,12 +8,17 @@ from pydantic import BeforeValidator
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2Namespace
 from pulsar_sidecar.api.rooms.deduplication_policies import PolicyValuesAnswer
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
-from pulsar_sidecar.deduplication.inspection.canary import CheckOutcome, DeduplicationChecks, Duplicate, SendFailure
+from pulsar_sidecar.deduplication.inspection.canary import (
+    CheckOutcome,
+    DeduplicationChecks,
+    DuplicateReceipt,
+    SendFailure,
+)
 
 
 def _written(answer: object) -> object:
     match answer:
-        case Duplicate():
+        case DuplicateReceipt():
             return "duplicate"
         case SendFailure():
             return f"error: {answer.reason}"

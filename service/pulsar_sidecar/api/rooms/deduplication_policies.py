@@ -8,7 +8,7 @@ from pydantic import StrictBool, StrictInt
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2_PATH, V2Namespace, V2Topic
 from pulsar_sidecar.api.schemas import Answer, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
-from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
+from pulsar_sidecar.deduplication.inspection.policy_changes import PolicyChanges
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyLevel
 
 _Value = bool | int

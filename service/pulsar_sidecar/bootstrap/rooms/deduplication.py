@@ -15,8 +15,8 @@ from pulsar_sidecar.api.rooms import (
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
 from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
-from pulsar_sidecar.deduplication.inspection.changing import PolicyChanges
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
+from pulsar_sidecar.deduplication.inspection.policy_changes import PolicyChanges
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService, Ports
 from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics, WatchedDeduplication
 from pulsar_sidecar.deduplication.stored import StoredDeduplications

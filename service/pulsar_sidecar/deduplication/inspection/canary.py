@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
+from pulsar_sidecar.deduplication.inspection.policy_changes import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyValues
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import Position
@@ -28,7 +28,7 @@ class CheckOutcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicate:
+class DuplicateReceipt:
     """The receipt of a message that the broker refused as one that is stored (message id -1:-1)."""
 
 
@@ -39,7 +39,7 @@ class SendFailure:
     reason: str
 
 
-SendAnswer = Position | Duplicate | SendFailure
+SendAnswer = Position | DuplicateReceipt | SendFailure
 
 
 class CanaryTopics(Protocol):
@@ -104,7 +104,7 @@ def outcome_of(first: SendAnswer, second: SendAnswer) -> tuple[CheckOutcome, str
             f"the first message was not stored ({_written(first)}), so the second shows nothing",
         )
     match second:
-        case Duplicate():
+        case DuplicateReceipt():
             return CheckOutcome.REFUSED, f"the first message is at {first}, the second was refused as its duplicate"
         case Position():
             return CheckOutcome.STORED_TWICE, f"the same message is at {first} and at {second}"
@@ -179,7 +179,7 @@ class DeduplicationChecks:
 
 def _written(answer: SendAnswer) -> str:
     match answer:
-        case Duplicate():
+        case DuplicateReceipt():
             return "the broker took it for a duplicate, on a new topic"
         case SendFailure():
             return answer.reason

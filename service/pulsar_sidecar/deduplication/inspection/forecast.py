@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from pulsar_sidecar.deduplication.inspection.stuck import Switches
+from pulsar_sidecar.deduplication.inspection.stuck import DeduplicationSettings
 from pulsar_sidecar.deduplication.replay_cost import ASSUMPTION, replay_seconds
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication, StoredDeduplications
@@ -59,7 +59,7 @@ class LoadForecasts:
 
 
 def slowest_loads(
-    stored_topics: StoredDeduplications, switches: Switches, places: Iterable[TopicName]
+    stored_topics: StoredDeduplications, switches: DeduplicationSettings, places: Iterable[TopicName]
 ) -> LoadForecasts:
     """The loads that would take longest; changes nothing.
 
@@ -87,7 +87,7 @@ def slowest_loads(
 
 
 def _deduplicated(
-    costs: Iterable[tuple[float, StoredDeduplication]], switches: Switches, unreadable: list[str]
+    costs: Iterable[tuple[float, StoredDeduplication]], switches: DeduplicationSettings, unreadable: list[str]
 ) -> Iterator[LoadForecast]:
     """Without those that are certainly not deduplicated: the broker that loads them deletes the cursor.
 

@@ -1,9 +1,9 @@
 """What doors ask about many topics at once: cursors that are stuck, and slow loads."""
 
-from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.inspection.forecast import LoadForecasts, slowest_loads
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-from pulsar_sidecar.deduplication.inspection.stuck import BrokerSwitches, StuckCursors, StuckReport
+from pulsar_sidecar.deduplication.inspection.policy_changes import Policies, RunningDeduplication
+from pulsar_sidecar.deduplication.inspection.stuck import BrokerDeduplicationSettings, StuckCursors, StuckReport
 from pulsar_sidecar.deduplication.stored import StoredDeduplications
 
 
@@ -24,10 +24,10 @@ class DeduplicationHealth:
         """
         topics = self._stored.topics
         places = topics.all_places() if namespace is None else topics.places_below(namespace)
-        search = StuckCursors(self._stored, BrokerSwitches(self._policies), self._running)
+        search = StuckCursors(self._stored, BrokerDeduplicationSettings(self._policies), self._running)
         return search.find(places, limits, most)
 
     def slowest_loads(self, namespace: str) -> LoadForecasts:
         """The slowest loads of a namespace; raises as `stuck`."""
         places = self._stored.topics.places_below(namespace)
-        return slowest_loads(self._stored, BrokerSwitches(self._policies), places)
+        return slowest_loads(self._stored, BrokerDeduplicationSettings(self._policies), places)

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pulsar_sidecar.deduplication.inspection.changing import Policies, RunningDeduplication
+from pulsar_sidecar.deduplication.inspection.policy_changes import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.inspection.replay import Replay, published_at, replay
-from pulsar_sidecar.deduplication.inspection.show import SYSTEM_TOPIC, Decision, DeduplicationView, Limits, view_of
+from pulsar_sidecar.deduplication.inspection.show import (
+    SYSTEM_TOPIC,
+    DeduplicationDecision,
+    DeduplicationView,
+    SnapshotLimits,
+    view_of,
+)
 from pulsar_sidecar.deduplication.policies import BrokerDeduplication, DeduplicationPolicy
 from pulsar_sidecar.deduplication.ports import StoredMessages
 from pulsar_sidecar.deduplication.snapshots import Snapshot
@@ -68,29 +74,29 @@ class DeduplicationService:
             raise NotFoundError(f"{topic} has no partition that anybody has used, or it was deleted just now")
         return found
 
-    def _decision(self, topic: TopicName) -> tuple[Decision, BrokerDeduplication | None]:
+    def _decision(self, topic: TopicName) -> tuple[DeduplicationDecision, BrokerDeduplication | None]:
         policies = self._ports.policies
         try:
             broker = policies.configured(topic)
             if topic.is_system_topic:
                 return SYSTEM_TOPIC, broker
-            return Decision.of(policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
+            return DeduplicationDecision.of(policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
         except SidecarError as error:
             if topic.is_system_topic:
                 return SYSTEM_TOPIC, None
-            return Decision(None, f"brokers could not be asked for the policies: {error}"), None
+            return DeduplicationDecision(None, f"brokers could not be asked for the policies: {error}"), None
 
     def _view(
         self,
         place: TopicName,
         stored: StoredDeduplication | Unreadable,
-        decision: Decision,
+        decision: DeduplicationDecision,
         broker: BrokerDeduplication | None,
         status: str | None,
         replay_at_most: int,
     ) -> DeduplicationView:
         if isinstance(stored, Unreadable):
-            return DeduplicationView(place, decision, status, None, Limits(None, None), problem=stored.reason)
+            return DeduplicationView(place, decision, status, None, SnapshotLimits(None, None), problem=stored.reason)
         snapshot = stored.snapshot
         covered_until_ms, replayed = None, None
         if isinstance(snapshot, Snapshot):

@@ -28,7 +28,7 @@ _NEARLY_FULL: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DeduplicationDecision:
     """Whether a topic is to be deduplicated, and who says so.
 
     Attributes:
@@ -44,7 +44,7 @@ class Decision:
     values: PolicyValues | None = None
 
     @classmethod
-    def of(cls, values: PolicyValues) -> "Decision":
+    def of(cls, values: PolicyValues) -> "DeduplicationDecision":
         enabled = bool(values.applied)
         level = values.decided_by
         names = {
@@ -56,7 +56,7 @@ class Decision:
         return cls(enabled, f"{'enabled' if enabled else 'disabled'} by {names[level]}", level, values)
 
 
-SYSTEM_TOPIC: Final = Decision(False, "a system topic is never deduplicated, whatever its policies say")
+SYSTEM_TOPIC: Final = DeduplicationDecision(False, "a system topic is never deduplicated, whatever its policies say")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class SnapshotView:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SnapshotLimits:
     """How far a snapshot may grow.
 
     Attributes:
@@ -137,10 +137,10 @@ class DeduplicationView:
     """
 
     topic: TopicName
-    decision: Decision
+    decision: DeduplicationDecision
     status: str | None
     snapshot: SnapshotView | None
-    limits: Limits
+    limits: SnapshotLimits
     since: Amount | None = None
     replay_seconds: float | None = None
     held: HeldLedgers | None = None
@@ -152,7 +152,7 @@ class DeduplicationView:
 
 def view_of(
     stored: StoredDeduplication,
-    decision: Decision,
+    decision: DeduplicationDecision,
     broker: BrokerDeduplication | None,
     *,
     status: str | None = None,
@@ -175,7 +175,7 @@ def view_of(
     """
     snapshot = stored.snapshot
     unknown = (each.reason for each in (snapshot, held_alone, replayed) if isinstance(each, Unreadable))
-    limits = Limits(*((None, None) if broker is None else (broker.max_producers, broker.max_entry_bytes)))
+    limits = SnapshotLimits(*((None, None) if broker is None else (broker.max_producers, broker.max_entry_bytes)))
     since = stored.since
     return DeduplicationView(
         topic=stored.topic,
@@ -215,7 +215,7 @@ def _snapshot(snapshot: Snapshot, covered_until_ms: int | None, now_ms: int) -> 
     )
 
 
-def _remarks(stored: StoredDeduplication, decision: Decision, limits: Limits) -> Iterator[str]:
+def _remarks(stored: StoredDeduplication, decision: DeduplicationDecision, limits: SnapshotLimits) -> Iterator[str]:
     snapshot = stored.snapshot
     if isinstance(snapshot, Absent):
         if decision.enabled:
@@ -233,7 +233,9 @@ def _remarks(stored: StoredDeduplication, decision: Decision, limits: Limits) ->
         yield from _remarks_on(snapshot, limits)
 
 
-def _remarks_on_load(since: Amount | None, decision: Decision, broker: BrokerDeduplication | None) -> Iterator[str]:
+def _remarks_on_load(
+    since: Amount | None, decision: DeduplicationDecision, broker: BrokerDeduplication | None
+) -> Iterator[str]:
     if since is None or broker is None or not decision.enabled:
         return
     if replay_seconds(since) > broker.load_timeout_seconds:
@@ -243,7 +245,7 @@ def _remarks_on_load(since: Amount | None, decision: Decision, broker: BrokerDed
         )
 
 
-def _remarks_on(snapshot: Snapshot, limits: Limits) -> Iterator[str]:
+def _remarks_on(snapshot: Snapshot, limits: SnapshotLimits) -> Iterator[str]:
     if snapshot.lost is not None:
         yield (
             f"{snapshot.lost}: a broker that loads the topic begins at {snapshot.position} with an empty map, "

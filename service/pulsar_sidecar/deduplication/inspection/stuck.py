@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
 
-from pulsar_sidecar.deduplication.inspection.changing import (
+from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.deduplication.inspection.policy_changes import (
     DISABLED,
     ENABLED,
     RECOVERING,
     Policies,
     RunningDeduplication,
 )
-from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
@@ -43,7 +43,7 @@ class StuckReason(Enum):
     LAGS = "lags"
 
 
-class Switches(Protocol):
+class DeduplicationSettings(Protocol):
     """Whether topics are to be deduplicated."""
 
     def broker(self) -> BrokerDeduplication:
@@ -109,8 +109,8 @@ class StuckReport:
     unreadable: tuple[str, ...]
 
 
-class BrokerSwitches:
-    """`Switches` as brokers answer; a namespace is asked about once in a search."""
+class BrokerDeduplicationSettings:
+    """`DeduplicationSettings` as brokers answer; a namespace is asked about once in a search."""
 
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
@@ -144,7 +144,9 @@ class BrokerSwitches:
 class StuckCursors:
     """Searches what is stored; changes nothing and loads no topic."""
 
-    def __init__(self, stored: StoredDeduplications, switches: Switches, running: RunningDeduplication | None) -> None:
+    def __init__(
+        self, stored: StoredDeduplications, switches: DeduplicationSettings, running: RunningDeduplication | None
+    ) -> None:
         """Without ``running`` no broker is asked which topics it has loaded."""
         self._stored = stored
         self._switches = switches

@@ -6,21 +6,21 @@ from typing import Any
 
 from pulsar_sidecar.deduplication.verifying.findings import Finding, Producer, ProducerCounts, counts_by_kind
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
-from pulsar_sidecar.deduplication.verifying.verify import Verdict, VerifiedTopic
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
 from pulsar_sidecar.model.ledgers import UnseenEntries
 
 
-def verdict_of(topics: Iterable[VerifiedTopic]) -> Verdict:
+def result_of(topics: Iterable[VerifiedTopic]) -> TopicResult:
     """Of all partitions together."""
-    verdicts = {topic.verdict for topic in topics}
-    return next((each for each in (Verdict.FINDINGS, Verdict.NOT_PROVEN) if each in verdicts), Verdict.CLEAN)
+    results = {topic.result for topic in topics}
+    return next((each for each in (TopicResult.FINDINGS, TopicResult.NOT_PROVEN) if each in results), TopicResult.CLEAN)
 
 
 def describe(topic: str, verified: Sequence[VerifiedTopic], limit: int | None) -> dict[str, Any]:
     """All of it, with at most ``limit`` findings of each partition; None for all of them."""
     return {
         "topic": topic,
-        "verdict": verdict_of(verified).value,
+        "verdict": result_of(verified).value,
         "partitions": [_partition(each, limit) for each in verified],
     }
 
@@ -30,7 +30,7 @@ def _partition(verified: VerifiedTopic, limit: int | None) -> dict[str, Any]:
     shown = verified.findings[:limit]
     return {
         "topic": str(verified.topic),
-        "verdict": verified.verdict.value,
+        "verdict": verified.result.value,
         "entries": verified.entries,
         "firstPosition": None if verified.first is None else str(verified.first),
         "lastPosition": None if verified.last is None else str(verified.last),

@@ -13,8 +13,8 @@ and where none has, it is GOING_BACK, without an ``earlier``. Besides, a row tha
 id is below the row before it, and the row after it goes on upwards without rising: the producer has begun again. A
 resend after a broken connection begins none.
 
-Only what does not rise needs a comparison with the past. So a topic is read once with `SequenceWatch`, in memory for
-its producers and for what it found; if it found anything, those ids are looked for once more with `Occurrences`.
+Only what does not rise needs a comparison with the past. So a topic is read once with `SequenceComparison`, in memory
+for its producers and for what it found; if it found anything, `EarlierMessages` searches for those ids once more.
 """
 
 from collections import Counter, defaultdict
@@ -33,7 +33,7 @@ class Producer(NamedTuple):
     replicated_from: str | None
 
 
-class Place(NamedTuple):
+class MessagePlace(NamedTuple):
     """Where a message is; places of a topic ascend in the order of its log."""
 
     ledger_id: LedgerId
@@ -44,11 +44,11 @@ class Place(NamedTuple):
         return ":".join(map(str, self))
 
 
-class Suspect(NamedTuple):
-    """A row that does not rise: what only its neighbours tell, and nothing of the past."""
+class PossibleDuplicate(NamedTuple):
+    """A row that does not rise, as far as its neighbours show; it is not compared with the past yet."""
 
     producer: Producer
-    place: Place
+    place: MessagePlace
     sequence_id: int
     payload_hash: int | None
     kind: MessageKind
@@ -70,16 +70,16 @@ class Finding:
     kind: FindingKind
     producer: Producer
     sequence_id: int
-    place: Place
+    place: MessagePlace
     message_kind: MessageKind
     publish_time_ms: int
     highest: int
-    earlier: Place | None = None
+    earlier: MessagePlace | None = None
 
 
 @dataclass(slots=True)
 class ProducerCounts:
-    """What is to be said of one producer, findings aside.
+    """What was counted of one producer, findings aside.
 
     Attributes:
         messages: rows that were judged; a chunked message is one.
@@ -102,13 +102,13 @@ class ProducerCounts:
 
 
 @dataclass(slots=True)
-class SequenceWatch:
+class SequenceComparison:
     """Rows of one topic, in order, in memory for its producers and suspects alone."""
 
     producers: dict[Producer, ProducerCounts] = field(default_factory=dict)
     kinds: Counter[MessageKind] = field(default_factory=Counter)
     earlier_chunks: int = 0
-    suspects: list[Suspect] = field(default_factory=list)
+    suspects: list[PossibleDuplicate] = field(default_factory=list)
     _undecided: dict[Producer, int] = field(default_factory=dict)
 
     def take(self, row: MessageRow) -> None:
@@ -139,10 +139,10 @@ class SequenceWatch:
         self.suspects.append(_suspect(producer, row, counts.highest))
 
 
-class Occurrences:
+class EarlierMessages:
     """The past of suspects: where their ids are stored for the first time, with which payloads."""
 
-    def __init__(self, suspects: Iterable[Suspect]) -> None:
+    def __init__(self, suspects: Iterable[PossibleDuplicate]) -> None:
         self._suspects = list(suspects)
         self._wanted: dict[tuple[Producer, int], _Stored] = {
             (suspect.producer, suspect.sequence_id): _Stored() for suspect in self._suspects
@@ -169,18 +169,18 @@ class Occurrences:
 class _Stored:
     """All rows of one id of one producer, as far as the rules need them."""
 
-    first: Place | None = None
-    first_unread: Place | None = None
-    first_by_hash: dict[int, Place] = field(default_factory=dict)
+    first: MessagePlace | None = None
+    first_unread: MessagePlace | None = None
+    first_by_hash: dict[int, MessagePlace] = field(default_factory=dict)
 
-    def take(self, place: Place, payload_hash: int | None) -> None:
+    def take(self, place: MessagePlace, payload_hash: int | None) -> None:
         self.first = self.first or place
         if payload_hash is None:
             self.first_unread = self.first_unread or place
         else:
             self.first_by_hash.setdefault(payload_hash, place)
 
-    def judged(self, suspect: Suspect) -> tuple[FindingKind, Place | None]:
+    def judged(self, suspect: PossibleDuplicate) -> tuple[FindingKind, MessagePlace | None]:
         if self.first is None or self.first >= suspect.place:
             return FindingKind.GOING_BACK, None
         if suspect.payload_hash is None:
@@ -200,21 +200,21 @@ def _count(counts: ProducerCounts, row: MessageRow) -> None:
         counts.unopened_batches += row.batch_index == WHOLE_BATCH
 
 
-def _suspect(producer: Producer, row: MessageRow, highest: int) -> Suspect:
-    return Suspect(
+def _suspect(producer: Producer, row: MessageRow, highest: int) -> PossibleDuplicate:
+    return PossibleDuplicate(
         producer, _place(row), row.sequence_id, _hash(row), row.kind, row.publish_time_ms, highest, is_epoch=False
     )
 
 
-def _place(row: MessageRow) -> Place:
-    return Place(row.ledger_id, row.entry_id, row.batch_index)
+def _place(row: MessageRow) -> MessagePlace:
+    return MessagePlace(row.ledger_id, row.entry_id, row.batch_index)
 
 
 def _hash(row: MessageRow) -> int | None:
     return row.payload_hash if row.payload_state is PayloadState.READ else None
 
 
-def _finding(kind: FindingKind, suspect: Suspect, earlier: Place | None) -> Finding:
+def _finding(kind: FindingKind, suspect: PossibleDuplicate, earlier: MessagePlace | None) -> Finding:
     return Finding(
         kind,
         suspect.producer,

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Final
 
 from pulsar_sidecar.deduplication.verifying.findings import (
+    EarlierMessages,
     Finding,
-    Occurrences,
     Producer,
     ProducerCounts,
-    SequenceWatch,
+    SequenceComparison,
 )
 from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow
@@ -24,11 +24,11 @@ from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
 from pulsar_sidecar.model.metadata import NodeReader
 from pulsar_sidecar.model.names import TopicName
 
-_SAY_EVERY_SECONDS: Final = 5.0
+_REPORT_EVERY_SECONDS: Final = 5.0
 _LOOK_EVERY_ENTRIES: Final = 512
 
 
-class Verdict(Enum):
+class TopicResult(Enum):
     """What is proven of a topic."""
 
     CLEAN = "clean"
@@ -61,22 +61,22 @@ class VerifiedTopic:
     unseen: tuple[UnseenEntries, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> TopicResult:
         if self.findings:
-            return Verdict.FINDINGS
+            return TopicResult.FINDINGS
         # What was trimmed meanwhile is not in the topic any more.
         unseen = any(each.cause is not UnseenCause.TRIMMED for each in self.unseen)
         unopened = any(counts.unopened_batches for counts in self.producers.values())
-        return Verdict.NOT_PROVEN if unseen or unopened else Verdict.CLEAN
+        return TopicResult.NOT_PROVEN if unseen or unopened else TopicResult.CLEAN
 
 
 class Progress:
-    """Says now and then how far the reading of a topic has come."""
+    """Reports now and then how far the reading of a topic has come."""
 
-    def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
-        self._say = say
+    def __init__(self, report: Callable[[str], None], clock: Clock) -> None:
+        self._report = report
         self._clock = clock
-        self._said_at = clock.monotonic_seconds()
+        self._reported_at = clock.monotonic_seconds()
         self._entries = self._messages = 0
 
     def of(
@@ -93,17 +93,17 @@ class Progress:
 
     def _look(self, topic: TopicName, doing: str, row: MessageRow) -> None:
         now = self._clock.monotonic_seconds()
-        if now >= self._said_at + _SAY_EVERY_SECONDS:
-            self._said_at = now
+        if now >= self._reported_at + _REPORT_EVERY_SECONDS:
+            self._reported_at = now
             place = Position(row.ledger_id, row.entry_id)
-            self._say(f"{doing}: {self._entries:,} entries, {self._messages:,} messages; {topic} at {place}")
+            self._report(f"{doing}: {self._entries:,} entries, {self._messages:,} messages; {topic} at {place}")
 
 
 @dataclass(slots=True)
 class _Reading:
     """What the first reading has seen so far."""
 
-    watch: SequenceWatch = field(default_factory=SequenceWatch)
+    watch: SequenceComparison = field(default_factory=SequenceComparison)
     unseen: list[UnseenEntries] = field(default_factory=list)
     entries: int = 0
     entries_to_last_suspect: int = 0
@@ -172,7 +172,7 @@ def verify_topic(
 
 
 def _findings(topic: TopicName, messages: TopicMessages, reading: _Reading, progress: Progress) -> tuple[Finding, ...]:
-    occurrences = Occurrences(reading.watch.suspects)
+    occurrences = EarlierMessages(reading.watch.suspects)
     if occurrences.last is None:
         return ()
     entries = 0

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.deduplication.verifying.findings import (
+    EarlierMessages,
     Finding,
-    Occurrences,
-    Place,
+    MessagePlace,
     Producer,
     ProducerCounts,
-    SequenceWatch,
+    SequenceComparison,
     counts_by_kind,
 )
 from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
@@ -20,27 +20,27 @@ from tests.unit.deduplication.verifying.rows import Log
 DUPLICATE, REUSED, REPEATED, GOING_BACK, EPOCH = FindingKind
 
 
-def place(row: MessageRow) -> Place:
-    return Place(row.ledger_id, row.entry_id, row.batch_index)
+def place(row: MessageRow) -> MessagePlace:
+    return MessagePlace(row.ledger_id, row.entry_id, row.batch_index)
 
 
 def found(rows: list[MessageRow]) -> list[Finding]:
-    watch = SequenceWatch()
+    watch = SequenceComparison()
     for row in rows:
         watch.take(row)
-    occurrences = Occurrences(watch.suspects)
+    occurrences = EarlierMessages(watch.suspects)
     for row in rows:
         if occurrences.last is not None and place(row) <= occurrences.last:
             occurrences.take(row)
     return list(occurrences.findings())
 
 
-def told(log: Log) -> list[tuple[int, FindingKind, Place | None]]:
+def told(log: Log) -> list[tuple[int, FindingKind, MessagePlace | None]]:
     return [(each.sequence_id, each.kind, each.earlier) for each in found(log.rows)]
 
 
 def counted(*ids: int) -> ProducerCounts:
-    log, watch = Log(), SequenceWatch()
+    log, watch = Log(), SequenceComparison()
     for sequence_id in ids:
         watch.take(log.add(sequence_id))
     return watch.producers[Producer("p", None)]
@@ -103,7 +103,7 @@ def test_rising_ids_are_no_finding_and_gaps_neither() -> None:
     for sequence_id in (0, 1, 2, 10, 11, 2**63 - 1):
         log.add(sequence_id)
     assert told(log) == []
-    watch = SequenceWatch()
+    watch = SequenceComparison()
     for row in log.rows:
         watch.take(row)
     counts = watch.producers[Producer("p", None)]
@@ -124,7 +124,7 @@ def test_transactions_and_what_was_not_opened_are_counted() -> None:
     for kind in (MessageKind.TRANSACTIONAL, MessageKind.MESSAGE, MessageKind.TRANSACTIONAL):
         log.add(len(log.rows), kind=kind)
     log.add(3, state=PayloadState.ENCRYPTED)
-    watch = SequenceWatch()
+    watch = SequenceComparison()
     for row in log.rows:
         watch.take(row)
     for sequence_id in (4, 5):
@@ -192,7 +192,7 @@ def test_a_payload_that_nobody_can_read_is_neither_the_same_nor_another() -> Non
     assert told(log) == [
         (5, REPEATED, place(first)),
         (5, REPEATED, place(first)),
-        (5, DUPLICATE, Place(LedgerId(0), EntryId(2), 0)),
+        (5, DUPLICATE, MessagePlace(LedgerId(0), EntryId(2), 0)),
     ]
 
 
@@ -206,7 +206,7 @@ def test_markers_and_the_beginnings_of_chunked_messages_are_not_judged() -> None
     assert told(log) == []
     log.add(10, chunk_id=2, chunks=3)
     assert [each.kind for each in found(log.rows)] == [DUPLICATE]
-    watch = SequenceWatch()
+    watch = SequenceComparison()
     for row in log.rows:
         watch.take(row)
     assert (watch.earlier_chunks, watch.kinds[MessageKind.MARKER]) == (3, 1)

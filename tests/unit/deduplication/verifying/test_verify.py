@@ -8,7 +8,7 @@ from pulsar_sidecar.deduplication.verifying.describing import describe
 from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageRow, PayloadState
 from pulsar_sidecar.deduplication.verifying.verify import (
     Progress,
-    Verdict,
+    TopicResult,
     VerifiedTopic,
     verify_partitions,
     verify_topic,
@@ -64,7 +64,7 @@ def verified(*readings: Sequence[Streamed]) -> VerifiedTopic:
 def test_a_clean_topic_is_read_once() -> None:
     readings = Readings(rows(1, 2, 9))
     found = verify_topic(TOPIC, readings, quiet())
-    assert (found.verdict, found.entries, found.first, found.last) == (Verdict.CLEAN, 3, (0, 0), (0, 2))
+    assert (found.result, found.entries, found.first, found.last) == (TopicResult.CLEAN, 3, (0, 0), (0, 2))
     assert readings.lasts == [None]
 
 
@@ -86,21 +86,21 @@ def test_a_second_reading_that_sees_less_decides_nothing() -> None:
 @pytest.mark.parametrize(
     ("streamed", "verdict"),
     [
-        ([], Verdict.CLEAN),
-        ([unseen()], Verdict.NOT_PROVEN),
-        ([*rows(1), unseen(UnseenCause.UNREADABLE)], Verdict.NOT_PROVEN),
-        ([unseen(UnseenCause.TRIMMED), *rows(1)], Verdict.CLEAN),
-        ([unseen(), *rows(1, 1)], Verdict.FINDINGS),
+        ([], TopicResult.CLEAN),
+        ([unseen()], TopicResult.NOT_PROVEN),
+        ([*rows(1), unseen(UnseenCause.UNREADABLE)], TopicResult.NOT_PROVEN),
+        ([unseen(UnseenCause.TRIMMED), *rows(1)], TopicResult.CLEAN),
+        ([unseen(), *rows(1, 1)], TopicResult.FINDINGS),
     ],
 )
-def test_what_was_not_seen_is_never_clean(streamed: list[Streamed], verdict: Verdict) -> None:
-    assert verified(streamed, streamed).verdict is verdict
+def test_what_was_not_seen_is_never_clean(streamed: list[Streamed], verdict: TopicResult) -> None:
+    assert verified(streamed, streamed).result is verdict
 
 
 def test_a_batch_that_cannot_be_opened_proves_nothing() -> None:
     row = Log().add(1, state=PayloadState.ENCRYPTED)
-    assert verified([[row]]).verdict is Verdict.CLEAN, "one message has one id"
-    assert verified([[row._replace(batch_index=WHOLE_BATCH, batch_size=5)]]).verdict is Verdict.NOT_PROVEN
+    assert verified([[row]]).result is TopicResult.CLEAN, "one message has one id"
+    assert verified([[row._replace(batch_index=WHOLE_BATCH, batch_size=5)]]).result is TopicResult.NOT_PROVEN
 
 
 def test_progress_is_said_now_and_then() -> None:
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_never_clean() -> None:
                 yield from stream
 
         found = verify_topic(topic.name, Deleting(topic.reader()), quiet())
-    assert (found.verdict, found.entries, len(found.unseen)) == (Verdict.NOT_PROVEN, 1, 5)
+    assert (found.result, found.entries, len(found.unseen)) == (TopicResult.NOT_PROVEN, 1, 5)
 
 
 def test_entries_that_only_the_topics_list_knows_of_are_never_clean() -> None:
@@ -141,7 +141,7 @@ def test_entries_that_only_the_topics_list_knows_of_are_never_clean() -> None:
         topic.add(3, [stored_message(b"a", sequence_id=1)]).entries = 5
         topic.add(5, [], closed=False)
         found = verify_topic(topic.name, BookieTopicMessages(topic.reader()), quiet())
-    assert (found.verdict, found.entries, len(found.unseen)) == (Verdict.NOT_PROVEN, 1, 1)
+    assert (found.result, found.entries, len(found.unseen)) == (TopicResult.NOT_PROVEN, 1, 1)
 
 
 def test_a_partition_that_nobody_has_used_is_empty_and_one_that_was_deleted_is_an_error() -> None:
@@ -157,7 +157,7 @@ def test_a_partition_that_nobody_has_used_is_empty_and_one_that_was_deleted_is_a
             yield from rows(1)
 
     first, second = verify_partitions(parent, store, Missing(), quiet())
-    assert (first.entries, second.entries, second.verdict) == (1, 0, Verdict.CLEAN)
+    assert (first.entries, second.entries, second.result) == (1, 0, TopicResult.CLEAN)
     store.put(never_used)
     with pytest.raises(NotFoundError, match="no topic persistent://public/default/parted-partition-1"):
         verify_partitions(parent, store, Missing(), quiet())

@@ -33,7 +33,7 @@ _NAMESPACE_ROUTES: Final = {
 
 
 class BrokerDeduplicationPolicies:
-    """`deduplication.inspection.changing.Policies`."""
+    """`deduplication.inspection.policy_changes.Policies`."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore, owners: BrokerLiveOwners) -> None:
         self._rest = rest

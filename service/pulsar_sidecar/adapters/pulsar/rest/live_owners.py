@@ -63,7 +63,7 @@ class BrokerLiveOwners:
         return None if broker is None else broker.broker_id
 
     def statuses(self, topics: Sequence[TopicName], most: int) -> Mapping[TopicName, str]:
-        """`deduplication.inspection.changing.RunningDeduplication`."""
+        """`deduplication.inspection.policy_changes.RunningDeduplication`."""
         loaded = self._loaded(frozenset(topics))
         asked = [(topic, loaded[topic]) for topic in topics if topic in loaded][:most]
         return dict(self._in_parallel(lambda pair: (pair[0], self._status(*pair)), asked))

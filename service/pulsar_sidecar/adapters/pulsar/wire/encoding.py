@@ -261,6 +261,11 @@ def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
         raise UndecodableError(f"a batch of {len(entry)} bytes cannot be read ({error})") from error
 
 
+def as_java_long(number: int) -> int:
+    """A number of the wire, which is unsigned there, as brokers have it: 64 bits with a sign."""
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def batched(batch: bytes, position: int, count: int) -> Iterator[tuple[api.SingleMessageMetadata, bytes]]:
     """The messages of a batch, uncompressed, that begins at ``position``.
 

@@ -15,7 +15,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.adapters.pulsar.wire.encoding import batched, metadata_of
+from pulsar_sidecar.adapters.pulsar.wire.encoding import as_java_long, batched, metadata_of
 from pulsar_sidecar.deduplication.verifying.rows import (
     NOT_CHUNKED,
     WHOLE_BATCH,
@@ -34,7 +34,6 @@ from pulsar_sidecar.wire import PulsarApi_pb2 as api
 _HASH_BYTES: Final = 8
 _MOST_CHUNKED: Final = 10_000
 """So many chunked messages are remembered; clients have far fewer in flight."""
-_SIGN: Final = 1 << 63
 _Payload = tuple[int, PayloadState]
 
 
@@ -130,7 +129,7 @@ def _rows_of_batch(entry: LedgerEntry, metadata: api.MessageMetadata, plain: byt
             number = lowest
         rows.append(
             MessageRow(
-                producer, _signed(number), ledger_id, entry_id, index, size, chunk_id,
+                producer, as_java_long(number), ledger_id, entry_id, index, size, chunk_id,
                 chunks, publish_time_ms, payload_hash(payload), kind, read, replicated_from,
             )
         )  # fmt: skip
@@ -143,14 +142,14 @@ def _row(
     chunks = metadata.num_chunks_from_msg
     return MessageRow(
         exact_text(metadata.producer_name),
-        _signed(metadata.sequence_id),
+        as_java_long(metadata.sequence_id),
         entry.ledger_id,
         entry.entry_id,
         batch_index,
         batch_size,
         metadata.chunk_id if chunks > 1 else NOT_CHUNKED,
         max(1, chunks),
-        _signed(metadata.publish_time),
+        as_java_long(metadata.publish_time),
         payload[0],
         _kind(metadata),
         payload[1],
@@ -166,11 +165,6 @@ def _kind(metadata: api.MessageMetadata) -> MessageKind:
     if metadata.HasField("txnid_most_bits"):
         return MessageKind.TRANSACTIONAL
     return MessageKind.MESSAGE
-
-
-def _signed(number: int) -> int:
-    """As Java has it: 64 bits with a sign."""
-    return number - 2 * _SIGN if number >= _SIGN else number
 
 
 class BookieTopicMessages:

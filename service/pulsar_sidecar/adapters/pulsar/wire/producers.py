@@ -18,7 +18,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     server_error,
 )
 from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, Record, keyed_batches, metadata_of
-from pulsar_sidecar.deduplication.inspection.canary import PAYLOAD, Duplicate, SendAnswer, SendFailure
+from pulsar_sidecar.deduplication.inspection.canary import PAYLOAD, DuplicateReceipt, SendAnswer, SendFailure
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.clocks import Clock
@@ -226,7 +226,7 @@ class BrokerDuplicates:
         )
         producer.send(metadata, PAYLOAD)
         try:
-            return position_in(producer.receipt()) or Duplicate()
+            return position_in(producer.receipt()) or DuplicateReceipt()
         except SidecarError as error:
             return SendFailure(str(error))
 

@@ -1,19 +1,15 @@
 """Entries as a broker replays them for deduplication (``MessageDeduplication.replayCursor``)."""
 
 from collections.abc import Iterator
-from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.adapters.pulsar.wire.encoding import metadata_of
+from pulsar_sidecar.adapters.pulsar.wire.encoding import as_java_long, metadata_of
 from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.ledger_ownership.exact_decoding import exact_text
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenEntries
 from pulsar_sidecar.model.names import TopicName
-
-_END: Final = Position(LedgerId(MAX_LEDGER_ID), EntryId(MAX_LEDGER_ID))
-_SIGN: Final = 2**63
 
 
 class BookieReplayedEntries:
@@ -22,10 +18,8 @@ class BookieReplayedEntries:
     def __init__(self, entries: BookieTopicEntries) -> None:
         self._entries = entries
 
-    def read(
-        self, topic: TopicName, first: Position, last: Position | None = None
-    ) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
-        for each in self._entries.read(topic, first, last or _END):
+    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+        for each in self._entries.read(topic, first):
             yield _replayed(each) if isinstance(each, LedgerEntry) else each
 
 
@@ -36,11 +30,6 @@ def _replayed(entry: LedgerEntry) -> ReplayedEntry | UndecodableEntry:
         producer = exact_text(metadata.producer_name)
     except UndecodableError as error:
         return UndecodableEntry(position, str(error))
-    sequence_id = max(_as_java_long(metadata.highest_sequence_id), _as_java_long(metadata.sequence_id))
+    sequence_id = max(as_java_long(metadata.highest_sequence_id), as_java_long(metadata.sequence_id))
     is_marker = metadata.HasField("marker_type")
     return ReplayedEntry(position, producer, sequence_id, metadata.publish_time, is_marker)
-
-
-def _as_java_long(value: int) -> int:
-    """The wire's ids are unsigned and brokers' are not."""
-    return value - 2 * _SIGN if value >= _SIGN else value

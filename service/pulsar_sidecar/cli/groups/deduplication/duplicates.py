@@ -34,5 +34,5 @@ def duplicates(
     Example: pulsar-sidecar deduplication duplicates --extract extracts/monday --output duplicates/monday
     """
     concluded = ctx.obj.programs.look_for_duplicates(DuplicatesRequest(extract, directory), output.info)
-    output.result(f"{output.printable(concluded.verdict)}\nnext: {output.printable(concluded.next_step)}")
+    output.result(f"{output.printable(concluded.sentence)}\nnext: {output.printable(concluded.next_step)}")
     raise typer.Exit(concluded.exit_code)

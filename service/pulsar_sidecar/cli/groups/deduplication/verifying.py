@@ -10,20 +10,20 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
 from pulsar_sidecar.cli.groups.deduplication.show import app
-from pulsar_sidecar.deduplication.verifying.describing import describe, verdict_of
+from pulsar_sidecar.deduplication.verifying.describing import describe, result_of
 from pulsar_sidecar.deduplication.verifying.requests import (
     DEFAULT_ENTRIES_PER_SECOND,
     ExtractRequest,
     StoredMessagesRequest,
     VerifyRequest,
 )
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicDomain, parse_topic_name
 from pulsar_sidecar.settings.sources import environment_settings
 
 _FOUND = 2
-_ENDS = {Verdict.CLEAN: ExitCode.DONE, Verdict.FINDINGS: _FOUND, Verdict.NOT_PROVEN: ExitCode.FAILED}
+_ENDS = {TopicResult.CLEAN: ExitCode.DONE, TopicResult.FINDINGS: _FOUND, TopicResult.NOT_PROVEN: ExitCode.FAILED}
 _SHOWN = 20
 _VERIFY_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "
@@ -99,7 +99,7 @@ def verify(
         output.result("\n".join(line for each in document["partitions"] for line in _lines(each)))
     else:
         output.document(document, chosen)
-    raise typer.Exit(_ENDS[verdict_of(verified)])
+    raise typer.Exit(_ENDS[result_of(verified)])
 
 
 @app.command(epilog=_EXTRACT_EXIT_CODES, short_help="Write many topics' message metadata as Parquet.")

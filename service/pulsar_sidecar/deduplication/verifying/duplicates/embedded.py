@@ -29,10 +29,10 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     PLACE,
     SUMMARY_COLUMNS,
     SUSPECT_COLUMNS,
-    Carried,
     Mask,
     Numbers,
     ProducerRows,
+    ProducerState,
     TopicProducer,
     highest_before,
     rows_with_ids,
@@ -45,9 +45,9 @@ from pulsar_sidecar.deduplication.verifying.duplicates.running import (
     ORDER_OF_FINDINGS,
     ORDER_OF_PRODUCERS,
     SHOWN_ROWS,
-    Counts,
-    Shown,
-    Written,
+    DuplicateCounts,
+    ReportRows,
+    WrittenTables,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     FINDINGS,
@@ -65,7 +65,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.topics import (
     judge_topics,
     out_of_order,
 )
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.ledgers import UnseenCause
 
 Worked = TypeVar("Worked")
@@ -73,7 +73,6 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 _SUSPECTS_OF_A_PART: Final = 1_000_000
 _MOST_IDS_HELD: Final = 16_000_000
-_SUMMED: Final = ("messages", "transactional", "unopened", "unopened_batches", "gaps")
 _COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 
 
@@ -132,7 +131,7 @@ class _Summaries:
     def starts(self) -> Numbers:
         return np.flatnonzero(self.is_first)
 
-    def carry(self) -> dict[int, dict[TopicProducer, Carried]]:
+    def carry(self) -> dict[int, dict[TopicProducer, ProducerState]]:
         """By row group, the producers of which something there does not rise; for all others the gaps are complete."""
         columns, is_first = self.columns, self.is_first
         highest = highest_before(columns["highest"], is_first)
@@ -141,10 +140,10 @@ class _Summaries:
         columns["gaps"] += ~is_suspect & ~is_first & (first > highest) & (first - 1 > highest)
         columns["gaps"][is_suspect] = 0
         before, after = np.roll(columns["last_sequence_id"], 1), np.roll(first, -1)
-        found: defaultdict[int, dict[TopicProducer, Carried]] = defaultdict(dict)
+        found: defaultdict[int, dict[TopicProducer, ProducerState]] = defaultdict(dict)
         for place in np.flatnonzero(is_suspect).tolist():
             is_new = is_first[place]
-            found[int(columns["row_group"][place])][self.producers[self.of[place]]] = Carried(
+            found[int(columns["row_group"][place])][self.producers[self.of[place]]] = ProducerState(
                 None if is_new else int(highest[place]),
                 None if is_new else int(before[place]),
                 None if is_last[place] else int(after[place]),
@@ -191,15 +190,15 @@ class EmbeddedEngine:
         extract: ExtractTables,
         open_output: Callable[[Mapping[str, pa.Schema]], AbstractContextManager[TablesOutput]],
         open_scratch: Callable[[], AbstractContextManager[Scratch]],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._extract = extract
         self._open_output = open_output
         self._open_scratch = open_scratch
-        self._say = say
+        self._report = report
 
     @contextmanager
-    def write(self) -> Iterator[Written]:
+    def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
         every = range(self._extract.row_groups)
         told = list(self._extract.each(every, SUMMARY_COLUMNS, _look))
@@ -221,11 +220,11 @@ class EmbeddedEngine:
                 for batch in rows.to_batches():
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
-            shown = Shown(found.first.to_pylist(), _most_findings(producers), _not_clean(topics))
-            yield Written(output, files, _counts(producers, topics, found.counts), shown)
+            shown = ReportRows(found.first.to_pylist(), _most_findings(producers), _not_clean(topics))
+            yield WrittenTables(output, files, _counts(producers, topics, found.counts), shown)
 
     def _suspects(
-        self, summaries: _Summaries, carried: Mapping[int, Mapping[TopicProducer, Carried]], scratch: Scratch
+        self, summaries: _Summaries, carried: Mapping[int, Mapping[TopicProducer, ProducerState]], scratch: Scratch
     ) -> _Suspects:
         """Look again at the row groups where something does not rise, and put the suspects aside."""
         numbers = {producer: number for number, producer in enumerate(summaries.producers)}
@@ -258,7 +257,7 @@ class EmbeddedEngine:
             count += len(of)
             if count <= _MOST_IDS_HELD:
                 ids.append(told.columns["fingerprint"])
-        self._say(f"{count:,} messages do not rise; looking for their ids")
+        self._report(f"{count:,} messages do not rise; looking for their ids")
         held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
 
@@ -314,7 +313,7 @@ def _look(number: int, table: pa.Table) -> tuple[ProducerRows, pa.RecordBatch]:
 
 
 def _look_again(
-    carried: Mapping[int, Mapping[TopicProducer, Carried]], number: int, table: pa.Table
+    carried: Mapping[int, Mapping[TopicProducer, ProducerState]], number: int, table: pa.Table
 ) -> tuple[ProducerRows, dict[TopicProducer, int]]:
     return suspects_of(number, table, carried[number])
 
@@ -416,13 +415,13 @@ def _most_findings(producers: pa.Table) -> Sequence[Row]:
 
 
 def _not_clean(topics: pa.Table) -> Sequence[Row]:
-    wrong = topics.filter(pc.not_equal(topics.column("verdict"), Verdict.CLEAN.value))
+    wrong = topics.filter(pc.not_equal(topics.column("verdict"), TopicResult.CLEAN.value))
     return wrong.sort_by([("findings", "descending"), ("topic", "ascending")]).slice(0, SHOWN_ROWS).to_pylist()
 
 
-def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> Counts:
+def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> DuplicateCounts:
     of_kinds = counts.sum(axis=0).tolist()
-    return Counts(
+    return DuplicateCounts(
         topics_with_findings=_positive(topics.column("findings")),
         topics_not_proven=int(np.count_nonzero(sum(topics.column(name).to_numpy() for name in UNPROVEN))),
         unopened_batches=int(topics.column("unopened_batches").to_numpy().sum()),

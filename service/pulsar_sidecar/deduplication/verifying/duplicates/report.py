@@ -13,10 +13,10 @@ from pulsar_sidecar.analysis.pages import page_environment
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
 
 if TYPE_CHECKING:
-    from pulsar_sidecar.deduplication.verifying.duplicates.running import Shown
+    from pulsar_sidecar.deduplication.verifying.duplicates.running import ReportRows
 
 
-def report_html(summary: DuplicatesSummary, shown: "Shown", place: str) -> str:
+def report_html(summary: DuplicatesSummary, shown: "ReportRows", place: str) -> str:
     """The page; ``place`` is the directory in the commands that it shows."""
     page = _templates().get_template("duplicates.html.j2")
     return page.render(summary=summary, shown=shown, conclusion=conclude(summary, place))

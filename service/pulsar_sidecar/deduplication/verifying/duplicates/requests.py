@@ -13,9 +13,9 @@ class DuplicatesRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Concluded:
-    """What an extract comes to, for whoever had it looked through."""
+class DuplicatesOutcome:
+    """The result of a search, for its user."""
 
     exit_code: int
-    verdict: str
+    sentence: str
     next_step: str

@@ -11,9 +11,9 @@ import msgspec
 
 from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS, Document, Engine, Limitation
 from pulsar_sidecar.analysis.formatting import format_count
-from pulsar_sidecar.deduplication.verifying.duplicates.requests import Concluded
+from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome
 from pulsar_sidecar.deduplication.verifying.manifests import UnseenCount
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.ledgers import UnseenCause
 
 KIND: Final = "message-duplicates"
@@ -25,9 +25,9 @@ _TRIMMED: Final = "the topics hold them no more; what repeats one of them is rep
 
 
 _EXIT_CODES: Final = {
-    Verdict.CLEAN: EXIT_CLEAN,
-    Verdict.FINDINGS: EXIT_FINDINGS,
-    Verdict.NOT_PROVEN: EXIT_ERROR,
+    TopicResult.CLEAN: EXIT_CLEAN,
+    TopicResult.FINDINGS: EXIT_FINDINGS,
+    TopicResult.NOT_PROVEN: EXIT_ERROR,
 }
 
 
@@ -66,21 +66,21 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
     files: Mapping[str, str]
 
     @property
-    def verdict(self) -> Verdict:
+    def result(self) -> TopicResult:
         """What it comes to."""
         if any(self.findings.values()):
-            return Verdict.FINDINGS
-        return Verdict.NOT_PROVEN if self.topics_not_proven else Verdict.CLEAN
+            return TopicResult.FINDINGS
+        return TopicResult.NOT_PROVEN if self.topics_not_proven else TopicResult.CLEAN
 
     @property
     def exit_code(self) -> int:
         """How a program ends that found this."""
-        return _EXIT_CODES[self.verdict]
+        return _EXIT_CODES[self.result]
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
         told = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
-        beginning = {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, "verdict": self.verdict.value}
+        beginning = {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, "verdict": self.result.value}
         return {**beginning, **told}
 
 
@@ -100,32 +100,34 @@ def _what(cause: str, count: UnseenCount) -> str:
     return f"entries in {format_count(count.ranges, 'range')} ({cause}){unbounded}"
 
 
-def conclude(summary: DuplicatesSummary, place: str) -> Concluded:
+def conclude(summary: DuplicatesSummary, place: str) -> DuplicatesOutcome:
     """What it comes to, and what to do about it; ``place`` is the directory as its user wrote it."""
-    return Concluded(summary.exit_code, f"{summary.verdict.value}: {_sentence(summary)}", _next_step(summary, place))
+    return DuplicatesOutcome(
+        summary.exit_code, f"{summary.result.value}: {_sentence(summary)}", _next_step(summary, place)
+    )
 
 
 def _sentence(summary: DuplicatesSummary) -> str:
     messages = f"{format_count(summary.messages, 'message')} of {format_count(summary.producers, 'producer')}"
     found = ", ".join(f"{count:,} {kind}" for kind, count in summary.findings.items() if count)
     unseen = f"{format_count(summary.topics_not_proven, 'topic')} of {summary.topics:,} could not be seen whole"
-    match summary.verdict:
-        case Verdict.CLEAN:
+    match summary.result:
+        case TopicResult.CLEAN:
             return f"{messages} in {format_count(summary.topics, 'topic')}: none is stored twice, and no id goes back"
-        case Verdict.NOT_PROVEN:
+        case TopicResult.NOT_PROVEN:
             return f"{messages}: none of those that were seen is wrong, but {unseen}"
-        case Verdict.FINDINGS:
+        case TopicResult.FINDINGS:
             also = f"; {unseen}" if summary.topics_not_proven else ""
             return f"{messages}, {found}, in {format_count(summary.topics_with_findings, 'topic')}{also}"
 
 
 def _next_step(summary: DuplicatesSummary, place: str) -> str:
-    match summary.verdict:
-        case Verdict.CLEAN:
+    match summary.result:
+        case TopicResult.CLEAN:
             return "nothing to do"
-        case Verdict.NOT_PROVEN:
+        case TopicResult.NOT_PROVEN:
             return f"see in {place}/report.html what was not seen and why, then make another extract where that helps"
-        case Verdict.FINDINGS:
+        case TopicResult.FINDINGS:
             return (
                 f"see {place}/report.html, then ask whether brokers deduplicate these topics: "
                 "pulsar-sidecar deduplication show TOPIC"

@@ -49,7 +49,7 @@ class TopicProducer(NamedTuple):
     replicated_from: str | None
 
 
-class Carried(NamedTuple):
+class ProducerState(NamedTuple):
     """What a producer's rows here need to know of its rows in other row groups; None where there are none."""
 
     highest_before: int | None
@@ -78,7 +78,7 @@ class ProducerRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class JudgedRows:
+class ComparableRows:
     """The rows of a row group that brokers would compare, by producer, and then in the order of the log.
 
     Attributes:
@@ -202,7 +202,7 @@ def _encoded(table: pa.Table, name: str) -> tuple[list[str], Numbers]:
 
 def summarise(number: int, table: pa.Table) -> ProducerRows:
     """The row group of this number to `tables.SUMMARIES`."""
-    rows = JudgedRows.among(table)
+    rows = ComparableRows.among(table)
     sequence_id, starts, before = rows.sequence_id, rows.starts, rows.highest_before
     ends = np.append(starts[1:], len(sequence_id)) - 1 if len(starts) else starts
     published = rows.column("publish_time_ms")
@@ -269,15 +269,15 @@ def _reduced(operation: np.ufunc, values: Numbers, starts: Numbers) -> Numbers:
 
 
 def suspects_of(
-    number: int, table: pa.Table, carried: Mapping[TopicProducer, Carried]
+    number: int, table: pa.Table, carried: Mapping[TopicProducer, ProducerState]
 ) -> tuple[ProducerRows, dict[TopicProducer, int]]:
     """The rows of these producers that do not rise, as `tables.SUSPECTS`, and how many gaps the producers have here."""
-    rows = JudgedRows.among(table)
+    rows = ComparableRows.among(table)
     about = [carried.get(each) for each in rows.producers]
     is_known = np.array([each is not None for each in about], np.bool_)[rows.of]
     highest_carried, last_before, first_after = (
         np.array([_LOWEST if each is None or each[field] is None else each[field] for each in about], np.int64)[rows.of]
-        for field in range(len(Carried._fields))
+        for field in range(len(ProducerState._fields))
     )
     is_new, is_last = (
         np.array([each is None or each[field] is None for each in about], np.bool_)[rows.of] for field in (0, 2)
@@ -312,7 +312,7 @@ def rows_with_ids(
 
     ``wanted`` are `fingerprints`, ascending; None for all. A few more rows than wanted may come along.
     """
-    rows = JudgedRows.among(table)
+    rows = ComparableRows.among(table)
     nothing = (_HIGHEST, _LOWEST)
     lowest, highest = (
         np.array([bounds.get(each, nothing)[end] for each in rows.producers], np.int64)[rows.of] for end in (0, 1)
@@ -326,7 +326,7 @@ def rows_with_ids(
     return ProducerRows(rows.producers, rows.of[chosen], _stored(number, rows, chosen))
 
 
-def _stored(number: int, rows: JudgedRows, chosen: Numbers) -> dict[str, npt.NDArray[np.generic]]:
+def _stored(number: int, rows: ComparableRows, chosen: Numbers) -> dict[str, npt.NDArray[np.generic]]:
     return {
         "row": number * ROWS_OF_A_GROUP + rows.index[chosen],
         "sequence_id": rows.sequence_id[chosen],

@@ -5,7 +5,7 @@ Invariant: the tables appear all at once or not at all, and only of an extract t
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
 from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
@@ -24,7 +24,7 @@ ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedExtract:
     """An extract of which every file was compared with its manifest.
 
     Attributes:
@@ -36,7 +36,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunOptions:
     """How to go about it; ``place`` is the directory as its user wrote it."""
 
     tool_version: str
@@ -44,7 +44,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportRows:
     """The rows that a report shows, at most `SHOWN_ROWS` of each table.
 
     Attributes:
@@ -59,7 +59,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class DuplicateCounts:
     """What was counted over all topics; ``findings`` by `FindingKind`."""
 
     topics_with_findings: int
@@ -74,13 +74,13 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenTables:
     """Tables that were written; ``files`` are their digests by their names."""
 
     output: UnfinishedDirectory
     files: Mapping[str, str]
-    counts: Counts
-    shown: Shown
+    counts: DuplicateCounts
+    shown: ReportRows
 
 
 class DuplicatesEngine(Protocol):
@@ -88,14 +88,14 @@ class DuplicatesEngine(Protocol):
 
     kind: Engine
 
-    def write(self) -> AbstractContextManager[Written]:
+    def write(self) -> AbstractContextManager[WrittenTables]:
         """Look for duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract is not what it says.
 
         Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
         """
 
 
-def find_duplicates(engine: DuplicatesEngine, opened: Opened, order: Order) -> DuplicatesSummary:
+def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunOptions) -> DuplicatesSummary:
     """Look through an extract; after `InvalidInputError` (it is not whole) nothing is left behind."""
     manifest = opened.manifest
     with engine.write() as written:
@@ -105,6 +105,7 @@ def find_duplicates(engine: DuplicatesEngine, opened: Opened, order: Order) -> D
                 f"the extract has {counts.rows:,} messages, and its manifest counts {manifest.messages:,}; "
                 "make the extract again"
             )
+        counted = asdict(counts)
         summary = DuplicatesSummary(
             engine=engine.kind,
             tool_version=order.tool_version,
@@ -114,15 +115,8 @@ def find_duplicates(engine: DuplicatesEngine, opened: Opened, order: Order) -> D
             instance_id=manifest.instance_id,
             extract_times=manifest.machine_times,
             topics=manifest.topics,
-            topics_with_findings=counts.topics_with_findings,
-            topics_not_proven=counts.topics_not_proven,
-            rows=counts.rows,
-            markers=counts.markers,
-            messages=counts.messages,
-            producers=counts.producers,
-            gaps=counts.gaps,
-            findings=counts.findings,
-            unseen=unseen_parts(manifest.unseen, counts.unopened_batches),
+            unseen=unseen_parts(manifest.unseen, counted.pop("unopened_batches")),
+            **counted,
             files=written.files,
         )
         written.output.write_text(REPORT_NAME, report_html(summary, written.shown, order.place))

@@ -35,7 +35,7 @@ TOPICS: Final = schema_of("""
     producers bigint not null, findings bigint not null, unopened_batches bigint not null,
     unseen_ranges bigint not null, trimmed_ranges bigint not null, verdict string not null
 """)
-"""One row for each topic; ``verdict`` is a `Verdict`. ``rows`` are those of the extract, ``messages`` those that
+"""One row for each topic; ``verdict`` is a `TopicResult`. ``rows`` are those of the extract, ``messages`` those that
 were judged; what was trimmed is no longer in the topic and says nothing against it."""
 
 TOPIC_SUMS: Final = schema_of("""
@@ -61,16 +61,11 @@ TOPIC_PARTS: Final = schema_of("""
 """)
 """One row for each topic in a row group; ``in_order`` if its rows are in the order of its log there."""
 
-CARRIED: Final = schema_of(f"""
-    {_PRODUCER}, row_group bigint not null, highest_before bigint, last_before bigint, first_after bigint
-""")
-"""What a producer's rows in a row group need to know of its rows in others; null where there are none."""
-
 SUSPECTS: Final = schema_of(f"""
     {_PRODUCER}, row bigint, sequence_id bigint, {_PLACE}, payload_hash bigint, is_read boolean, message_kind bigint,
     publish_time_ms bigint, fingerprint bigint, highest bigint, may_begin_epoch boolean, row_group bigint, gaps bigint
 """)
-"""Rows that do not rise (`findings.Suspect`), and rows that have the id of one, without what is a suspect's alone.
+"""Rows that do not rise (`findings.PossibleDuplicate`), and rows that have the id of one, without the former's columns.
 
 One more row for each producer and row group that were looked at again has the ``gaps`` there, and nothing else of a
 row."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import starts_of
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import TOPICS
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 
 SUMMED: Final = (
@@ -24,7 +24,7 @@ SUMMED: Final = (
 )
 UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
 """Of these sums nothing may be there in a topic of which anything is to be proven."""
-_VERDICTS: Final = tuple(Verdict)
+_VERDICTS: Final = tuple(TopicResult)
 _CLEAN, _FINDINGS, _NOT_PROVEN = range(len(_VERDICTS))
 
 

@@ -10,10 +10,15 @@ from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR
 from pulsar_sidecar.deduplication.verifying.duplicates import embedded
 from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary
-from pulsar_sidecar.deduplication.verifying.duplicates.running import Opened, Order, find_duplicates
-from pulsar_sidecar.deduplication.verifying.findings import Occurrences, Place, SequenceWatch, counts_by_kind
+from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
+from pulsar_sidecar.deduplication.verifying.findings import (
+    EarlierMessages,
+    MessagePlace,
+    SequenceComparison,
+    counts_by_kind,
+)
 from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
-from pulsar_sidecar.deduplication.verifying.verify import Verdict
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import UnseenCause, UnseenEntries
@@ -35,7 +40,7 @@ _COLUMNS = {
 def looked_through(extract: MemoryExtract) -> tuple[DuplicatesSummary, MemoryOutput]:
     outputs = MemoryOutputs()
     engine = EmbeddedEngine(extract, outputs, _scratch, lambda _: None)
-    summary = find_duplicates(engine, Opened(extract.manifest, "digest"), Order("test", "found"))
+    summary = find_duplicates(engine, OpenedExtract(extract.manifest, "digest"), RunOptions("test", "found"))
     assert outputs.last is not None
     return summary, outputs.last
 
@@ -52,10 +57,10 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
     """Rows of findings and of producers."""
     findings, producers = [], []
     for topic, rows in topics.items():
-        watch = SequenceWatch()
+        watch = SequenceComparison()
         for row in rows:
             watch.take(row)
-        occurrences = Occurrences(watch.suspects)
+        occurrences = EarlierMessages(watch.suspects)
         for row in rows:
             occurrences.take(row)
         found = list(occurrences.findings())
@@ -92,7 +97,7 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
     return findings, producers
 
 
-def _told(place: Place | None, prefix: str) -> dict[str, int | None]:
+def _told(place: MessagePlace | None, prefix: str) -> dict[str, int | None]:
     parts = (None, None, None) if place is None else place
     names = ("ledger_id", "entry_id", "batch_index")
     return {f"{prefix}{name}": part for name, part in zip(names, parts, strict=True)}
@@ -152,7 +157,7 @@ def test_it_finds_what_the_rules_say(
     }
     assert (summary.rows, summary.producers) == (len(first) + len(second), len(producers))
     assert summary.messages == sum(row["messages"] for row in producers)
-    assert summary.verdict is (Verdict.FINDINGS if findings else Verdict.CLEAN)
+    assert summary.result is (TopicResult.FINDINGS if findings else TopicResult.CLEAN)
 
 
 def rising(count: int) -> list[MessageRow]:
@@ -169,14 +174,14 @@ def unseen(cause: UnseenCause) -> UnseenEntries:
 @pytest.mark.parametrize(
     ("cause", "verdict", "exit_code"),
     [
-        (UnseenCause.OFFLOADED, Verdict.NOT_PROVEN, EXIT_ERROR),
-        (UnseenCause.UNREADABLE, Verdict.NOT_PROVEN, EXIT_ERROR),
-        (UnseenCause.TRIMMED, Verdict.CLEAN, EXIT_CLEAN),
+        (UnseenCause.OFFLOADED, TopicResult.NOT_PROVEN, EXIT_ERROR),
+        (UnseenCause.UNREADABLE, TopicResult.NOT_PROVEN, EXIT_ERROR),
+        (UnseenCause.TRIMMED, TopicResult.CLEAN, EXIT_CLEAN),
     ],
 )
-def test_what_was_not_seen_is_never_clean(cause: UnseenCause, verdict: Verdict, exit_code: int) -> None:
+def test_what_was_not_seen_is_never_clean(cause: UnseenCause, verdict: TopicResult, exit_code: int) -> None:
     summary, output = looked_through(MemoryExtract({TOPICS[0]: rising(9)}, {TOPICS[1]: [unseen(cause)]}))
-    assert (summary.verdict, summary.exit_code) == (verdict, exit_code)
+    assert (summary.result, summary.exit_code) == (verdict, exit_code)
     topics = {row["topic"]: row for row in output.rows["topics"]}
     assert topics[TOPICS[0]]["verdict"] == "clean"
     assert topics[TOPICS[1]]["verdict"] == verdict.value
@@ -188,7 +193,7 @@ def test_a_batch_of_which_only_the_lowest_id_is_known_proves_nothing() -> None:
     rows = rising(3)
     batch = rows[2]._replace(batch_index=WHOLE_BATCH, payload_state=PayloadState.ENCRYPTED, payload_hash=0)
     summary, output = looked_through(MemoryExtract({TOPICS[0]: [*rows[:2], batch]}))
-    assert (summary.verdict, summary.exit_code) == (Verdict.NOT_PROVEN, EXIT_ERROR)
+    assert (summary.result, summary.exit_code) == (TopicResult.NOT_PROVEN, EXIT_ERROR)
     assert output.rows["topics"][0]["verdict"] == "not-proven"
     assert "batches that could not be opened" in output.texts["report.html"]
 

@@ -31,7 +31,7 @@ def test_the_tables_are_files_that_only_their_owner_reads(tmp_path: Path, monkey
     extract, said = write_extract(tmp_path / "extract", topics), list[str]()
     concluded = look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), said.append)
     assert concluded.exit_code == 2
-    assert concluded.verdict == "findings: 36 messages of 2 producers, 6 duplicate, in 1 topic"
+    assert concluded.sentence == "findings: 36 messages of 2 producers, 6 duplicate, in 1 topic"
     assert said == ["looking through 36 rows of 2 topics", "6 messages do not rise; looking for their ids"]
     findings, producers = by_the_rules(topics)
     tables = {name: ds.dataset(tmp_path / "found" / name).to_table() for name in SCHEMAS}

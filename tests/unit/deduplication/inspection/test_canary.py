@@ -7,7 +7,7 @@ from pulsar_sidecar.deduplication.inspection.canary import (
     CANARY_PREFIX,
     CheckOutcome,
     DeduplicationChecks,
-    Duplicate,
+    DuplicateReceipt,
     SendAnswer,
     SendFailure,
 )
@@ -34,7 +34,7 @@ class FakeNamespace:
 
     def __init__(self) -> None:
         self.existing: set[str] = set()
-        self.answers: Sequence[SendAnswer] = [FIRST, Duplicate()]
+        self.answers: Sequence[SendAnswer] = [FIRST, DuplicateReceipt()]
         self.failures: dict[str, SidecarError] = {}
         self.done: list[tuple[str, str]] = []
 
@@ -80,13 +80,13 @@ def checks(namespace: FakeNamespace, brokers: FakeDeduplication) -> Deduplicatio
 @pytest.mark.parametrize(
     ("answers", "policy", "outcome", "as_configured"),
     [
-        ([FIRST, Duplicate()], True, CheckOutcome.REFUSED, True),
-        ([FIRST, Duplicate()], False, CheckOutcome.REFUSED, False),
+        ([FIRST, DuplicateReceipt()], True, CheckOutcome.REFUSED, True),
+        ([FIRST, DuplicateReceipt()], False, CheckOutcome.REFUSED, False),
         ([FIRST, SECOND], False, CheckOutcome.STORED_TWICE, True),
         ([FIRST, SECOND], None, CheckOutcome.STORED_TWICE, True),
         ([FIRST, SECOND], True, CheckOutcome.STORED_TWICE, False),
         ([FIRST, SendFailure("cannot determine")], True, CheckOutcome.UNKNOWN, False),
-        ([Duplicate(), Duplicate()], True, CheckOutcome.UNKNOWN, False),
+        ([DuplicateReceipt(), DuplicateReceipt()], True, CheckOutcome.UNKNOWN, False),
         ([SendFailure("no"), SECOND], False, CheckOutcome.UNKNOWN, False),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import (
-    BrokerSwitches,
+    BrokerDeduplicationSettings,
     StuckCursor,
     StuckCursors,
     StuckReason,
@@ -145,7 +145,9 @@ def test_in_a_dump_positions_are_older_than_the_true_ones_and_nobody_knows_what_
     in_node = Snapshot(Position(LedgerId(1), EntryId(0)), {}, 10)
     for ledger_id, entry_id, certain in ((None, None, True), (7, 3, True), (7, None, False)):
         stage.topics.snapshots.answers[node.data] = replace(in_node, ledger_id=ledger_id, entry_id=entry_id)
-        report = StuckCursors(stage.topics.stored, BrokerSwitches(stage.brokers), None).find([ORDERS], TEN, 10)
+        report = StuckCursors(stage.topics.stored, BrokerDeduplicationSettings(stage.brokers), None).find(
+            [ORDERS], TEN, 10
+        )
         assert [(each.certain, each.status) for each in report.stuck] == [(certain, None)]
         assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic: ")
 
@@ -315,7 +317,7 @@ def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(stage: Sta
     (found,) = stage.stuck(None).stuck
     assert (found.because, found.certain) == ("off by the broker; there is no namespace public/missing", False)
     stage.brokers.broker = BrokerDeduplication(enabled=True)
-    assert BrokerSwitches(stage.brokers).inherited("public/missing").applied
+    assert BrokerDeduplicationSettings(stage.brokers).inherited("public/missing").applied
 
 
 # --- forecast ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from pulsar_sidecar.deduplication.inspection.changing import SYSTEM_TOPIC, PolicyChange, PolicyChanges, TopicStatus
+from pulsar_sidecar.deduplication.inspection.policy_changes import (
+    SYSTEM_TOPIC,
+    PolicyChange,
+    PolicyChanges,
+    TopicStatus,
+)
 from pulsar_sidecar.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
