@@ -107,6 +107,13 @@ def test_the_length_is_that_of_all_payloads(kept: SnapshotStorage) -> None:
     assert kept.storage.get_bucket_snapshot_length(create(kept)) == expected
 
 
+def test_closing_keeps_what_is_stored(kept: SnapshotStorage) -> None:
+    bucket_id = create(kept)
+    kept.storage.close()
+    kept.storage.close()
+    assert kept.storage.get_bucket_snapshot_metadata(bucket_id) == metadata_of(SEGMENTS)
+
+
 def test_buckets_have_ids_of_their_own(kept: SnapshotStorage) -> None:
     one, other = create(kept), create(kept, SEGMENTS[1])
     assert one != other

@@ -11,9 +11,13 @@ import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan
+from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredTopic
+from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties
+from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, SidecarError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -26,6 +30,7 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars
 from tests.cluster.topics import unique
+from tests.fakes.clock import FakeClock
 
 SMALL_BUCKETS = {
     **BUCKETS,
@@ -46,6 +51,7 @@ class Stage:
         building = IndexBuilding(cluster, stack)
         self.bookkeeper, self.stored = building.bookkeeper, building.stored
         self.storage, self.builder = building.storage, building.builder
+        self.trackers = building.trackers
 
     def topic(self, stack: ExitStack) -> DelayedTopic:
         topic = DelayedTopic(self.cluster.addresses, parse_topic_name(f"build-{unique()}"))
@@ -155,6 +161,30 @@ def test_we_read_what_a_broker_wrote_and_write_the_same_claims(stage: Stage, top
     assert len(shapes) == 1, "ours look like theirs"
     with topic.consuming(SUBSCRIPTION, SHARED):
         until(lambda: (len(index.buckets), 95) in stage.recoveries(topic.topic), "a broker recovers both kinds")
+    topic.unload()
+    assert recovered_by_us(stage, index) == set(positions(topic))
+
+
+def recovered_by_us(stage: Stage, index: StoredIndex) -> set[tuple[int, int]]:
+    """What our tracker hands out of these buckets once all is due; like a broker, it deletes them then."""
+    clock = FakeClock(now_ms())
+    properties = MemoryBucketProperties({bucket.name: str(bucket.ledger_id) for bucket in index.buckets})
+    tracker = BucketDelayedDeliveryTracker(
+        stage.trackers.trackers().popitem()[1].settings,
+        stage.storage,
+        properties,
+        clock,
+        topic_name=str(index.topic),
+        cursor_name=index.subscription,
+    )
+    count = tracker.recover()
+    assert len(tracker.buckets) == len(index.buckets)
+    clock.advance_ms(2 * FAR_MS)
+    handed_out = tracker.get_scheduled_messages(2 * count)
+    assert (len(handed_out), tracker.number_of_delayed_messages, properties.properties) == (count, 0, {})
+    nodes = stage.bookkeeper.store.read_many([ledger_path(bucket.ledger_id) for bucket in index.buckets])
+    assert not any(nodes)
+    return set(handed_out)
 
 
 def test_acknowledged_messages_and_other_kinds_get_no_bit(stage: Stage, topic: DelayedTopic) -> None:
@@ -241,5 +271,6 @@ def test_brokers_without_the_bucket_tracker_are_refused(cluster: ClusterUnderTes
         topic = stage.topic(stack)
         topic.subscribe(SUBSCRIPTION, SHARED)
         topic.unload()
+        assert [each.settings for each in stage.trackers.trackers().values()] == [TrackerSettings()], "the defaults"
         with pytest.raises(ConflictError, match=r"InMemoryDelayedDeliveryTrackerFactory.*set delayedDelivery"):
             stage.builder.plan(topic.topic)

@@ -277,7 +277,6 @@ def _damaged_and_repaired(stage: Stage, topic: DelayedTopic, due: int) -> Delaye
 
 
 def _deliver_everything(stage: Stage, topic: DelayedTopic) -> None:
-    first = min(sent.deliver_at for sent in topic.sent[PER_LEDGER:])
     with ExitStack() as stack:
         deliveries = {
             damage.__name__: stack.enter_context(topic.consuming(damage.__name__, SHARED, consumers=1))
@@ -288,7 +287,8 @@ def _deliver_everything(stage: Stage, topic: DelayedTopic) -> None:
             expected = set(range(PER_LEDGER if name == dead.__name__ else 0, len(topic.sent)))
             await_rest(delivered, expected, last)
             assert (delivered.numbers, delivered.repeated) == (expected, {}), name
-            early = [sent.number for sent in topic.sent[PER_LEDGER:] if delivered.times[sent.number][0] < first - 1_100]
+            late = topic.sent[PER_LEDGER:]
+            early = [sent.number for sent in late if delivered.times[sent.number][0] < sent.deliver_at - 1_100]
             assert early == [], name
     log = stage.cluster.log("broker-1", 20_000)
     recovered = set(re.findall(rf"{re.escape(topic.topic.local_name)} / (\w+).*Recover.*finish, buckets: [12],", log))

@@ -161,7 +161,16 @@ class IndexBuilder:
                 f"the plan is {plan.hash} now, and {plan_hash} was approved: the backlog or a cursor has changed; "
                 "look at the new plan and approve that"
             )
-        return [self._build(build) for build in plan.subscriptions if build.buckets]
+        built: list[BuiltSubscription] = []
+        for build in plan.subscriptions:
+            try:
+                built += [self._build(build)] if build.buckets else []
+            except SidecarError as error:
+                if built:
+                    before = ", ".join(f"{one.build.index.subscription} of {one.build.index.topic}" for one in built)
+                    error.args = (f"{error}; the buckets of {before} are attached",)
+                raise
+        return built
 
     # --- planning ----------------------------------------------------------------------------------------------------
 

@@ -294,6 +294,16 @@ def test_bookies_that_fail_at_the_second_bucket_leave_nothing() -> None:
     assert len(stage.snapshots.created) == 1
 
 
+def test_an_error_names_the_subscriptions_that_were_built_before() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.topic.cursor("z")
+    stage.snapshots.fail_after = 2
+    attached = f"^too few bookies; the buckets of {SUBSCRIPTION} of {TOPIC} are attached$"
+    with pytest.raises(TemporaryError, match=attached):
+        stage.builder.execute(TOPIC, None, stage.builder.plan(TOPIC).hash)
+    assert len(stage.named()) == 2
+
+
 def test_a_half_written_bucket_is_told_and_the_others_are_deleted() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.fail_after = 1

@@ -1,6 +1,9 @@
 """Cancellations in the tracker: what was canceled is never handed out, and no broker can read what says so."""
 
+from typing import Any
+
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
@@ -30,6 +33,34 @@ SMALL = TrackerSettings(
 CANCEL, DELAY = DelayedOperationType.CANCEL, DelayedOperationType.DELAY
 
 
+def _pip_segment() -> Any:
+    """``SnapshotSegment`` with the field that PIP-423 adds to its indexes, made of the broker's own definition."""
+    definition = descriptor_pb2.FileDescriptorProto()
+    segment_pb.DESCRIPTOR.CopyToProto(definition)
+    definition.name, definition.package = "pip_423.proto", "pip_423"
+    operation = definition.enum_type.add(name="DelayedOperationType")
+    for each in DelayedOperationType:
+        operation.value.add(name=each.name, number=each.value)
+    [index] = (message for message in definition.message_type if message.name == "DelayedIndex")
+    index.field.add(
+        name="delayed_operation_type",
+        number=4,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_ENUM,
+        type_name=".pip_423.DelayedOperationType",
+    )
+    for message in definition.message_type:
+        for field in message.field:
+            if field.type == descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE:
+                field.type_name = f".pip_423.{field.type_name.rpartition('.')[2]}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(definition)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("pip_423.SnapshotSegment"))
+
+
+_PIP_SEGMENT = _pip_segment()
+
+
 @given(ROWS, ROWS)
 def test_operations_are_read_as_they_were_written(
     delays: list[tuple[int, int, int]], cancels: list[tuple[int, int, int]]
@@ -39,8 +70,9 @@ def test_operations_are_read_as_they_were_written(
     assert (rows_of(again.delays), rows_of(again.cancels)) == (delays, cancels)
     with pytest.raises(UndecodableError):
         decode_segment(payload)
-    pip = segment_pb.SnapshotSegment.FromString(payload[len(encode_operations(_none())) :])
-    assert [(index.timestamp, index.ledger_id, index.entry_id) for index in pip.indexes] == [*delays, *cancels]
+    pip = _PIP_SEGMENT.FromString(payload[len(encode_operations(_none())) :])
+    found = [(index.timestamp, index.ledger_id, index.entry_id, index.delayed_operation_type) for index in pip.indexes]
+    assert found == [*((*row, DELAY) for row in delays), *((*row, CANCEL) for row in cancels)]
 
 
 def _none() -> DelayedOperations:
