@@ -8,13 +8,9 @@ Waiting for the storage happens within the calls, so nothing of Java's states be
 PIP-195 the tracker follows the one or the other (`Behaviour`; docs/delayed-index.md has the table).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
@@ -26,34 +22,19 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     bitmaps_of,
     joined,
 )
-from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange, in_order_of_hash_map
 from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
-from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
 from pulsar_sidecar.delayed_delivery.index.tracker.mutable_bucket import MutableBucket
-from pulsar_sidecar.delayed_delivery.index.tracker.packed import NO_PACKED, PackedIndexes, pack
-from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
+from pulsar_sidecar.delayed_delivery.index.tracker.packed import PackedIndexes
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
-from pulsar_sidecar.delayed_delivery.index.tracker.recovery import name_buckets, recover_bucket
-from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
+from pulsar_sidecar.delayed_delivery.index.tracker.sealed_buckets import SealedBuckets
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import Position
 
 _MAX_ENTRY_ID = 2**32 - 1
 """Roaring bitmaps hold 32 bits; a broker throws half-way for more."""
-
-_DEFAULT_CAPACITY = 16
-"""Of a ``HashMap``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LastOfSegment:
-    """With which index a loaded segment ends: before it is handed out the next segment is loaded."""
-
-    bucket: ImmutableBucket
-    due_ms: int
 
 
 class BucketDelayedDeliveryTracker:
@@ -84,10 +65,10 @@ class BucketDelayedDeliveryTracker:
         self.behaviour = behaviour
         self.mutable = MutableBucket()
         self.shared = IndexQueue()
-        self.buckets = BucketRanges()
         self.access = SnapshotAccess(storage, properties, topic_name, cursor_name)
+        self._sealed = SealedBuckets(settings, behaviour, self.access, self.mutable, self.shared)
+        self.buckets = self._sealed.ranges
         self._clock = clock
-        self._last_of_segment: dict[Position, _LastOfSegment] = {}
         self._count = 0
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -140,7 +121,7 @@ class BucketDelayedDeliveryTracker:
             return False
         is_covered = self.buckets.find(ledger_id) is not None
         if not is_covered and ledger_id > self.mutable.end and self._can_seal():
-            self._seal()
+            self._sealed.seal(self._rows_to_seal())
         if self._is_late(ledger_id, is_covered):
             self.shared.add(deliver_at_ms, ledger_id, entry_id)
             self.mutable.bits.add(ledger_id, entry_id)
@@ -231,110 +212,11 @@ class BucketDelayedDeliveryTracker:
             case Behaviour.AS_PIP:
                 return ledger_id < self.buckets.last_ledger_id()
 
-    # --- sealing and merging -----------------------------------------------------------------------------------------
-
     def _can_seal(self) -> bool:
         return len(self.mutable.queue) >= max(1, self.settings.min_index_count)
 
-    def _seal(self) -> None:
-        most = self.settings.max_num_buckets
-        if self.behaviour is Behaviour.AS_PIP and 0 < most <= len(self.buckets):
-            self._merge_as_pip()
-        indexes = self._rows_to_seal()
-        if len(indexes):
-            self._create(indexes, self.mutable.key)
-        self.mutable.reset_range()
-        if self.behaviour is Behaviour.AS_BROKER and 0 < most < len(self.buckets):
-            self._merge_as_broker()
-
     def _rows_to_seal(self) -> DelayedIndexes:
         return self.mutable.take_all()
-
-    def _create(self, indexes: DelayedIndexes, key: BucketKey, merged: PositionBits | None = None) -> None:
-        sealed = seal(indexes, self.settings)
-        self._take_out_of_mutable(sealed, indexes, key)
-        first = sealed.segments[0]
-        self.shared.put_back(pack(first))
-        bucket = ImmutableBucket.sealed(key, sealed)
-        is_saved = self.access.save(bucket, sealed)
-        bucket.bits = merged or bucket.bits
-        self.buckets.put(key, bucket)
-        self._expect_next(bucket, first)
-        if not is_saved:
-            for segment in sealed.segments[1:]:
-                self.shared.put_back(pack(segment))
-            self.buckets.remove(CutRange.closed(key))
-            self._last_of_segment.pop(_last_position(first))
-
-    def _take_out_of_mutable(self, sealed: SealedIndexes, indexes: DelayedIndexes, key: BucketKey) -> None:
-        outside = np.flatnonzero((indexes.ledgers < key.start) | (indexes.ledgers > key.end))
-        if len(outside):
-            # Half-way through, as a broker leaves it.
-            reached = int(outside[0])
-            self.shared.put_back(pack(indexes[: min(reached, len(sealed.segments[0]))]))
-            gone = indexes[: reached + 1]
-            for ledger_id, entries in bitmaps_of(gone.ledgers, gone.entries).items():
-                self.mutable.bits.remove_all(ledger_id, entries)
-            raise TrackerFailedError(f"a ledger lies outside the bucket {key}")
-        for segment in sealed.metadata:
-            for ledger_id, entries in segment.bitmaps.items():
-                self.mutable.bits.remove_all(ledger_id, entries)
-
-    def _merge_as_broker(self) -> None:
-        old = select_as_broker(tuple(self.buckets))
-        if not old:
-            return
-
-        def merge() -> bool:
-            unloaded = [
-                segment
-                for bucket in old
-                for segment in self.access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
-            ]
-            key = BucketKey(old[0].key.start, old[-1].key.end)
-            merged = sort_indexes(joined(unloaded))
-            if not len(merged):
-                raise TrackerFailedError(f"the buckets of {key} hold no index")
-            self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
-            return self._drop(old)
-
-        self.access.attempt(BucketOperation.MERGE, old[0], merge)
-
-    def _merge_as_pip(self) -> None:
-        """Write what is left of both, whether loaded or not; when that fails nothing has changed."""
-        old = select_as_pip(tuple(self.buckets))
-        if not old:
-            return
-
-        def merge() -> bool:
-            key = BucketKey(old[0].key.start, old[-1].key.end)
-            left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
-            if not len(left):
-                return self._drop(old)
-            sealed = seal(left, self.settings)
-            bucket = ImmutableBucket.sealed(key, sealed)
-            if not self.access.save(bucket, sealed):
-                raise TemporaryError(f"the merged bucket {key} was not written")
-            self.shared.remove(bucket.bits.ledgers)
-            self.shared.put_back(pack(sealed.segments[0]))
-            self.buckets.put(key, bucket)
-            self._expect_next(bucket, sealed.segments[0])
-            return self._drop(old)
-
-        self.access.attempt(BucketOperation.MERGE, old[0], merge)
-
-    def _drop(self, buckets: Sequence[ImmutableBucket]) -> bool:
-        for bucket in buckets:
-            self.buckets.remove(CutRange.closed(bucket.key))
-            self.access.delete(bucket)
-        return True
-
-    def _left_of(self, bucket: ImmutableBucket) -> DelayedIndexes:
-        indexes = joined(self.access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
-        return indexes[indexes.within(bucket.bits.ledgers)]
-
-    def _expect_next(self, bucket: ImmutableBucket, loaded: DelayedIndexes) -> None:
-        self._last_of_segment[_last_position(loaded)] = _LastOfSegment(bucket, int(loaded.deliver_at_ms[-1]))
 
     # --- handing out -------------------------------------------------------------------------------------------------
 
@@ -369,10 +251,10 @@ class BucketDelayedDeliveryTracker:
         taken: list[PackedIndexes] = []
         left = max_messages
         while left > 0:
-            due = self._pop_until_last_of_segment(left, cutoff_ms)
+            due = self._sealed.pop_until_end(left, cutoff_ms)
             if not len(due):
                 break
-            row, position = self._first_last_of_segment(due)
+            row, position = self._sealed.first_end(due)
             taken.append(due.rows(0, row))
             left -= row
             if position is None:
@@ -385,26 +267,9 @@ class BucketDelayedDeliveryTracker:
             left -= 1
         return joined([part.unpacked() for part in taken])
 
-    def _pop_until_last_of_segment(self, most: int, cutoff_ms: int) -> PackedIndexes:
-        first_ms = self.shared.first_ms()
-        if first_ms is None or first_ms > cutoff_ms:
-            return NO_PACKED
-        ends = [each.due_ms for each in self._last_of_segment.values() if each.bucket.ranges]
-        return self.shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
-
-    def _first_last_of_segment(self, due: PackedIndexes) -> tuple[int, Position | None]:
-        """The first row that ends a loaded segment, and its position; the number of rows when none does."""
-        lasts = [position.entry_id for position, each in self._last_of_segment.items() if each.bucket.ranges]
-        for row in due.rows_of_entries(lasts):
-            position = due.position_at(row)
-            last = self._last_of_segment.get(position)
-            if last is not None and last.bucket.ranges:
-                return row, position
-        return len(due), None
-
     def _load_after(self, position: Position) -> bool:
         """Load the segment after the one that ends there, or delete the bucket if that was its last; False: failed."""
-        bucket = self._last_of_segment[position].bucket
+        bucket = self._sealed.bucket_at_end(position)
         following = bucket.current_segment + 1
 
         def load() -> DelayedIndexes:
@@ -419,17 +284,17 @@ class BucketDelayedDeliveryTracker:
         loaded = self.access.attempt(BucketOperation.LOAD, bucket, load)
         if loaded is None:
             return False
-        del self._last_of_segment[position]
+        self._sealed.pass_end(position)
         if len(loaded):
             self.shared.add_many(loaded)
-            self._expect_next(bucket, loaded)
+            self._sealed.expect_next(bucket, loaded)
         else:
             self._finish(bucket)
         return True
 
     def _finish(self, bucket: ImmutableBucket) -> None:
         """Its last index is about to be handed out."""
-        self._drop([bucket])
+        self._sealed.drop([bucket])
 
     def _hand_out(self, rows: DelayedIndexes) -> None:
         self._count -= len(rows)
@@ -476,23 +341,7 @@ class BucketDelayedDeliveryTracker:
             UndecodableError: a property's name or value; a broker throws, and the subscription has no tracker at all.
             RecoveryFailedError: a bucket was not read; a broker uses its in-memory tracker. Nothing was deleted.
         """
-        dropped = name_buckets(self.buckets, self.access, self.behaviour)
-        cutoff_ms = self._cutoff_ms()
-        loaded = {
-            held: (bucket, recover_bucket(bucket, self.access, cutoff_ms, self.behaviour))
-            for held, bucket in self.buckets.items()
-        }
-        # Where segments of two buckets end with the same message, a broker remembers the one that comes last.
-        for held in in_order_of_hash_map(tuple(loaded), len(loaded)):
-            bucket, indexes = loaded[held]
-            if len(indexes):
-                self._expect_next(bucket, indexes)
-                self.shared.add_many(indexes)
-            else:
-                dropped[held] = bucket
-        for held in in_order_of_hash_map(tuple(dropped), _DEFAULT_CAPACITY):
-            self.buckets.remove(held)
-            self.access.delete(dropped[held])
+        self._sealed.recover(self._cutoff_ms())
         self._count = sum(bucket.count for bucket in self.buckets)
         return self._count
 
@@ -507,19 +356,10 @@ class BucketDelayedDeliveryTracker:
         self._forget()
 
     def _forget(self) -> None:
-        self.buckets.clear()
+        self._sealed.clear()
         self.shared.clear()
         self.mutable.clear()
-        self._last_of_segment.clear()
         self._count = 0
-
-
-def _position(rows: DelayedIndexes, row: int) -> Position:
-    return Position(LedgerId(int(rows.ledgers[row])), EntryId(int(rows.entries[row])))
-
-
-def _last_position(rows: DelayedIndexes) -> Position:
-    return _position(rows, len(rows) - 1)
 
 
 def check_positions(least_ledger: int, least_entry: int, most_entry: int) -> None:

@@ -1,0 +1,225 @@
+"""The sealed buckets of one index, and with which message each loaded segment ends: seals, merges, recovers, deletes.
+
+Where 4.0.8 departs from PIP-195 it follows the one or the other (`Behaviour`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, bitmaps_of, joined
+from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange, in_order_of_hash_map
+from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
+from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
+from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
+from pulsar_sidecar.delayed_delivery.index.tracker.mutable_bucket import MutableBucket
+from pulsar_sidecar.delayed_delivery.index.tracker.packed import NO_PACKED, PackedIndexes, pack
+from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
+from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
+from pulsar_sidecar.delayed_delivery.index.tracker.recovery import name_buckets, recover_bucket
+from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
+from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+
+_DEFAULT_CAPACITY: Final = 16
+"""Of a ``HashMap``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SegmentEnd:
+    bucket: ImmutableBucket
+    due_ms: int
+
+
+class SealedBuckets:
+    """Takes what it seals out of the mutable bucket, and puts what it loads into the shared queue.
+
+    Attributes:
+        ranges: the buckets.
+    """
+
+    def __init__(
+        self,
+        settings: TrackerSettings,
+        behaviour: Behaviour,
+        access: SnapshotAccess,
+        mutable: MutableBucket,
+        shared: IndexQueue,
+    ) -> None:
+        """None yet."""
+        self.ranges = BucketRanges()
+        self._settings = settings
+        self._behaviour = behaviour
+        self._access = access
+        self._mutable = mutable
+        self._shared = shared
+        self._ends: dict[Position, _SegmentEnd] = {}
+        """Before such a message is handed out, the next segment is loaded."""
+
+    # --- sealing and merging -----------------------------------------------------------------------------------------
+
+    def seal(self, indexes: DelayedIndexes) -> None:
+        """Make a bucket of what was taken out of the mutable bucket's queue; merge where there are too many.
+
+        Raises:
+            TrackerFailedError: as a broker, with what was changed before left changed.
+        """
+        most = self._settings.max_num_buckets
+        if self._behaviour is Behaviour.AS_PIP and 0 < most <= len(self.ranges):
+            self._merge_as_pip()
+        if len(indexes):
+            self._create(indexes, self._mutable.key)
+        self._mutable.reset_range()
+        if self._behaviour is Behaviour.AS_BROKER and 0 < most < len(self.ranges):
+            self._merge_as_broker()
+
+    def _create(self, indexes: DelayedIndexes, key: BucketKey, merged: PositionBits | None = None) -> None:
+        sealed = seal(indexes, self._settings)
+        self._take_out_of_mutable(sealed, indexes, key)
+        first = sealed.segments[0]
+        self._shared.put_back(pack(first))
+        bucket = ImmutableBucket.sealed(key, sealed)
+        is_saved = self._access.save(bucket, sealed)
+        bucket.bits = merged or bucket.bits
+        self.ranges.put(key, bucket)
+        self.expect_next(bucket, first)
+        if not is_saved:
+            for segment in sealed.segments[1:]:
+                self._shared.put_back(pack(segment))
+            self.ranges.remove(CutRange.closed(key))
+            self._ends.pop(_last_position(first))
+
+    def _take_out_of_mutable(self, sealed: SealedIndexes, indexes: DelayedIndexes, key: BucketKey) -> None:
+        outside = np.flatnonzero((indexes.ledgers < key.start) | (indexes.ledgers > key.end))
+        if len(outside):
+            # Half-way through, as a broker leaves it.
+            reached = int(outside[0])
+            self._shared.put_back(pack(indexes[: min(reached, len(sealed.segments[0]))]))
+            gone = indexes[: reached + 1]
+            for ledger_id, entries in bitmaps_of(gone.ledgers, gone.entries).items():
+                self._mutable.bits.remove_all(ledger_id, entries)
+            raise TrackerFailedError(f"a ledger lies outside the bucket {key}")
+        for segment in sealed.metadata:
+            for ledger_id, entries in segment.bitmaps.items():
+                self._mutable.bits.remove_all(ledger_id, entries)
+
+    def _merge_as_broker(self) -> None:
+        old = select_as_broker(tuple(self.ranges))
+        if not old:
+            return
+
+        def merge() -> bool:
+            unloaded = [
+                segment
+                for bucket in old
+                for segment in self._access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
+            ]
+            key = BucketKey(old[0].key.start, old[-1].key.end)
+            merged = sort_indexes(joined(unloaded))
+            if not len(merged):
+                raise TrackerFailedError(f"the buckets of {key} hold no index")
+            self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
+            return self.drop(old)
+
+        self._access.attempt(BucketOperation.MERGE, old[0], merge)
+
+    def _merge_as_pip(self) -> None:
+        """Write what is left of both, whether loaded or not; when that fails nothing has changed."""
+        old = select_as_pip(tuple(self.ranges))
+        if not old:
+            return
+
+        def merge() -> bool:
+            key = BucketKey(old[0].key.start, old[-1].key.end)
+            left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
+            if not len(left):
+                return self.drop(old)
+            sealed = seal(left, self._settings)
+            bucket = ImmutableBucket.sealed(key, sealed)
+            if not self._access.save(bucket, sealed):
+                raise TemporaryError(f"the merged bucket {key} was not written")
+            self._shared.remove(bucket.bits.ledgers)
+            self._shared.put_back(pack(sealed.segments[0]))
+            self.ranges.put(key, bucket)
+            self.expect_next(bucket, sealed.segments[0])
+            return self.drop(old)
+
+        self._access.attempt(BucketOperation.MERGE, old[0], merge)
+
+    def drop(self, buckets: Sequence[ImmutableBucket]) -> bool:
+        """Delete buckets, with their snapshots; always True."""
+        for bucket in buckets:
+            self.ranges.remove(CutRange.closed(bucket.key))
+            self._access.delete(bucket)
+        return True
+
+    def _left_of(self, bucket: ImmutableBucket) -> DelayedIndexes:
+        indexes = joined(self._access.segments(bucket, max(1, bucket.current_segment), bucket.last_segment))
+        return indexes[indexes.within(bucket.bits.ledgers)]
+
+    def expect_next(self, bucket: ImmutableBucket, loaded: DelayedIndexes) -> None:
+        """Remember where a segment ends that is in memory now."""
+        self._ends[_last_position(loaded)] = _SegmentEnd(bucket, int(loaded.deliver_at_ms[-1]))
+
+    # --- segments in memory ------------------------------------------------------------------------------------------
+
+    def pop_until_end(self, most: int, cutoff_ms: int) -> PackedIndexes:
+        """What is due of the shared queue, up to the time at which the first loaded segment ends."""
+        first_ms = self._shared.first_ms()
+        if first_ms is None or first_ms > cutoff_ms:
+            return NO_PACKED
+        ends = [each.due_ms for each in self._ends.values() if each.bucket.ranges]
+        return self._shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
+
+    def first_end(self, due: PackedIndexes) -> tuple[int, Position | None]:
+        """The first row that ends a loaded segment, and its position; the number of rows when none does."""
+        lasts = [position.entry_id for position, each in self._ends.items() if each.bucket.ranges]
+        for row in due.rows_of_entries(lasts):
+            position = due.position_at(row)
+            last = self._ends.get(position)
+            if last is not None and last.bucket.ranges:
+                return row, position
+        return len(due), None
+
+    def bucket_at_end(self, position: Position) -> ImmutableBucket:
+        """Whose loaded segment ends with this message."""
+        return self._ends[position].bucket
+
+    def pass_end(self, position: Position) -> None:
+        """What follows is loaded, or the bucket is finished."""
+        del self._ends[position]
+
+    # --- beginning and ending ----------------------------------------------------------------------------------------
+
+    def recover(self, cutoff_ms: int) -> None:
+        """Take over the buckets that the cursor's properties name. Raises as the tracker's ``recover`` does."""
+        dropped = name_buckets(self.ranges, self._access, self._behaviour)
+        loaded = {
+            held: (bucket, recover_bucket(bucket, self._access, cutoff_ms, self._behaviour))
+            for held, bucket in self.ranges.items()
+        }
+        # Where segments of two buckets end with the same message, a broker remembers the one that comes last.
+        for held in in_order_of_hash_map(tuple(loaded), len(loaded)):
+            bucket, indexes = loaded[held]
+            if len(indexes):
+                self.expect_next(bucket, indexes)
+                self._shared.add_many(indexes)
+            else:
+                dropped[held] = bucket
+        for held in in_order_of_hash_map(tuple(dropped), _DEFAULT_CAPACITY):
+            self.ranges.remove(held)
+            self._access.delete(dropped[held])
+
+    def clear(self) -> None:
+        """Forget all; snapshots and properties stay."""
+        self.ranges.clear()
+        self._ends.clear()
+
+
+def _last_position(rows: DelayedIndexes) -> Position:
+    return Position(LedgerId(int(rows.ledgers[-1])), EntryId(int(rows.entries[-1])))
