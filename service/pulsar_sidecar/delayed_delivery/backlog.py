@@ -229,11 +229,11 @@ def parse_backlog_position(text: str) -> BacklogPosition:
     """The inverse of `BacklogPosition.__str__`.
 
     Raises:
-        InvalidInputError: it is no place.
+        InvalidInputError: the text has another form.
     """
     match = _PLACE.fullmatch(text)
     if match is None:
-        raise InvalidInputError("after must be what an earlier answer said there, such as 0:4711:99")
+        raise InvalidInputError("after must be the value of `after` in an earlier answer, such as 0:4711:99")
     partition, ledger_id, entry_id = map(int, match.groups())
     return BacklogPosition(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
 

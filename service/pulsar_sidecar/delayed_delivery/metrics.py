@@ -9,9 +9,9 @@ from prometheus_client.registry import Collector
 from pulsar_sidecar.observability.metrics import BulkHistogram
 
 _PREFIX = "pulsar_delayed_message_cancellations"
-_REACHED = "Time from the request to a level of proof, by level (also unknown); its count is how many reached it."
-_REFUSED = "Cancellations that did not come about, on each subscription, by cause; dispatched means raced."
-_REASSERTED = "Acknowledgements made again after a cursor had lost them."
+_REACHED = "Time from the request to a cancellation status, by status; the count is of cancellations that reached it."
+_REFUSED = "Cancellations refused or failed on a subscription, by cause; dispatched: maybe delivered first."
+_REASSERTED = "Acknowledgements that the sidecar made again after a cursor had lost them."
 
 
 class CancellationMetrics(Collector):
@@ -19,11 +19,11 @@ class CancellationMetrics(Collector):
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
-        self._requested = _counter("requested", "Messages asked for.")
+        self._requested = _counter("requested", "Messages whose cancellation was requested.")
         self._seconds = BulkHistogram(f"{_PREFIX}_seconds", _REACHED, ("cluster", "proof"))
         self._refused = _counter("refused", _REFUSED, "cause")
         self._reasserted = _counter("reasserted", _REASSERTED)
-        text = "Cancellations in the log that are not finished."
+        text = "Cancellations in the log that have not ended."
         self._open = Gauge(f"{_PREFIX}_open", text, ("cluster",), registry=None)
         for each in (self._requested, self._reasserted, self._open):
             each.labels(cluster)
@@ -32,11 +32,11 @@ class CancellationMetrics(Collector):
         self._requested.labels(self._cluster).inc(count)
 
     def reached(self, status: str, seconds: float, count: int = 1) -> None:
-        """Cancellations reached a level, so long after they were asked for."""
+        """Cancellations reached a status, so long after they were requested."""
         self._seconds.observe((self._cluster, status.lower()), seconds, count)
 
     def refused(self, cause: str, count: int = 1) -> None:
-        """Cancellations did not come about; the text must come from a closed list."""
+        """Cancellations were refused or failed; the cause must come from a closed list."""
         self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
 
     def acknowledged_again(self, count: int = 1) -> None:

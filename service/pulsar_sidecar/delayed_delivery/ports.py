@@ -1,4 +1,4 @@
-"""What cancelling needs from brokers, bookies and its log, and what they answer, as fakes and adapters have it alike.
+"""What cancelling needs from brokers, bookies and its log, and their answers.
 
 Every method raises `TemporaryError` when the other side could not be asked and `OutcomeUnknownError` when an answer to
 a change was lost. No method creates a topic or a subscription, and none reports an absence that it did not read: what
@@ -38,13 +38,13 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class EntryFacts(NamedTuple):
-    """What an entry's own ``MessageMetadata`` says; the payload is not kept.
+    """An entry's own ``MessageMetadata``; the payload is not kept.
 
     A tuple, because bulk requests make very many of them.
 
     Attributes:
         deliver_at_ms: the due time, milliseconds since the epoch; None for a message that is not delayed.
-        messages_in_batch: None for an entry that is no batch, also for a batch of one.
+        messages_in_batch: None for an entry that is not a batch, also for a batch of one.
         key: the partition key as text, base64 when the producer sent bytes.
         marker: whether the entry is one of Pulsar's own markers (transactions, replicated subscriptions).
         transaction: whether the message belongs to a transaction.
@@ -109,7 +109,7 @@ class DelayedEntries(Protocol):
         ends before the entry. Raises `NotFoundError` when the topic does not exist.
 
         With ``max_age_seconds`` the topic may have dropped the ledger of an entry that is found, or be gone itself,
-        for so long; what is said of an entry is true, and nothing else is answered from memory.
+        for so long; an entry's facts are true, and nothing else is answered from memory.
         """
         ...
 
@@ -127,7 +127,7 @@ class DueTimes(Protocol):
 
 
 class Topics(Protocol):
-    """What brokers tell about topics; asking may load a topic, and creates none."""
+    """Topics as brokers report them; a call may load a topic, and creates none."""
 
     def partitions(self, topic: TopicName) -> int | None:
         """Number of partitions, 0 for a topic without; None when a broker knows no such topic."""
@@ -165,7 +165,7 @@ class StoredAckState(Protocol):
     ) -> PositionRanges | None:
         """The acknowledged positions in the cursor's last entry known to be stored, or None while nothing is.
 
-        ``known_ledger`` and ``known_last_entry`` are what the broker said of the cursor's ledger; a newer entry that
+        ``known_ledger`` and ``known_last_entry`` are the broker's report of the cursor's ledger; a newer entry that
         bookies hold may not be acknowledged yet and is not read.
         """
         ...
@@ -253,11 +253,11 @@ class Republisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of the room, in its own words.
+    """The settings of cancelling.
 
     Attributes:
         enabled: whether anything is cancelled at all.
-        reconcile_interval_ms: how often a place's acknowledgements are looked at while nothing urges.
+        reconcile_interval_ms: how often a subscription's acknowledgements are looked at at least.
         persist_patience_ms: how long ``wait=persisted`` waits.
         log_patience_ms: how long a request waits for the log to be read at the start.
     """

@@ -1,4 +1,4 @@
-"""Waiting messages selected by what they are, in order to be cancelled.
+"""Waiting messages selected by due time, key or property, in order to be cancelled.
 
 Invariants: two runs with the same selection give the same hash, by which a caller confirms a preview, exactly when they
 found the same messages. An entry never changes, so it is read once for a selection, however often that is looked for;
@@ -91,8 +91,8 @@ _ROW: Final = np.dtype(
     [("deliver_at_ms", "<i8"), ("ledger", "<i8"), ("entry", "<i8"), ("publish_time_ms", "<i8"), ("plain", "?")]
 )
 Rows = npt.NDArray[Any]
-"""Messages that are meant, one a row of 33 bytes. ``plain``: the two times are all that its entry says, as far as a
-decision about it goes: no batch, no chunk, no transaction."""
+"""Messages that are meant, one a row of 33 bytes. ``plain``: its entry has nothing but the two times that a
+decision depends on: it is not a batch, a chunk or part of a transaction."""
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class PartitionReading:
 
 
 def _is_plain(facts: EntryFacts) -> bool:
-    # What no decision asks for is left out here by name, so that whatever else an entry says makes it read again.
+    # Fields that no decision depends on are left out here by name, so that any other field makes the entry read again.
     decisive = facts._replace(
         key=None,
         properties=EntryFacts._field_defaults["properties"],
@@ -172,7 +172,7 @@ class SelectedBatch:
         return len(self.rows)
 
     def targets(self) -> list[Target]:
-        """To be cancelled where the selection says."""
+        """To be cancelled on the selection's subscriptions."""
         return [
             Target(position, deliver_at_ms, None, self.subscriptions)
             for position, deliver_at_ms in zip(
@@ -216,8 +216,8 @@ def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
 def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading: Reading) -> dict[TopicName, Rows]:
     """The messages that wait and are meant, by partition; what was not read yet is read into ``reading``.
 
-    Entries of which the index says that they are due at another time are not read. Those that are meant always are:
-    what is cancelled is what an entry itself says.
+    Entries that the index has at another due time are not read. Selected ones always are: an entry's own metadata
+    decides whether it is cancelled.
     """
     now_ms = ports.brokers_now_ms()
     topics = ports.topics
@@ -267,7 +267,7 @@ class Preview:
 
 
 def preview(selection: Selection, found: Mapping[TopicName, Rows], reading: Reading) -> Preview:
-    """What a caller is shown, and the hash that stands for exactly these messages."""
+    """What a caller gets to see, with the hash of exactly these messages."""
     dues = [
         int(due)
         for rows in found.values()

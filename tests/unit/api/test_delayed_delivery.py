@@ -104,8 +104,8 @@ def test_subscription_names_repeated_or_comma_separated(
         (f"{GOOD}&subscriptionNames=%20", "name is empty"),
         (f"{GOOD}&subscriptionNames=%09", "name is empty"),
         (f"{GOOD}&subscriptionNames={'x' * 2000}", "at most 1024 bytes"),
-        (f"{GOOD}&wait=forever", "wait is persisted"),
-        (f"{GOOD}&defer=maybe", "defer is true or false"),
+        (f"{GOOD}&wait=forever", "wait must be persisted"),
+        (f"{GOOD}&defer=maybe", "defer must be true or false"),
     ],
 )
 def test_wrong_parameters_are_412_and_change_nothing(
@@ -158,7 +158,7 @@ def test_errors_of_the_room(server: Served, fake: FakeDelayedDelivery, error: Ex
 def test_a_non_persistent_topic_is_405(server: Served) -> None:
     answer = server.ask("POST", f"{TOPIC.replace('persistent', 'non-persistent')}/cancelDelayedMessage?{GOOD}")
     assert answer.status == 405
-    assert "nothing waits" in answer.reason
+    assert "none can be cancelled" in answer.reason
 
 
 def message_id(ledger_id: int, entry_id: int, partition: int = -1) -> str:

@@ -82,7 +82,7 @@ def test_a_non_persistent_topic_is_told(terminal: Terminal) -> None:
         "-t",
         DUE,
     )
-    assert (ran.code, "nothing waits" in ran.err) == (1, True)
+    assert (ran.code, "none can be cancelled" in ran.err) == (1, True)
 
 
 def test_skipping_messages(terminal: Terminal, fake: FakeDelayedDelivery) -> None:

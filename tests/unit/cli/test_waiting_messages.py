@@ -74,7 +74,7 @@ def test_a_limit_before_the_end_is_told(shell: Terminal) -> None:
     ran = shell.run("topics", "delayed-messages", "orders", "--limit", "5")
     assert ran.code == 4
     assert "5 delayed messages wait" in ran.out
-    assert "goes on after 5 entries" in ran.err
+    assert "has more than 5 entries" in ran.err
 
 
 def test_mistakes_are_told(shell: Terminal, server: Served) -> None:

@@ -1,4 +1,4 @@
-"""Delayed indexes (PIP-195) on Pulsar's own paths: what brokers keep of delayed messages in buckets."""
+"""Delayed indexes (PIP-195) on Pulsar's own paths: the buckets that brokers keep of delayed messages."""
 
 from typing import Annotated
 
@@ -31,34 +31,34 @@ class DelayedIndexParameters(Parameters):
     """Parameters of ``delayedIndex``."""
 
     ask_broker: bool = False
-    """Have the broker that has the topic loaded show its statistics, to know which tracker it runs; loads nothing."""
+    """Conclude which tracker a loaded topic runs on from its broker's statistics; loads nothing."""
 
 
 class CalendarParameters(Parameters):
     """Parameters of ``delayedCalendar``."""
 
     subscription: str | None = None
-    """Only this one; all durable ones without it."""
+    """Subscription. Default: all durable subscriptions."""
     exact: bool = False
     """Read buckets' segments, not only their metadata: every due time is exact."""
     step_seconds: int | None = Field(default=None, ge=1, le=366 * 86_400)
-    """The length of each of ``times``; a round one without it."""
+    """Length of each of ``times``. Default: a round one."""
     rows: int = Field(default=20, ge=1, le=10_000)
-    """How many ``times`` there are at most, where ``stepSeconds`` does not say."""
+    """Maximum number of ``times`` without ``stepSeconds``."""
     limit: int = Field(default=200_000, ge=0, le=10_000_000)
-    """Entries without a bucket that are read at most; the rest is ``unread``."""
+    """Maximum number of entries in no bucket to read; the rest is ``unread``."""
 
     def options(self) -> CalendarOptions:
         return CalendarOptions(self.subscription, self.exact, self.step_seconds, self.rows, self.limit)
 
 
 class TrackerAnswer(Answer):
-    """A tracker, and why it is known or why not."""
+    """A tracker."""
 
     tracker: Tracker
     """What holds delayed messages back."""
     reason: str
-    """What says so."""
+    """Why it is known, or why not."""
 
 
 class SegmentAnswer(Answer):
@@ -82,9 +82,9 @@ class BucketAnswer(Answer):
     name: str
     """The cursor property that points to it."""
     start_ledger_id: int | None
-    """The first ledger that it covers; null if the name does not say."""
+    """The first ledger that it covers; null if the name has none."""
     end_ledger_id: int | None
-    """The last ledger that it covers; null if the name does not say."""
+    """The last ledger that it covers; null if the name has none."""
     ledger_id: int
     """The ledger that it is stored in."""
     state: _State
@@ -102,7 +102,7 @@ class BucketAnswer(Answer):
     last_due_ms: int | None
     """The latest due time."""
     problem: str | None
-    """Why something of it is missing or not known; null if nothing is."""
+    """Why a part of it is missing or unknown; null if none is."""
     segments: list[SegmentAnswer] | None
     """In order; null if the bucket's metadata could not be read."""
 
@@ -165,7 +165,7 @@ class DueCountsAnswer(Answer):
     unread: int
     """Entries beyond ``limit``."""
     from_buckets: int
-    """How many of ``delayed`` and ``due`` a bucket says; the others' own entries do."""
+    """How many of ``delayed`` and ``due`` are counted in buckets, and not by their own entries."""
     first_due_ms: int | None
     """The second in which the first delayed message is due."""
     last_due_ms: int | None
@@ -184,7 +184,7 @@ class CalendarAnswer(Answer):
     step_seconds: int
     """How long each of ``times`` is."""
     resolution_ms: int
-    """By how much later messages may be due than ``times`` say: the longest segment that was counted."""
+    """How much later messages may be due than in ``times``: the longest segment that was counted."""
     delayed: int
     """Messages that are not due yet."""
     due: int
@@ -196,7 +196,7 @@ class CalendarAnswer(Answer):
     unread: int
     """Entries beyond ``limit``."""
     from_buckets: int
-    """How many of ``delayed`` and ``due`` a bucket says; the others' own entries do."""
+    """How many of ``delayed`` and ``due`` are counted in buckets, and not by their own entries."""
     times: list[DueTimeAnswer]
     """Steps with delayed messages, ascending."""
     subscriptions: list[DueCountsAnswer]
@@ -218,7 +218,7 @@ def router(service: DelayedIndexService) -> APIRouter:
             subscription: SubscriptionName,
             parameters: Annotated[DelayedIndexParameters, Query()],
         ) -> list[DelayedIndexAnswer]:
-            """What the delayed index of a subscription holds, read from the metadata store and the bookies.
+            """The delayed index of a subscription, read from the metadata store and the bookies.
 
             One answer for each partition. The topic is not loaded. 404: no such topic, or no such subscription.
             """
@@ -252,7 +252,7 @@ def calendar_router(reader: CalendarReader) -> APIRouter:
 
     @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
     def namespace_calendar(namespace: V2Namespace, parameters: given) -> CalendarAnswer:
-        """The same for all topics of a namespace, but for brokers' own."""
+        """The same for all topics of a namespace, without those of brokers."""
         return CalendarAnswer.model_validate(reader.below(namespace, parameters.options()))
 
     @routes.get("/admin/v2/tenants/{tenant}/delayedCalendar")

@@ -1,4 +1,4 @@
-"""What is overdue, what a load would cost, and what other settings of the delayed index would change; read only."""
+"""Overdue messages, the cost of loads, and the effect of other settings of the delayed index; read only."""
 
 from dataclasses import replace
 from typing import Annotated, Any
@@ -24,11 +24,11 @@ class OverdueParameters(Query):
     """Parameters of ``overdue``."""
 
     subscription: str | None = None
-    """Only this one; all durable ones without it."""
+    """Subscription. Default: all durable subscriptions."""
     late_ms: int = Field(default=10_000, ge=0)
-    """What has been due for less than this may be on its way to a consumer, and does not count."""
+    """Minimum time since the due time of an overdue message; younger ones may be on their way to a consumer."""
     limit: int = _LIMIT
-    """How many entries of the backlog are read at most."""
+    """Maximum number of entries to read from the backlog."""
 
 
 class OverdueMessageAnswer(Answer):
@@ -48,11 +48,11 @@ class OverdueReasonAnswer(Answer):
 
     reason: str
     remedy: str
-    """What helps."""
+    """What to do."""
 
 
 class OverdueAnswer(Answer):
-    """What of one subscription of a partition is overdue."""
+    """The overdue messages of one subscription of a partition."""
 
     topic: Text
     subscription: str
@@ -69,14 +69,14 @@ class OverdueAnswer(Answer):
 
 
 class OverdueReportAnswer(Answer):
-    """What is overdue in a topic."""
+    """The overdue messages of a topic."""
 
     now_ms: int
     due_by_ms: int
-    """What was due by then counts."""
+    """Messages due by then are overdue."""
     entries_read: int
     complete: bool
-    """False where the limit came before the end of the backlog."""
+    """False if the limit was reached before the end of the backlog."""
     subscriptions: list[OverdueAnswer]
 
 
@@ -84,7 +84,7 @@ class OverdueReportAnswer(Answer):
 
 
 class LoadCostAnswer(Answer):
-    """What a load takes."""
+    """The cost of a load."""
 
     entries: int
     """Entries that the broker reads."""
@@ -117,22 +117,22 @@ class TopicForecastAnswer(Answer):
     without_buckets: LoadCostAnswer
     subscriptions: list[SubscriptionForecastAnswer]
     unreadable: list[str]
-    """What could not be read, and so is in no figure."""
+    """Parts that could not be read, and so are in no figure."""
 
 
 class ForecastAnswer(Answer):
-    """What loads would cost now, the most expensive first."""
+    """The cost of loads now, the most expensive first."""
 
     buckets_configured: bool
     """Whether the brokers run the bucket tracker."""
     topics: int
-    """How many partitions, and topics without partitions, were looked at."""
+    """Number of partitions, and of topics without partitions."""
     total: LoadCostAnswer
     """Of all of them, as the brokers are configured."""
     worst: list[TopicForecastAnswer]
     unreadable: list[str]
     assumptions: list[str]
-    """What the figures rest on."""
+    """Assumptions of the figures."""
 
 
 # --- simulate ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class SimulateParameters(Query):
     """Parameters of ``simulate``; a setting that is left out is the brokers' own."""
 
     subscription: str | None = None
-    """Only this one; all durable ones without it."""
+    """Subscription. Default: all durable subscriptions."""
     min_index_count: int | None = Field(default=None, ge=1)
     """``delayedDeliveryMinIndexCountPerBucket``."""
     time_step_seconds: int | None = Field(default=None, ge=1)
@@ -152,10 +152,10 @@ class SimulateParameters(Query):
     max_num_buckets: int | None = Field(default=None, ge=-1)
     """``delayedDeliveryMaxNumBuckets``; -1 for any number."""
     limit: int = _LIMIT
-    """How many entries of each subscription's backlog are read at most."""
+    """Maximum number of entries to read from each subscription's backlog."""
 
     def settings(self, configured: TrackerSettings) -> TrackerSettings:
-        """The brokers' settings with what is given here instead; raises InvalidInputError for a useless number."""
+        """The brokers' settings with what is given here instead; raises InvalidInputError for an unusable number."""
         wanted = {
             "min_index_count": self.min_index_count,
             "time_step_ms": None if self.time_step_seconds is None else self.time_step_seconds * 1000,
@@ -180,7 +180,7 @@ class SettingsAnswer(Answer):
 
 
 class SimulatedTrackerAnswer(Answer):
-    """What a tracker comes to."""
+    """A tracker with all messages in it."""
 
     settings: SettingsAnswer | None
     """Null for the in-memory tracker."""
@@ -198,7 +198,7 @@ class SimulatedTrackerAnswer(Answer):
     load: LoadCostAnswer
     """The next load of the topic."""
     failure: str | None
-    """Where a broker would have thrown."""
+    """Where a broker would have thrown an exception."""
 
 
 class SimulationAnswer(Answer):
@@ -212,7 +212,7 @@ class SimulationAnswer(Answer):
     """Unacknowledged entries that are not delayed, or due; a load reads them as well."""
     unreadable: int
     complete: bool
-    """False where the limit came before the end of the backlog."""
+    """False if the limit was reached before the end of the backlog."""
     today: SimulatedTrackerAnswer
     simulated: SimulatedTrackerAnswer
     assumptions: list[str]
@@ -229,21 +229,22 @@ def router(service: IndexPlanning) -> APIRouter:
         ) -> OverdueReportAnswer:
             """Messages that are due and not acknowledged, with the reasons that the broker's figures show.
 
-            The backlog's entries are read from the bookies. Asking loads the topic. 404: no such topic or subscription.
+            The sidecar reads the entries from the bookies. The request loads the topic. 404: no such topic or
+            subscription.
             """
             report = service.overdue.overdue(topic, parameters.subscription, parameters.late_ms, parameters.limit)
             return OverdueReportAnswer.model_validate(report)
 
         @routes.get(f"{path}/delayedIndex/forecast", name=f"{version}delayed_index_forecast")
         def forecast(topic: Annotated[TopicName, Depends(topic_of)]) -> ForecastAnswer:
-            """What a load of this topic would cost its broker now; each partition by itself. Loads nothing."""
+            """The cost of loading this topic now, for each partition. Loads nothing."""
             return ForecastAnswer.model_validate(service.forecaster.of_topic(topic))
 
         @routes.get(f"{path}/delayedIndex/simulate", name=f"{version}delayed_index_simulate")
         def simulate(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[SimulateParameters, FromQuery()]
         ) -> list[SimulationAnswer]:
-            """The topic's delayed messages in a bucket tracker with other settings, beside today's. Loads nothing."""
+            """The topic's delayed messages in a bucket tracker with other settings, and in today's. Loads nothing."""
             settings = parameters.settings(service.simulator.configured())
             found = service.simulator.simulate(topic, parameters.subscription, settings, parameters.limit)
             return [SimulationAnswer.model_validate(one) for one in found]

@@ -34,13 +34,17 @@ _Wait = Annotated[
 _Defer = Annotated[
     bool,
     typer.Option(
-        "--defer", help="If a subscription already holds too many acknowledged ranges, cancel when it has room."
+        "--defer", help="If a subscription already holds too many acknowledged ranges, cancel as soon as it has room."
     ),
 ]
 _Names = Annotated[
     str | None,
     typer.Option(
-        "--subscriptionNames", "--subscription-names", "-s", metavar="NAMES", help="Comma-separated. Default: all."
+        "--subscriptionNames",
+        "--subscription-names",
+        "-s",
+        metavar="NAMES",
+        help="Comma-separated. Default: all Shared and Key_Shared subscriptions.",
     ),
 ]
 
@@ -55,7 +59,9 @@ def cancel_delayed_message(
     entry_id: _EntryId,
     deliver_at: Annotated[
         int,
-        typer.Option("--deliverAt", "--deliver-at", "-t", help="Its original due time, milliseconds since the epoch."),
+        typer.Option(
+            "--deliverAt", "--deliver-at", "-t", help="Due time of the message, in milliseconds since the epoch."
+        ),
     ],
     subscription_names: _Names = None,
     wait: _Wait = False,
@@ -91,7 +97,7 @@ def skip_messages(
     wait: _Wait = False,
     defer: _Defer = False,
 ) -> None:
-    """Cancel delayed messages of one subscription by their ids; all of them, or the reason says which not.
+    """Cancel delayed messages of one subscription by their ids. If some are not cancelled, the reason names them.
 
     Example: pulsar-sidecar topics skip-messages persistent://public/default/orders -s workers 12:3 12:4
     """
@@ -129,7 +135,7 @@ def cancel_delayed_messages(
 ) -> None:
     """Cancel many delayed messages: those of a file, or those with a due time, key or property after a preview.
 
-    One verdict for each goes to standard output as a JSON line; exit code 4 when some were not cancelled.
+    The command writes one JSON line for each message to standard output. Exit code 4: some were not cancelled.
 
     Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
@@ -147,10 +153,10 @@ def cancel_delayed_messages(
 
 @app.command(epilog=EXIT_CODES)
 def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None) -> None:
-    """Show the state of a cancellation on each subscription, and its evidence.
+    """Show how far a cancellation has come on each subscription, and why.
 
-    It ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN where the cursor may have been lost or moved
-    near the due time.
+    A cancellation ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN if the cursor may have been lost or
+    moved near the due time.
 
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
@@ -162,11 +168,11 @@ def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _E
 def expedite_delayed_message(
     ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
 ) -> None:
-    """Deliver a delayed message now: it is published again without a delay, and the old one is cancelled.
+    """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
     Example: pulsar-sidecar topics expedite-delayed-message persistent://public/default/orders -l 12 -e 3
     """
-    _reissue(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id}, form)
+    _reschedule(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id}, form)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -176,17 +182,20 @@ def reschedule_delayed_message(
     ledger_id: _LedgerId,
     entry_id: _EntryId,
     new_deliver_at: Annotated[
-        int, typer.Option("--newDeliverAt", "--new-deliver-at", min=1, help="Its new due time in milliseconds.")
+        int,
+        typer.Option(
+            "--newDeliverAt", "--new-deliver-at", min=1, help="New due time, in milliseconds since the epoch."
+        ),
     ],
     form: Output = None,
 ) -> None:
-    """Give a delayed message another due time: it is published again, and the old one is cancelled.
+    """Give a delayed message another due time: publish it again, and cancel the old one.
 
     Example: pulsar-sidecar topics reschedule-delayed-message persistent://public/default/orders -l 12 -e 3
     --new-deliver-at 1795269995318
     """
     body = {"ledgerId": ledger_id, "entryId": entry_id, "newDeliverAt": new_deliver_at}
-    _reissue(ctx, topic, "rescheduleDelayedMessage", body, form)
+    _reschedule(ctx, topic, "rescheduleDelayedMessage", body, form)
 
 
 def _of_lines(
@@ -195,7 +204,7 @@ def _of_lines(
     with _lines_of(file) as stream:
         first = 0
         while lines := list(islice(stream, _LINES_AT_ONCE)):
-            # In parts, because the service answers while it reads, and this side sends first and then reads.
+            # In parts, because the service answers while it reads, and this client sends first and then reads.
             body = b"".join(line if line.endswith(b"\n") else line + b"\n" for line in lines)
             for verdict in client.lines("POST", f"{path}/cancelDelayedMessages", body, parameters):
                 yield {**verdict, "line": int(verdict.get("line") or 0) + first}
@@ -220,7 +229,7 @@ def _of_selection(
     for one in preview["sample"][:5]:
         output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
     if preview["unreadable"]:
-        output.info(f"{preview['unreadable']} entries could not be read and are not among them")
+        output.info(f"{preview['unreadable']} entries could not be read and are not included")
     if not preview["count"] or not (yes or typer.confirm("Cancel them?", err=True)):
         return
     body = json.dumps({**preview["selection"], "hash": preview["hash"], "defer": defer}).encode()
@@ -241,7 +250,7 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _reissue(ctx: Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
+def _reschedule(ctx: Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
     done = ctx.obj.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
     output.document(done, ctx.obj.format(form))
     if isinstance(done, dict) and done.get("messageId") is None:

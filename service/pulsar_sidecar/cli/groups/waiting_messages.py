@@ -1,4 +1,4 @@
-"""``pulsar-sidecar topics delayed-messages``: what waits, as a table and a small plot."""
+"""``pulsar-sidecar topics delayed-messages``: waiting messages, as a table and a small plot."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,7 +32,7 @@ class Total:
     last: dict[str, Any] | None = None
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Take a page's part."""
+        """Add a page's part."""
         self.type = part["type"]
         self.counts.update({name: part[name] for name in ("delayed", "due", "undelayed", "unreadable")})
         self.by_due_second.update({int(second): count for second, count in part["byDueSecond"].items()})
@@ -46,15 +46,15 @@ def delayed_messages(
     topic: Topic,
     subscription: Subscription = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="How many entries of the backlog to read at most, from the oldest on.")
+        int, typer.Option(min=1, help="Maximum number of entries to read from the backlog, oldest first.")
     ] = 10_000_000,
-    rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows the table has at most.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 20,
     form: Output = None,
 ) -> None:
-    """Show which delayed messages wait: counts by due time, the next and the last, for each subscription.
+    """Show the waiting delayed messages of each subscription: counts by due time, the next and the last.
 
-    The backlog is read from the bookies, without a consumer and without moving any cursor. Messages acknowledged
-    already (cancelled ones, too) are not counted. Exit code 4: the limit came before the end of the backlog.
+    The service reads the backlog from the bookies, without a consumer, and moves no cursor. Acknowledged messages, and
+    so cancelled ones, are not counted. Exit code 4: --limit was reached before the end of the backlog.
 
     Example: pulsar-sidecar topics delayed-messages persistent://public/default/orders -s billing
     """
@@ -65,7 +65,7 @@ def delayed_messages(
     else:
         output.document(_document(totals, now_ms, complete), output.Format.JSON)
     if not complete:
-        output.info(f"the backlog goes on after {limit:,} entries; read more with --limit")
+        output.info(f"the backlog has more than {limit:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -137,7 +137,7 @@ def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
 
 
 def bar(value: float, largest: float) -> str:
-    """A bar that is as long as the value is large; something is never nothing."""
+    """A bar as long as the value is large; at least one character if it is not zero."""
     return "#" * max(1, round(value / largest * _BAR_WIDTH)) if value else ""
 
 

@@ -34,7 +34,7 @@ class _Tracked:
         due: by the second of the due time, what was put there; some of it may have been forgotten since, at most about
             as much as is open.
         noted: how many there are in ``due``.
-        changed: what was put since somebody asked; None where that is not known.
+        changed: what was put since the last request for changes; None if that is not known.
         unseen: what was open when the log was begun to be read again, and was not put since.
     """
 

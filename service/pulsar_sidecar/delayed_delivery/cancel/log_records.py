@@ -1,4 +1,4 @@
-"""The log's records: what is known of a cancellation, and what is to be published again.
+"""The log's records: cancellations, and messages to publish again.
 
 A cancellation has one key for each topic, position and subscription; every attempt to publish again has a key and a
 token of its own. The newest record of a key counts (compaction keeps it), and an empty one forgets the key.
@@ -22,7 +22,7 @@ _REMEMBERED: Final = 4096
 
 
 class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A cancellation's value: what its key does not say, in `Cancellation`'s order."""
+    """A cancellation's value: the part that its key does not have, in `Cancellation`'s order."""
 
     version: Literal[1]
     deliver_at: int
@@ -35,7 +35,7 @@ class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class _IntentRecord(msgspec.Struct, rename="camel"):
-    """An intent's value: what its key does not say, in `RescheduleIntent`'s order."""
+    """An intent's value: the part that its key does not have, in `RescheduleIntent`'s order."""
 
     version: Literal[1]
     deliver_at: int

@@ -179,7 +179,7 @@ def _check_message(target: Target, facts: EntryFacts) -> SubscriptionResult | No
         batch = f"a batch of {facts.messages_in_batch} messages"
         return refused(Cause.BATCH, f"the entry is {batch}: acknowledging it would drop all of them")
     if target.batch_index not in (None, 0, -1):
-        return not_found(Cause.NO_ENTRY, "the entry is no batch, so it has no such batchIndex")
+        return not_found(Cause.NO_ENTRY, "the entry is not a batch, so it has no such batchIndex")
     return None
 
 
@@ -270,7 +270,7 @@ class SubscriptionChoice:
 def choose_subscriptions(names: Collection[str], existing: Mapping[str, Subscription]) -> SubscriptionChoice:
     """The subscriptions a target is to be cancelled on.
 
-    Without names: every subscription whose dispatcher holds delayed messages back, and those whose type nobody has set
+    Without names: every subscription whose dispatcher holds delayed messages back, and those whose type is not set
     since the topic was loaded, because a Shared consumer may come.
     """
     admitted, refusals = [], []
@@ -316,7 +316,7 @@ def check_subscription(name: str, found: Subscription | None) -> SubscriptionRes
 
 
 def subscription_to_join(found: Subscription) -> Subscription:
-    """The subscription with the type to join with: the one in use, Shared where nobody has set one."""
+    """The subscription with the type to join with: the one in use, or Shared if none is set."""
     return replace(found, type=SubscriptionType.SHARED) if found.type is SubscriptionType.NONE else found
 
 

@@ -61,12 +61,12 @@ class CursorWatch:
 def continue_watch(
     before: CursorWatch | None, found: Subscription, state: TopicInternalStats, now_ms: int
 ) -> CursorWatch:
-    """The watch that goes on, or one that begins now.
+    """The continued watch, or one that begins now.
 
-    A cursor loses acknowledgements only when its topic is loaded anew or when somebody moves it, and both disconnect
+    A cursor loses acknowledgements only when its topic is loaded anew or when it is moved, and both disconnect
     every consumer. Without a consumer that stayed, nothing may have been handed out since the topic was loaded.
     """
-    # A consumer of which nobody knows since when it is connected may be a new one.
+    # A consumer whose time of connection is not known may be a new one.
     consumers = frozenset(consumer for consumer in found.consumers if consumer.connected_since)
     watch = CursorWatch(now_ms, consumers, found.messages_out, state.written_ledger)
     return watch if before is None or not _goes_on(before, watch) else replace(watch, since_ms=before.since_ms)
@@ -135,7 +135,7 @@ def _end(cancellation: Cancellation, is_held: bool, policy: DelayPolicy, watched
         reason = "the cursor lost the acknowledgement, and the due time came before it was acknowledged again"
         end = CancellationStatus.RACED, Cause.LOST, reason
     elif watched_since_ms is None or policy.may_be_dispatched(cancellation.deliver_at_ms, watched_since_ms):
-        # Whoever was given the message may have acknowledged it since.
+        # A consumer that got the message may have acknowledged it since.
         reason = (
             "it is acknowledged, but it may have been delivered: between the last look before its due time and the "
             "first one after it the topic was loaded anew, the cursor was moved, or no sidecar looked"

@@ -25,7 +25,7 @@ def check_deliver_at(deliver_at_ms: int) -> None:
     """A due time as a caller gives it.
 
     Raises:
-        InvalidInputError: it is no time in milliseconds; the message says what to change.
+        InvalidInputError: it is not a time in milliseconds; the message has the correction.
     """
     if deliver_at_ms <= 0:
         raise InvalidInputError(

@@ -69,15 +69,15 @@ class DelayedIndexMetrics(Collector):
             latencies, sums = {place: dict(each) for place, each in self._latencies.items()}, dict(self._sums_ms)
         gauges: Mapping[str, tuple[str, Mapping[_Place, float]]] = {
             "bucket_total": (
-                "Buckets that are stored; brokers count the one that they fill as well.",
+                "Stored buckets; brokers also count the bucket that they are filling.",
                 {place: len(view.buckets) for place, view in views.items()},
             ),
             "loaded": (
-                "Indexes of buckets that a load of the topic would put into a broker's memory.",
+                "Indexes of buckets that a broker would load into memory with the topic.",
                 {place: loaded[place] for place in views},
             ),
             "bucket_snapshot_size_bytes": (
-                "Bytes of all buckets.",
+                "Bytes of all stored buckets.",
                 {place: view.size_bytes for place, view in views.items()},
             ),
             "bucket_unreadable": (
@@ -99,12 +99,12 @@ class DelayedIndexMetrics(Collector):
                 family.add_sample(family.name, self._labels(place), float(value))
             yield family
         # PIP-195 calls counters so; the client library would add _total.
-        text = "Operations on buckets seen by the sidecar: its own loads, and what brokers did between two looks."
+        text = "Operations on buckets: the sidecar's own loads, and changes by brokers between two of them."
         family = Metric(f"{_PREFIX}_bucket_op_count", text, "unknown")
         for (place, kind, state), count in operations.items():
             family.add_sample(family.name, self._labels(place, type=kind, state=state), count)
         yield family
-        text = "Looks at the buckets of a subscription, by how long they took in milliseconds: at most the quantile."
+        text = "Loads of a subscription's buckets by the sidecar, by duration: at most quantile milliseconds."
         family = Metric(f"{_PREFIX}_bucket_op_latency_ms", text, "unknown")
         for place, classes in latencies.items():
             for quantile in _QUANTILES:

@@ -1,4 +1,4 @@
-"""The delayed index as the doors ask for it: what it holds, what is overdue, what loads and settings would cost."""
+"""Reading delayed indexes: their content, overdue messages, and the cost of loads and of settings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,8 +25,7 @@ from pulsar_sidecar.model.names import TopicName
 _NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
 _NOT_ASKED = TrackerState(
     Tracker.UNKNOWN,
-    "the broker that owns it was not asked whether the topic is loaded, and how large the tracker's queues are "
-    "(--ask-broker)",
+    "brokers do not report it; ask the owner for the size of the tracker's queues with askBroker=true (--ask-broker)",
 )
 
 
@@ -60,7 +59,7 @@ class DelayedIndexService:
         self._ports = ports
 
     def show(self, topic: TopicName, subscription: str | None = None, *, ask_broker: bool = False) -> list[IndexView]:
-        """What the index of one subscription holds, or of all: one answer for each partition.
+        """The index of one subscription, or of all: one answer for each partition.
 
         Args:
             topic: a partitioned topic, a partition, or a topic without partitions.

@@ -85,14 +85,14 @@ class CancellationStore:
         """
         if not cancellations:
             return
-        told: list[Cancellation] = []
+        logged: list[Cancellation] = []
         for one in cancellations:
             known = self.index.known(one.topic, one.position, one.subscription)
             was_persisted = known is not None and known.status is CancellationStatus.PERSISTED
             if one.status is not CancellationStatus.EXPIRED or not was_persisted:
-                told.append(one)
+                logged.append(one)
         forgotten = [(key_of(one.topic, one.position, one.subscription), None) for one in cancellations]
-        self._topic.append([*encode_all(told), *forgotten])
+        self._topic.append([*encode_all(logged), *forgotten])
         self.index.learn_all(cancellations)
 
     def begin_following(self) -> None:
@@ -117,7 +117,7 @@ class CancellationStore:
         self.caught_up.set()
 
     def apply(self, records: LogRecords) -> None:
-        """Records of the log, whoever wrote them."""
+        """Take records of the log, of any sidecar."""
         with self.index.lock:
             others = [(key, value) for key, value in records if not (value and self._is_own(key, value))]
         learned: list[Cancellation] = []

@@ -53,17 +53,17 @@ from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription,
 
 _SOON_MS = 60_000
 _WHERE_SECONDS = 10.0
-"""How old it may be, far from the due time, where a topic's entries lie; the entries are read each time."""
+"""Maximum age, far from the due time, of a topic's list of ledgers; the entries are read each time."""
 _FEW = 100
 """So few cancellations on a Shared subscription are recorded once the broker has let the sidecar's consumer in: a
 visit of milliseconds, of a consumer that shares no keys with others. A refusal then leaves nothing in the log."""
-_RACED = "the broker may have dispatched it before the acknowledgement came; it is not delivered again"
-_TRIED_AGAIN = "in the log; the sidecars acknowledge it as soon as the broker lets them, until its due time"
+_RACED = "the broker may have dispatched it before the acknowledgement; it is not delivered again"
+_TRIED_AGAIN = "in the log; the sidecars acknowledge it as soon as the broker admits them, until its due time"
 _NO_ROOM = (
     "the subscription's acknowledgement state is full (managedLedgerMaxUnackedRangesToPersist): more holes would be "
     "lost if the broker died"
 )
-_ASK_TO_DEFER = "ask again with defer=true to have it acknowledged when there is room"
+_ASK_TO_DEFER = "repeat the request with defer=true to acknowledge it when there is room"
 _DEFERRED = "in the log; acknowledged as soon as there is room"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05

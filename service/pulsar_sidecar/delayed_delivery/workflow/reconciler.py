@@ -1,7 +1,8 @@
 """Reconciles cursors with the log until the due times: acknowledges again, has cursors stored, ends cancellations.
 
-Every visit is idempotent and begins from what the broker says now, so it does not matter who made the last one. What
-was acknowledged at the last visit is not looked at one by one while the cursor still holds all that it held then.
+Every visit is idempotent and begins from the broker's present state, so it does not matter which sidecar made the last
+one. The reconciler does not compare one by one what it acknowledged at the last visit while the cursor still holds all
+that it held then.
 """
 
 import threading
@@ -48,7 +49,7 @@ class _VisitSchedule:
         due_ms: when all of its cancellations are looked at.
         soon_ms: when those are that are not PERSISTED yet; None while there are none.
         unpersisted_count: how many of these there were at the last round.
-        held: what the cursor held when nothing was lost, except of what `CancellationIndex.changed_at` tells of.
+        held: what the cursor held when nothing was lost, except what `CancellationIndex.changed_at` returns.
     """
 
     due_ms: int
@@ -60,7 +61,7 @@ class _VisitSchedule:
 
 @dataclass(frozen=True, slots=True)
 class _BrokerView:
-    """A subscription as its broker tells of it, and its cursor, which is not older."""
+    """A subscription as its broker reports it, and its cursor, which is not older."""
 
     topic: TopicName
     policy: DelayPolicy
@@ -81,7 +82,7 @@ class Reconciler:
     _schedules: dict[SubscriptionKey, _VisitSchedule] = field(init=False, default_factory=dict)
 
     def begin_leading(self) -> None:
-        """Forget which cursors were watched: other sidecars may have acknowledged what is not known here."""
+        """Forget which cursors were watched: other sidecars may have acknowledged positions unknown to this one."""
         for schedule in self._schedules.values():
             schedule.watch = None
 
@@ -99,9 +100,9 @@ class Reconciler:
                 self._look(key, schedule, at_all=False)
 
     def _is_due_soon(self, key: SubscriptionKey, schedule: _VisitSchedule) -> bool:
-        """Whether to prove what is not PERSISTED yet, whatever is planned for the others.
+        """Whether to check what is not PERSISTED yet, whatever is planned for the others.
 
-        While more comes in, brokers store the cursor without being asked, so looking can wait a little.
+        While more comes in, brokers store the cursor by themselves, so the check can wait a little.
         """
         before, schedule.unpersisted_count = schedule.unpersisted_count, self.store.index.unpersisted_count(key)
         if not schedule.unpersisted_count:
@@ -113,7 +114,7 @@ class Reconciler:
         return schedule.soon_ms + (_LONGER_WHILE_MORE_COMES_MS if schedule.unpersisted_count > before else 0) <= now_ms
 
     def _look(self, key: SubscriptionKey, schedule: _VisitSchedule, *, at_all: bool) -> None:
-        """Visit or prove, and note when to look again."""
+        """Visit all or the unpersisted, and note when to look again."""
         now_ms, interval_ms = self.ports.clock.now_ms(), self.configuration.reconcile_interval_ms
         schedule.soon_ms = now_ms + BROKER_STORES_EVERY_MS
         try:
@@ -123,7 +124,9 @@ class Reconciler:
             # What came in since the last visit may be due before the next one.
             schedule.due_ms = next_ms if at_all else min(schedule.due_ms, next_ms)
         except SidecarError as error:
-            log.warning("cancellations are looked at again later", topic=str(key[0]), error=str(error))
+            log.warning(
+                "cancellations could not be reconciled; the sidecar tries again", topic=str(key[0]), error=str(error)
+            )
             if at_all:
                 schedule.due_ms = now_ms + _RETRY_MS
             else:
@@ -202,7 +205,7 @@ class Reconciler:
         return _BrokerView(topic, policy, found, state, cursor) if found and state and cursor else None
 
     def _carry_out(self, seen: _BrokerView, actions: ReconcileActions) -> bool:
-        """End, prove, acknowledge; whether everything that had been lost was acknowledged again."""
+        """End, check, acknowledge; whether everything that had been lost was acknowledged again."""
         self._end(actions.ended)
         unpersisted = self._check_stored(seen, actions.unpersisted) if actions.unpersisted else []
         missing = self._fitting(seen, actions.missing)
@@ -223,9 +226,9 @@ class Reconciler:
         return True
 
     def _fitting(self, seen: _BrokerView, missing: Sequence[Cancellation]) -> list[Cancellation]:
-        """What there is room for; what had been acknowledged before goes back in any case.
+        """Those that fit into the limit; lost acknowledgements are made again in any case.
 
-        What was only accepted may have ended while nobody here follows the log.
+        What was only accepted may have ended while this sidecar does not follow the log.
         """
         waiting = [one for one in missing if one.status is CancellationStatus.ACCEPTED]
         others = [one for one in missing if one.status is not CancellationStatus.ACCEPTED]
@@ -272,7 +275,9 @@ class Reconciler:
                     self._count(status, those)
                 case CancellationStatus.UNKNOWN:
                     topic = str(those[0].topic)
-                    log.warning("whether messages were delivered is not known", topic=topic, count=len(those))
+                    log.warning(
+                        "it is unknown whether cancelled messages were delivered", topic=topic, count=len(those)
+                    )
                     self._count(status, those)
                 case (
                     CancellationStatus.TOO_LATE

@@ -1,11 +1,13 @@
 """Publishes a waiting message again with another due time, and cancels the old one (expedite, reschedule).
 
 The order is part of the safety: look, record the intent in the log, publish, record the copy, cancel the old message.
-An intent publishes at most once. Whoever finds an intent without a copy (the caller who asks again, or the leading
-sidecar after a crash) looks for the copy by its property and goes on from there; he never publishes another one.
+An intent publishes at most once. A sidecar that finds an intent without a copy (because the caller asks again, or as
+the leading sidecar after a crash) looks for the copy by its property and continues from there; it never publishes
+another one.
 
-The copy is published before the old message is cancelled, and is never cancelled itself: somebody else may have gone on
-with the same intent and cancelled the old message. So whatever breaks, the message is delivered at least once.
+The copy is published before the old message is cancelled, and is never cancelled itself: another sidecar may have
+continued with the same intent and cancelled the old message. So the message is delivered at least once, whatever
+breaks.
 """
 
 import secrets
@@ -40,7 +42,7 @@ from pulsar_sidecar.model.names import TopicName
 log = structlog.get_logger("delayed-delivery")
 
 REPLACES_PROPERTY: Final = "pulsar-sidecar-replaces"
-"""On a message that was published again: the message id of the one it stands for."""
+"""On a message that was published again: the message id of the one that it replaces."""
 INTENT_PROPERTY: Final = "pulsar-sidecar-reissue"
 """On a message that was published again: the token of the intent."""
 _ROOM_MS = 2000
@@ -48,7 +50,7 @@ _ROOM_MS = 2000
 _READ_BACK_SECONDS = 10.0
 _READ_BACK_EVERY_SECONDS = 0.01
 _LEADER_WAITS_MS = 5000
-"""So long the leading sidecar leaves an intent to the sidecar that was asked."""
+"""How long the leading sidecar leaves an intent to the sidecar that got the request."""
 _LEADER_RETRIES_MS = 2000
 _LONGEST_BACKOFF_MS = 60_000
 _READ_AT_ONCE = 5000
@@ -125,7 +127,7 @@ class Rescheduler:
         """See `DelayedDelivery.reschedule`; ``topic`` holds the entry."""
         self.store.await_log(self.configuration.log_patience_ms)
         if not self.store.follows:
-            raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was done, try again")
+            raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was changed, try again")
         intent = self.store.intents.valid((topic, target.position))
         if intent is None:
             begun = self._begin(topic, target, deliver_at_ms, options)
@@ -135,7 +137,7 @@ class Rescheduler:
         objection = _other_request(intent, target, deliver_at_ms)
         if objection is not None:
             return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (objection,)))
-        return self._go_on(intent, target)
+        return self._continue(intent, target)
 
     def _begin(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
@@ -215,13 +217,13 @@ class Rescheduler:
             raise
         return self._written(intent._replace(copy=copy))
 
-    def _go_on(self, intent: RescheduleIntent, target: Target) -> Rescheduled:
-        """From wherever the intent has come to; what is done already is not done again."""
+    def _continue(self, intent: RescheduleIntent, target: Target) -> Rescheduled:
+        """From where the intent has come to; nothing is done twice."""
         if intent.copy is None:
             found = self._found(intent)
             if found is None:
                 reason = (
-                    f"{_UNCONFIRMED} the message stays due at {intent.deliver_at_ms}; ask again to have it looked for"
+                    f"{_UNCONFIRMED} the message stays due at {intent.deliver_at_ms}; repeat the request to look again"
                 )
                 result = SubscriptionResult(None, CancellationStatus.UNKNOWN, Cause.UNCONFIRMED, reason)
                 return Rescheduled(None, intent.new_deliver_at_ms, TargetOutcome(intent.topic, target, (result,)))
@@ -239,7 +241,7 @@ class Rescheduler:
         return outcome.results
 
     def _known(self, intent: RescheduleIntent) -> tuple[SubscriptionResult, ...]:
-        """What became of the old message, on each subscription."""
+        """The results for the old message, on each subscription."""
         known = {one.subscription: one.result() for one in self.store.index.find(*intent.message)}
         subscriptions = self.ports.topics.subscriptions(intent.topic)
         for name in {one.name for one in choose_subscriptions((), subscriptions).admitted} - known.keys():
@@ -269,7 +271,9 @@ class Rescheduler:
                 index = topic.partition_index
                 return f"{found}:{-1 if index is None else index}"
         if search.unreadable:
-            raise TemporaryError(f"the copy was looked for on {topic}, and an entry could not be read; try again")
+            raise TemporaryError(
+                f"the sidecar looked for the copy on {topic}, and an entry could not be read; try again"
+            )
         return None
 
     def round(self) -> None:
@@ -285,7 +289,7 @@ class Rescheduler:
                 except NotFoundError:
                     self.store.intents.drop(intent)  # the topic is gone
                 except SidecarError as error:
-                    progress.log_once(intent, "publishing a message again is continued later", str(error))
+                    progress.log_once(intent, "publishing a message again failed; the sidecar tries again", str(error))
 
     def _is_due(self, intent: RescheduleIntent, progress: _Progress) -> bool:
         now_ms = self.ports.clock.now_ms()
@@ -299,7 +303,7 @@ class Rescheduler:
         is_valid = self.store.intents.valid(intent.message) == intent
         try:
             if is_valid and not intent.done:
-                done = self._go_on(intent, Target(intent.position, intent.deliver_at_ms))
+                done = self._continue(intent, Target(intent.position, intent.deliver_at_ms))
                 if done.message_id is None:
                     reasons = "; ".join(one.reason or one.status.value for one in done.outcome.results)
                     progress.log_once(intent, "a message was not published again", reasons)
@@ -322,13 +326,13 @@ def _is_final(status: CancellationStatus) -> bool:
 
 
 def _stored_until(snapshot: TopicSnapshot) -> Position:
-    """Whatever is published from now on lies beyond it."""
+    """The position beyond which everything lies that is published from now on."""
     last, ledger = snapshot.state.last_confirmed, snapshot.state.written_ledger
     return last if ledger is None else max(last, Position(ledger, EntryId(-1)))
 
 
 def _other_request(intent: RescheduleIntent, target: Target, deliver_at_ms: int | None) -> SubscriptionResult | None:
-    """Why a request does not go on with an intent: it asks for something else."""
+    """Why a request does not continue with an intent: it asks for something else."""
     if target.subscriptions:
         return _FOR_ALL
     if target.deliver_at_ms not in (None, intent.deliver_at_ms):

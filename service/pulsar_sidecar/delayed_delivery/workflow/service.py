@@ -1,4 +1,4 @@
-"""What the doors of delayed delivery call, and the two loops that run meanwhile.
+"""The calls of delayed delivery's routes, and the two loops that run meanwhile.
 
 One loop follows the log; the other one reconciles cursors with it, on the one sidecar of several that leads.
 """
@@ -113,17 +113,19 @@ class DelayedDelivery:
             try:
                 self._leadership.resign()
             except SidecarError as error:
-                log.warning("another sidecar leads only when this one's session has ended", error=str(error))
+                log.warning(
+                    "resigning failed; another sidecar leads when this one's session has ended", error=str(error)
+                )
         self._batches.shutdown(wait=True)
         self._canceller.close()
         self._ports.acknowledger.close()
 
     def open_cancellations(self) -> int:
-        """How many cancellations are open."""
+        """The number of open cancellations."""
         return self._store.index.open_count
 
     def cancelling_status(self) -> CancelStatus:
-        """How the service is."""
+        """The state of the service."""
         return CancelStatus(
             enabled=self._configuration.enabled,
             reconciling=self._leading,
@@ -166,7 +168,7 @@ class DelayedDelivery:
     def _note_leading(self, leading: bool) -> None:
         if leading and not self._leading:
             self._reconciler.begin_leading()
-            log.info("this sidecar reconciles the cancellations now")
+            log.info("this sidecar leads: it reconciles the cancellations")
         self._leading = leading
 
     # --- cancelling ------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ class DelayedDelivery:
                 clock.wait_seconds(_LOOK_AGAIN_SECONDS, self._stop)
             looked = True
             for name in waiting:
-                # Where it cannot be asked, the answer says how far it came; the loop goes on with it.
+                # If the broker cannot be asked, the loop continues, and the answer has the status so far.
                 with suppress(SidecarError):
                     if name is not None:
                         self._reconciler.check_stored_for_caller((topic, name))
@@ -277,7 +279,7 @@ class DelayedDelivery:
             index = self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id)
             found = [] if index is None else self._store.index.find(topic.partition(index), position)
         if not found:
-            raise NotFoundError(f"no cancellation of {position} on {topic} is known, or it is long over")
+            raise NotFoundError(f"there is no cancellation of {position} on {topic}, or it ended long ago")
         return found
 
     # --- selections ------------------------------------------------------------------------------------------------

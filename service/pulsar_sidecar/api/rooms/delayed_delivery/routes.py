@@ -71,7 +71,7 @@ _ACCEPTED: dict[int | str, dict[str, object]] = {
     202: {"model": OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
 }
 _FEW = 5
-"""So many reasons are told of outcomes that are not all good."""
+"""Maximum number of reasons in an error."""
 _LINES: dict[int | str, dict[str, object]] = {
     200: {"content": {MEDIA_TYPE: {}}, "description": "One verdict for each line, in order."}
 }
@@ -88,7 +88,7 @@ def router(service: DelayedDelivery) -> APIRouter:
     routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
     _add_pip_423(routes, service)
     _add_bulk(routes, service)
-    _add_reissuing(routes, service)
+    _add_rescheduling(routes, service)
     return routes
 
 
@@ -101,9 +101,9 @@ def waiting_router(service: WaitingReader) -> APIRouter:
         def delayed_messages(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[WaitingParameters, Query()]
         ) -> WaitingPageAnswer:
-            """What waits, counted by due time, in the next so many entries of the backlog; nothing is changed.
+            """Waiting messages in the next ``limit`` entries of the backlog, counted by due time; nothing is changed.
 
-            As long as ``after`` is not null, the backlog goes on; add the answers up. 404: no such topic or
+            As long as ``after`` is not null, the backlog has more; add the answers up. 404: no such topic or
             subscription.
             """
             after = None if parameters.after is None else parse_backlog_position(parameters.after)
@@ -158,11 +158,11 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
     def cancel_non_persistent() -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
-        raise NotPersistentError("a non-persistent topic delivers delayed messages at once; nothing waits in it")
+        raise NotPersistentError("a non-persistent topic delivers delayed messages at once, so none can be cancelled")
 
     @routes.get("/admin/v2/delayed-delivery/status")
     def status() -> CancelStatusAnswer:
-        """How cancelling is on this sidecar."""
+        """The state of cancelling on this sidecar."""
         return CancelStatusAnswer.model_validate(service.cancelling_status())
 
 
@@ -204,8 +204,9 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         """Cancel many messages: JSON lines in, one verdict a line out, in order, while the request still comes in.
 
         Each line is an object with ``ledgerId`` and ``entryId`` or a base64 ``messageId``, and may have ``deliverAt``,
-        ``subscriptionNames``, ``partition`` and ``batchIndex``. A bad line fails alone. 200 says nothing of the lines:
-        read each verdict, while you write, or in parts: the answer grows as long as the request.
+        ``subscriptionNames``, ``partition`` and ``batchIndex``. A bad line fails alone. The status 200 is
+        sent before the lines are read: read each verdict, while you write, or in parts; the answer gets as long as the
+        request.
         """
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
         lines = await carried_out(request.stream(), lambda targets: service.cancel(topic, targets, options))
@@ -215,7 +216,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     def preview(topic: V2Topic, payload: SelectionPayload) -> PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
-        It reads what waits in the topic; nothing is changed. Messages that are due within 5 seconds are left out.
+        It reads the topic's waiting messages; nothing is changed. Messages due within 5 seconds are left out.
         """
         return PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
@@ -230,28 +231,31 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return LinesResponse(selected_carried_out(batches, lambda batch: service.cancel_batch(batch, options)))
 
 
-def _add_reissuing(routes: APIRouter, service: DelayedDelivery) -> None:
+def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/expediteDelayedMessage")
     def expedite(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
-        The new one names the old one in its property ``pulsar-sidecar-replaces``. Asking again answers the same copy.
+        The copy names the old message in its property ``pulsar-sidecar-replaces``. A repeated request gets the
+        same copy.
         ``UNKNOWN``: the broker did not confirm the copy and it has not been found; it is never published twice.
         """
         if payload.new_deliver_at is not None:
-            raise InvalidInputError("newDeliverAt belongs to rescheduleDelayedMessage; expedite means now")
-        return _reissue(service, topic, payload, None, request)
+            raise InvalidInputError(
+                "newDeliverAt belongs to rescheduleDelayedMessage; expediteDelayedMessage delivers now"
+            )
+        return _reschedule(service, topic, payload, None, request)
 
     @routes.post(f"{V2_PATH}/rescheduleDelayedMessage")
     def reschedule(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
 
-        Asking again with the same ``newDeliverAt`` answers the same copy; with another one it is refused.
+        A repeated request with the same ``newDeliverAt`` gets the same copy; with another one it is refused.
         """
         if payload.new_deliver_at is None:
             raise InvalidInputError("newDeliverAt is missing: the new due time, milliseconds since the epoch")
         check_deliver_at(payload.new_deliver_at)
-        return _reissue(service, topic, payload, payload.new_deliver_at, request)
+        return _reschedule(service, topic, payload, payload.new_deliver_at, request)
 
 
 def _answer(outcomes: Sequence[TargetOutcome]) -> Response:
@@ -286,7 +290,7 @@ def _headers(outcomes: Sequence[TargetOutcome]) -> dict[str, str]:
     return headers
 
 
-def _reissue(
+def _reschedule(
     service: DelayedDelivery, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
 ) -> ReissuedAnswer:
     if payload.deliver_at is not None:
@@ -300,11 +304,11 @@ def _waits(text: str | None) -> bool:
     if text is None or text == "":
         return False
     if text.lower() not in ("persisted", "acked"):
-        raise MismatchError("wait is persisted or acked")
+        raise MismatchError("wait must be persisted or acked")
     return text.lower() == "persisted"
 
 
 def _flag(name: str, text: str | None) -> bool:
     if text is not None and text.lower() not in ("", "true", "false"):
-        raise MismatchError(f"{name} is true or false")
+        raise MismatchError(f"{name} must be true or false")
     return text is not None and text.lower() == "true"

@@ -1,4 +1,4 @@
-"""The JSON of delayed messages: what goes in and is checked, and what comes out of the room's own words."""
+"""The JSON of delayed messages: requests, which are checked, and answers."""
 
 import base64
 import binascii
@@ -67,7 +67,7 @@ class CancelLine(MessageIdPayload):
     deliver_at: Annotated[int, Field(examples=[1795269995318])] | None = None
     """Due time in milliseconds since the epoch, checked when given."""
     subscription_names: list[_Text] | None = None
-    """Where; every Shared and Key_Shared subscription when absent."""
+    """Subscriptions. Default: every Shared and Key_Shared one."""
 
     def checked_target(self) -> Target:
         """The message, where it is to be cancelled; raises as `target` does."""
@@ -115,7 +115,7 @@ class ReissuePayload(MessageIdPayload):
     """A message to publish again."""
 
     deliver_at: int | None = None
-    """Its present due time, checked when given."""
+    """Its present due time; checked if given."""
     new_deliver_at: Annotated[int, Field(examples=[1795269995318])] | None = None
     """Its new due time, for ``rescheduleDelayedMessage``."""
 
@@ -128,11 +128,11 @@ class CancelParameters(Parameters):
     entry_id: str | None = Field(default=None, examples=["0"])
     """Entry id of the delayed message; required."""
     deliver_at: str | None = Field(default=None, examples=["1795269995318"])
-    """Its original due time, milliseconds since the epoch; required."""
+    """Due time of the message, in milliseconds since the epoch; required."""
     subscription_names: list[str] = Field(default_factory=list, max_length=1000)
-    """Repeated or comma-separated; every Shared and Key_Shared subscription when absent."""
+    """Subscriptions, repeated or comma-separated. Default: every Shared and Key_Shared one."""
     authoritative: str | None = None
-    """Accepted as Pulsar does; any sidecar can take this call."""
+    """Accepted and ignored: any sidecar can take this call."""
     wait: str | None = Field(default=None, examples=["persisted"])
     """``persisted``: answer only when the cursor's stored state has it."""
     defer: str | None = Field(default=None, examples=["false"])
@@ -159,7 +159,7 @@ class CancelParameters(Parameters):
 
 
 class BulkParameters(Parameters):
-    """How lines are carried out."""
+    """Parameters of bulk requests."""
 
     wait: str | None = Field(default=None, examples=["persisted"])
     """``persisted``: answer each line only when the cursor's stored state has it."""
@@ -171,11 +171,11 @@ class WaitingParameters(Parameters):
     """Parameters of ``delayedMessages``."""
 
     subscription: str | None = Field(default=None, max_length=8192, examples=["billing"])
-    """Only this subscription; all durable ones without it."""
+    """Subscription. Default: all durable subscriptions."""
     limit: int = Field(default=50_000, ge=1, le=MAX_ENTRIES)
-    """How many entries of the backlog to look at."""
+    """Number of entries of the backlog to look at."""
     after: str | None = Field(default=None, max_length=100, examples=["0:4711:99"])
-    """Go on where an earlier answer stopped."""
+    """``after`` of an earlier answer, to continue from there."""
 
 
 def parse_position(text: str) -> Position:
@@ -202,13 +202,13 @@ def target_of_message_id(text: str, subscriptions: tuple[str, ...] = (), deliver
     try:
         found = api.MessageIdData.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
-        raise InvalidInputError("messageId is no base64 of a message id (MessageId.toByteArray)") from None
+        raise InvalidInputError("messageId is not the base64 form of a message id (MessageId.toByteArray)") from None
     if (
         not found.HasField("ledgerId")
         or not found.HasField("entryId")
         or max(found.ledgerId, found.entryId) > _MAX_NUMBER
     ):
-        raise InvalidInputError("messageId names no message: its ledger or its entry is missing or out of range")
+        raise InvalidInputError("messageId does not name a message: its ledger or its entry is missing or out of range")
     position = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
     return Target(position, deliver_at_ms, found.batch_index, subscriptions, _partition(found.partition))
 
@@ -234,10 +234,10 @@ _DELIVER_AT: Final = Field(validation_alias="deliver_at_ms")
 
 
 class VerdictAnswer(Answer):
-    """What became of one message on one subscription."""
+    """The result for one message on one subscription."""
 
     subscription: str | None
-    """Null when it never came to any subscription."""
+    """Null if no subscription was looked at."""
     proof: _Value = Field(validation_alias="status")
     """ACCEPTED, ACKED, PERSISTED, EXPIRED, TOO_LATE, RACED, UNKNOWN, NOT_FOUND or REFUSED."""
     cause: _Value | None
@@ -245,14 +245,14 @@ class VerdictAnswer(Answer):
 
 
 class OutcomeAnswer(Answer):
-    """What became of one message."""
+    """The results for one message."""
 
     cancellation_id: Text | None = Field(validation_alias=AliasPath("target", "position"))
     """``ledgerId:entryId``, for ``GET .../cancellations/{id}``; null for a line that names no message."""
     topic: Text | None
     """The partition that holds it."""
     cancelled: bool
-    """Whether it will not be delivered on any of the subscriptions meant."""
+    """Whether it is cancelled on every subscription asked for, and so will not be delivered there."""
     verdicts: list[VerdictAnswer] = Field(validation_alias="results")
     warnings: list[str]
     line: int | None = None
@@ -304,7 +304,7 @@ class PreviewAnswer(Answer):
     first_due: int | None = Field(validation_alias="first_due_ms")
     last_due: int | None = Field(validation_alias="last_due_ms")
     unreadable: int
-    """Entries that could not be read, and so are not among them."""
+    """Entries that could not be read, and so are not included."""
     selection: Annotated[dict[str, object], BeforeValidator(_exact)]
     sample: list[SelectedAnswer]
 
@@ -313,13 +313,13 @@ class ReissuedAnswer(Answer):
     """A message that was cancelled and published again."""
 
     message_id: str | None
-    """The new message's id, ``ledgerId:entryId:partition``; null when none is known to be published."""
+    """The copy's id, ``ledgerId:entryId:partition``; null if the sidecar does not know of a copy."""
     deliver_at: int | None = _DELIVER_AT
     outcome: OutcomeAnswer
 
 
 class CancelStatusAnswer(Answer):
-    """How cancelling is on this sidecar."""
+    """The state of cancelling on this sidecar."""
 
     enabled: bool
     asserting: bool = Field(validation_alias="reconciling")
@@ -341,7 +341,7 @@ class DueMessageAnswer(Answer):
 
 
 class WaitingAnswer(Answer):
-    """What one subscription waits for, in this part of the backlog."""
+    """One subscription's waiting messages in this part of the backlog."""
 
     subscription: str
     """The subscription."""
@@ -375,4 +375,4 @@ class WaitingPageAnswer(Answer):
     entries_left: int
     """Entries of this partition beyond, acknowledged ones included."""
     after: Text | None
-    """Where to go on; null at the end."""
+    """The next request's ``after``; null at the end."""

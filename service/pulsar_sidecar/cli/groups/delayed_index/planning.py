@@ -1,4 +1,4 @@
-"""``pulsar-sidecar delayed-index overdue|forecast|simulate``: what is late, and what loads and settings would cost."""
+"""``pulsar-sidecar delayed-index overdue|forecast|simulate``: overdue messages, and the cost of loads and settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -11,7 +11,9 @@ from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
 from pulsar_sidecar.cli.groups.delayed_index.show import app
 
-_Limit = Annotated[int, typer.Option(min=1, max=100_000_000, help="How many entries of the backlog to read at most.")]
+_Limit = Annotated[
+    int, typer.Option(min=1, max=100_000_000, help="Maximum number of entries to read from the backlog.")
+]
 _FIGURES = (
     ("buckets", "buckets", "{:,}"),
     ("sealed", "buckets written", "{:,}"),
@@ -30,15 +32,15 @@ def overdue(
     topic: Topic,
     subscription: Subscription = None,
     late_seconds: Annotated[
-        float, typer.Option(min=0, help="What has been due for less than this may be on its way, and does not count.")
+        float, typer.Option(min=0, help="Minimum time since the due time, in seconds, of an overdue message.")
     ] = 10.0,
     limit: _Limit = 1_000_000,
     form: Output = None,
 ) -> None:
-    """Show messages that are due and not acknowledged, why if that is known, and what helps.
+    """Show messages that are due and not acknowledged, the reason if it is known, and the remedy.
 
-    The backlog is read from the bookies; the broker's figures tell the reason. It changes nothing, and loads the topic.
-    Exit code 4: the limit came before the end of the backlog.
+    The service reads the backlog from the bookies, and the reason from the broker's statistics. It changes nothing, and
+    loads the topic. Exit code 4: --limit was reached before the end of the backlog.
 
     Example: pulsar-sidecar delayed-index overdue persistent://public/default/orders -s billing
     """
@@ -54,7 +56,7 @@ def overdue(
     else:
         output.document(report, output.Format.JSON)
     if not report["complete"]:
-        output.info(f"the backlog goes on after {report['entriesRead']:,} entries; read more with --limit")
+        output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -66,10 +68,10 @@ def forecast(
     ],
     form: Output = None,
 ) -> None:
-    """Show what a load of a topic would cost its broker now: entries to read again, seconds, memory.
+    """Show what loading a topic would cost its broker now: entries to read again, seconds, memory.
 
-    Of a namespace, the ten topics or partitions whose loads cost most. It asks no broker about the topic and loads
-    nothing. The figures rest on assumptions, which are shown.
+    For a namespace, the command shows the ten most expensive topics or partitions. It asks no broker about a topic and
+    loads none. The figures rest on assumptions, which it shows as well.
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
@@ -109,10 +111,10 @@ def simulate(
     limit: _Limit = 1_000_000,
     form: Output = None,
 ) -> None:
-    """Put the topic's delayed messages into a bucket tracker with other settings, and show it beside today's.
+    """Put the topic's delayed messages into a bucket tracker with other settings, and compare it with today's.
 
-    Nothing of the cluster is changed and no topic is loaded: entries are read from the bookies, and the tracker is the
-    sidecar's own. Exit code 4: the limit came before the end of the backlog.
+    The service reads the entries from the bookies into a tracker of its own. It changes nothing in the cluster and
+    loads no topic. Exit code 4: --limit was reached before the end of the backlog.
 
     Example: pulsar-sidecar delayed-index simulate persistent://public/default/orders --min-index-count 10000
     --time-step 60 --max-num-buckets 50
@@ -132,7 +134,7 @@ def simulate(
     else:
         output.document(found, output.Format.JSON)
     if not all(each["complete"] for each in found):
-        output.info("a backlog goes on after the limit; read more with --limit")
+        output.info("a backlog has more entries than the limit; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -151,7 +153,7 @@ def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
         for one in each["reasons"]:
             yield f"  reason    {one['reason']}: {one['remedy']}"
         if each["messages"] and not each["reasons"]:
-            yield "  reason    not known: nothing in the broker's figures stops them"
+            yield "  reason    not known: the broker's statistics show nothing that stops them"
         if each["unreadable"]:
             yield f"  {each['unreadable']:,} entries could not be read"
 
@@ -168,7 +170,7 @@ def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
             waiting = f"{each['waiting']:,} entries wait, {each['indexed']:,} of them in {each['buckets']:,} buckets"
             yield f"  {each['subscription']}: {waiting}; {_cost(each['asConfigured'])}"
             if each["unusable"]:
-                yield f"    the buckets are of no use: {each['unusable']}"
+                yield f"    a broker does not use the buckets: {each['unusable']}"
     yield from (f"not in these figures: {reason}" for reason in found["unreadable"])
     yield ""
     yield from (f"assumed: {text}" for text in found["assumptions"])

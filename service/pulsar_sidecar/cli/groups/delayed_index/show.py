@@ -28,7 +28,7 @@ def show(
     ctx: Context,
     topic: Topic,
     subscription: Subscription = None,
-    segments: Annotated[bool, typer.Option("--segments", help="A line for each segment of each bucket.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", help="Show each segment of each bucket.")] = False,
     ask_broker: Annotated[
         bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded which tracker it runs.")
     ] = False,
@@ -36,9 +36,12 @@ def show(
 ) -> None:
     """Show the buckets of a topic's subscriptions: ledgers, segments, messages left and done, due times, bytes.
 
-    The metadata store and one entry of each bucket are read; no broker is asked for the topic and nothing is loaded.
-    Acknowledgements count as they are stored: a loaded topic may have more. A broker names nowhere which tracker a
-    subscription runs on: --ask-broker concludes it from the broker's statistics, where it can be concluded.
+    The service reads the metadata store and one entry of each bucket, and loads no topic. It counts acknowledgements as
+    stored; a loaded topic may have more. Of a partitioned topic it shows each partition.
+
+    Brokers do not report which tracker a subscription runs on, so for a loaded topic the answer is `unknown`. With
+    --ask-broker the service concludes it from the size of the tracker's queues in the broker's statistics; if both
+    trackers may have that size, the answer stays `unknown`.
 
     Example: pulsar-sidecar delayed-index show persistent://public/default/orders -s billing
     """
@@ -64,20 +67,21 @@ def calendar(
     ],
     subscription: Subscription = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Read buckets' segments, not only their metadata: every time is exact.")
+        bool,
+        typer.Option("--exact", help="Read the segments of buckets, not only their metadata, for exact due times."),
     ] = False,
-    rows: Annotated[int, typer.Option(min=1, max=1000, help="How many rows the table has at most.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 20,
     limit: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="How many entries without a bucket to read at most.")
+        int, typer.Option(min=0, max=10_000_000, help="Maximum number of entries in no bucket to read.")
     ] = 200_000,
     form: Output = None,
 ) -> None:
-    """Show how many messages are due when: of a topic, of a namespace or of a tenant.
+    """Show how many messages are due when, in a topic, a namespace or a tenant.
 
-    Buckets are counted by their metadata, which says of up to some thousand messages between which times they are due;
-    the table says how far that may be off, and --exact reads the due times. What is in no bucket, which is everything
-    with the in-memory tracker, is read from the messages' own entries. Nothing is loaded. Exit code 4: the limit came
-    before the end, or not everything could be read.
+    The service counts messages in buckets by the buckets' metadata, which has a range of due times for up to some
+    thousand messages; the table shows how much later they may be due, and --exact reads the due times. It reads
+    messages in no bucket, which are all of them with the in-memory tracker, from their own entries. It loads no topic.
+    Exit code 4: --limit was reached, or something could not be read.
 
     Example: pulsar-sidecar delayed-index calendar public/default --exact
     """
@@ -90,7 +94,7 @@ def calendar(
         output.result("\n".join(_calendar(answer)))
     problems = [part for part in answer["subscriptions"] if part["problem"]]
     if answer["unread"] or answer["unreadable"] or problems:
-        output.info("not everything was counted; read more with --limit, or see the problems with --output json")
+        output.info("not everything was counted; read more with --limit, and see the problems with --output json")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 

@@ -1,7 +1,7 @@
 """How much memory a broker's queues of delayed messages take (``TripleLongPriorityQueue`` of 4.0.8).
 
 A queue begins with room for 16 messages and grows by leaps: doubled while small, by half later, by 16 MiB at last. So
-two queues hardly ever take what one does, and the bytes tell which of its trackers a broker runs.
+two queues hardly ever take what one does, and the bytes show which of its trackers a broker runs.
 """
 
 from collections.abc import Iterator

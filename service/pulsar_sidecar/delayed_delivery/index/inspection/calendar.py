@@ -1,8 +1,8 @@
 """How many messages are due when, out of buckets and out of the entries that no bucket has.
 
 Invariants: a message is counted once for each subscription that has not acknowledged it, as exactly one of delayed,
-due, undelayed, unreadable and unread. A segment's metadata says only between which times its messages are due: they are
-counted at the earliest one, and ``resolution_ms`` says how much later they may be due.
+due, undelayed, unreadable and unread. A segment's metadata has only the first and the last due time of its messages:
+they are counted at the first, and ``resolution_ms`` is how much later they may be due.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class DueCounts(MessageCounts):
 
     Attributes:
         unread: entries beyond the limit of a call.
-        from_buckets: how many of ``delayed`` and ``due`` a bucket told.
+        from_buckets: how many of ``delayed`` and ``due`` are counted in buckets.
         resolution_ms: by how much later messages may be due than they are counted.
         problem: why the subscription is not counted at all; None if it is.
     """
@@ -52,7 +52,7 @@ class DueCounts(MessageCounts):
         return max(self.by_due_second) * _MS if self.by_due_second else None
 
     def add_metadata(self, segment: SegmentMetadata, acknowledged: AcknowledgedEntries) -> None:
-        """Count a segment by what entry 0 says of it."""
+        """Count a segment by its metadata in entry 0."""
         left = acknowledged.count_left(segment.bitmaps)
         first, last = segment.min_schedule_timestamp, segment.max_schedule_timestamp
         self.from_buckets += left
@@ -93,7 +93,7 @@ class Calendar:
     Attributes:
         exact: whether segments were read, and not only their metadata.
         step_seconds: how long each of ``times`` is.
-        resolution_ms: by how much later messages may be due than ``times`` say.
+        resolution_ms: how much later messages may be due than in ``times``.
         times: those with messages, ascending.
     """
 
@@ -149,7 +149,7 @@ def calendar_of(
 def without_a_bucket(
     lengths: Mapping[LedgerId, int], indexed: Mapping[LedgerId, BitMap], acknowledged: AcknowledgedEntries
 ) -> Iterator[tuple[LedgerId, BitMap]]:
-    """Entries of each ledger that are neither acknowledged nor in a bucket: only their own metadata says more.
+    """Entries of each ledger that are neither acknowledged nor in a bucket: due times are in their own metadata.
 
     Args:
         lengths: the entries of each of the topic's ledgers.

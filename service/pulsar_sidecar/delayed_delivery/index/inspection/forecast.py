@@ -37,7 +37,7 @@ LOAD_ASSUMPTIONS: Final = (
     "what else a load takes, some tenths of a second, is not counted",
     "an index takes 24 to 36 B in a broker's memory, as its queues grow; bitmaps of buckets take what they take stored",
     f"with buckets a broker reads {READS_PER_BUCKET} entries of each, and the backlog's first {FIRST_READ} entries",
-    "acknowledgements as stored; what a loaded topic acknowledged since is not known here",
+    "acknowledgements as stored; those of a loaded topic since then are not known",
 )
 ASSUMPTIONS: Final = (
     *LOAD_ASSUMPTIONS,

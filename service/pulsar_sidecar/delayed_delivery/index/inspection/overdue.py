@@ -31,7 +31,7 @@ certainly does not."""
 
 
 class OverdueReason(Enum):
-    """Why messages that are due are not acknowledged; the text is what helps."""
+    """Why messages that are due are not acknowledged, and the remedy."""
 
     NO_CONSUMER = "no consumer", "connect a consumer, or delete the subscription"
     UNACKED_LIMIT = (
@@ -41,24 +41,24 @@ class OverdueReason(Enum):
     ACK_STATE_PAUSE = (
         "dispatch paused by acknowledgement state",
         "acknowledge the oldest messages, or raise managedLedgerMaxUnackedRangesToPersist (PIP-299); "
-        "`subscriptions ack-state` shows more, and whether the topic has a policy of its own",
+        "`subscriptions ack-state` shows more, and whether the topic has its own policy",
     )
     NO_PERMITS = (
         "no permits",
-        "every consumer has as many messages as it asked for: look why they do not receive, or add consumers",
+        "every consumer has as many messages as it asked for: find out why they do not receive, or add consumers",
     )
     NOT_ACKNOWLEDGED = (
         "delivered, not acknowledged",
-        "look why the consumers do not acknowledge; what a closed consumer had is delivered again",
+        "find out why the consumers do not acknowledge; the broker delivers a closed consumer's messages again",
     )
-    REPLAY_PENDING = "replay pending", "wait: the broker sends them again; if that lasts, look at the consumers"
+    REPLAY_PENDING = "replay pending", "wait: the broker sends them again; if that lasts, check the consumers"
     STUCK_TRACKER = (
         "stuck tracker",
-        "unload the topic; if that helps for a while only, check that delayedDeliveryMaxNumBuckets is not 1, 2 or 3",
+        "unload the topic; if that helps for a while only, set delayedDeliveryMaxNumBuckets to -1 on the brokers",
     )
     POLICY_DISABLED = (
         "delayed delivery disabled",
-        "messages are delivered at once, due or not: what waits here waits for its consumers",
+        "brokers deliver messages at once, due or not: these wait for their consumers",
     )
 
     def __init__(self, title: str, remedy: str) -> None:

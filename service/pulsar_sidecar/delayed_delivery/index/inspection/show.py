@@ -71,7 +71,7 @@ class BucketView:
 
     Attributes:
         name: the cursor property.
-        key: the ledgers it covers, None if the name says none.
+        key: the ledgers it covers, None if the name has none.
         ledger_id: where it is stored.
         state: the ledger's; None if it is gone or unreadable.
         size_bytes: of the ledger; None while that is not known.
@@ -252,7 +252,7 @@ def next_load(configured: TrackerState, buckets: Sequence[StoredBucket]) -> Trac
 
 
 def running_tracker(configured: TrackerState, found: Subscription | None) -> TrackerState:
-    """What a loaded topic's subscription runs on, by the size of its queues; brokers name it nowhere.
+    """What a loaded topic's subscription runs on, by the size of its queues; brokers do not report it.
 
     The in-memory tracker has one queue, which holds every index; the bucket tracker has two.
     """
@@ -260,7 +260,7 @@ def running_tracker(configured: TrackerState, found: Subscription | None) -> Tra
         return TrackerState(Tracker.NONE, "the broker does not show the subscription")
     size, delayed = found.delayed_index_bytes, found.delayed_messages
     if size == 0:
-        return TrackerState(Tracker.NONE, "no delayed message has come since the topic was loaded")
+        return TrackerState(Tracker.NONE, "no delayed message has arrived since the topic was loaded")
     if configured.tracker is Tracker.IN_MEMORY:
         return configured
     sizes = f"its queues take {size:,} bytes for {delayed:,} delayed messages"
@@ -270,12 +270,12 @@ def running_tracker(configured: TrackerState, found: Subscription | None) -> Tra
         return TrackerState(Tracker.BUCKETS, f"{sizes}, too few to hold them all")
     match queues_of(size):
         case Queues.ONE:
-            return TrackerState(Tracker.IN_MEMORY, f"{sizes}, as one queue does and two do not")
+            return TrackerState(Tracker.IN_MEMORY, f"{sizes}, a size of one queue and not of two")
         case Queues.TWO:
-            return TrackerState(Tracker.BUCKETS, f"{sizes}, as two queues do and one does not")
+            return TrackerState(Tracker.BUCKETS, f"{sizes}, a size of two queues and not of one")
         case Queues.UNKNOWN:
             return TrackerState(
                 Tracker.UNKNOWN,
-                f"{sizes}, which either tracker may take; look for 'fallback to InMemoryDelayedDeliveryTracker' in "
+                f"{sizes}, a size of either tracker; look for 'fallback to InMemoryDelayedDeliveryTracker' in "
                 "the log of the broker",
             )
