@@ -25,7 +25,7 @@ from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_deletion.workflow.watching import NODES_AT_ONCE
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
@@ -183,7 +183,7 @@ def _at_rest(url: str) -> _Listened:
 def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
     """Hear changes until told to end; an echo precedes one in so many takes, and the last."""
     listened = _Listened()
-    balance = Balance()
+    balance = ReferenceCounts()
     with closing(ZooKeeperChanges(url, _CLOCK)) as changes, closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:
 
         def hear() -> None:

@@ -23,8 +23,8 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk, ZooKeeperWholeStore
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
@@ -151,7 +151,7 @@ def _filled(template: bytes) -> Callable[[Numbers], list[bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class _Walked:
-    """A walk of a balance: seconds and bytes, of the process's own and with what it had before."""
+    """A walk of a counts: seconds and bytes, of the process's own and with what it had before."""
 
     seconds: float
     resident: int
@@ -159,7 +159,7 @@ class _Walked:
 
 
 @dataclass(slots=True)
-class _Balanced:
+class _Counted:
     """What one process says."""
 
     control_seconds: float = 0.0
@@ -168,16 +168,16 @@ class _Balanced:
 
 
 def _memory(sizes: Sequence[int]) -> Table:
-    found: list[tuple[int, _Balanced]] = []
+    found: list[tuple[int, _Counted]] = []
     for ledgers in sizes:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found.append((ledgers, pool.submit(_balanced, ledgers // _LEDGERS_OF_A_TOPIC).result()))
+            found.append((ledgers, pool.submit(_counted, ledgers // _LEDGERS_OF_A_TOPIC).result()))
     rows = []
-    for ledgers, balanced in found:
+    for ledgers, counted in found:
         nodes = ledgers // _LEDGERS_OF_A_TOPIC * _NODES_OF_A_TOPIC
-        for name, walked in zip(("first walk", "walk anew"), balanced.walks, strict=True):
-            seconds = walked.seconds - balanced.control_seconds
-            sizes_of = [f"{size / _MEGABYTE:,.0f} MB" for size in (balanced.before, walked.resident, walked.peak)]
+        for name, walked in zip(("first walk", "walk anew"), counted.walks, strict=True):
+            seconds = walked.seconds - counted.control_seconds
+            sizes_of = [f"{size / _MEGABYTE:,.0f} MB" for size in (counted.before, walked.resident, walked.peak)]
             rows.append([f"{ledgers:,} in {nodes:,}", name, f"{seconds:.1f}", *sizes_of])
     notes = [f"Seconds without those that making up the nodes takes. {_load()}"]
     if len(found) > 1:
@@ -192,23 +192,23 @@ def _memory(sizes: Sequence[int]) -> Table:
             f"by that slope 100 million take {steady_gb:.1f} and {peak_gb:.1f} GB."
         )
     header = ("ledgers, nodes", "", "seconds", "process before", "afterwards", "peak meanwhile")
-    return Table("Memory of the balance", header, rows, notes)
+    return Table("Memory of the counts", header, rows, notes)
 
 
-def _balanced(topics: int) -> _Balanced:
+def _counted(topics: int) -> _Counted:
     made = _Topics(topics)
-    said = _Balanced()
+    said = _Counted()
     said.control_seconds = _timed(lambda: (deque(made.ids(), maxlen=0), deque(made.nodes(), maxlen=0)))
-    balance = Balance()
+    counts = ReferenceCounts()
     said.before = _status_bytes("VmRSS")
     for _ in range(2):
         # Begins the highest anew.
         Path("/proc/self/clear_refs").write_text("5")
-        seconds = _timed(lambda: balance.walk(made.ids(), made.nodes()))
+        seconds = _timed(lambda: counts.walk(made.ids(), made.nodes()))
         said.walks.append(_Walked(seconds, _status_bytes("VmRSS"), _status_bytes("VmHWM")))
     expected = topics * _LEDGERS_OF_A_TOPIC
-    if (balance.ledgers, balance.references, len(balance.unreferenced())) != (expected, expected, 0):
-        raise RuntimeError("the balance is not what was made up; the figures are worthless")
+    if (counts.ledgers, counts.references, len(counts.unreferenced())) != (expected, expected, 0):
+        raise RuntimeError("the counts is not what was made up; the figures are worthless")
     return said
 
 
@@ -236,7 +236,7 @@ def _walks(nodes: int, rounds: int) -> Table:
         _fill(url, topics)
         store = stack.enter_context(ZooKeeperMetadataStore(url, _CLOCK))
         changes = stack.enter_context(closing(ZooKeeperChanges(url, _CLOCK)))
-        balance = Balance()
+        counts = ReferenceCounts()
 
         def bare(rate: float | None) -> int:
             return _bare(url, store, rate)
@@ -244,8 +244,8 @@ def _walks(nodes: int, rounds: int) -> Table:
         def walk_anew(rate: float | None) -> int:
             changes.arm()
             whole = ZooKeeperWholeStore(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, nodes_per_second=rate)
-            balance.walk(whole.ledger_ids(), whole.nodes())
-            return balance.ledgers + balance.nodes
+            counts.walk(whole.ledger_ids(), whole.nodes())
+            return counts.ledgers + counts.nodes
 
         walk_anew(None)
         contenders: Mapping[str, tuple[Callable[[float | None], int], float | None]] = {

@@ -71,7 +71,7 @@ class FakeWatchCalls:
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
         self.asked("explain", ledger_id)
         return self.redirect or self.explained.get(
-            ledger_id, LedgerExplanation(ledger_id, False, (), None, None, "it does not exist", None)
+            ledger_id, LedgerExplanation(ledger_id, False, (), None, None, "the ledger does not exist", None)
         )
 
     def control(self) -> WatchControl:
@@ -91,7 +91,7 @@ class FakeWatchCalls:
     def unhold(self, item: str) -> WatchControl:
         self.asked("unhold", item)
         if item not in self.shared.holds:
-            raise NotFoundError(f"nothing holds {item}")
+            raise NotFoundError(f"{item} is not on the hold list")
         self.shared = replace(self.shared, holds=tuple(each for each in self.shared.holds if each != item))
         return self.shared
 

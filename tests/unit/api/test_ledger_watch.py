@@ -118,7 +118,7 @@ def test_holds(service: FakeDeletionService, server: Served) -> None:
     removed = server.ask("DELETE", f"{BASE}/holds?hold=persistent%3A%2F%2Fpublic%2Fdefault%2Forders")
     assert removed.json == {"braked": None, "holds": []}
     missing = server.ask("DELETE", f"{BASE}/holds?hold=public")
-    assert (missing.status, "nothing holds public" in missing.reason) == (404, True)
+    assert (missing.status, "public is not on the hold list" in missing.reason) == (404, True)
     assert service.calls("unhold") == [TOPIC, "public"]
 
 

@@ -147,12 +147,16 @@ def test_before_the_first_whole_reading_nothing_is_listed(world: World) -> None:
     service = service_of(world, world.store, world.admin, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
-    watch._report(WatchState.STARTING, "everything is being read")
+    watch._report(WatchState.STARTING, "the sidecar reads the metadata store whole")
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="still reading"):
             ask(service.watch)
     status = service.watch.status()
-    assert (status.detail, status.ledgers, status.appended) == ("everything is being read", None, None)
+    assert (status.detail, status.ledgers, status.appended) == (
+        "the sidecar reads the metadata store whole",
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_brake_and_holds_are_shared_by_all_sidecars(world: World, topic: TopicNa
     assert other.watch.resume().braked is None
     assert leader.watch.status().braked is None
     assert other.watch.unhold(str(topic)).holds == ()
-    with pytest.raises(NotFoundError, match="nothing holds"):
+    with pytest.raises(NotFoundError, match="is not on the hold list"):
         other.watch.unhold(str(topic))
 
 

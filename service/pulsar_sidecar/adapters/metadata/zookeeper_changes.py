@@ -77,7 +77,7 @@ class ZooKeeperChanges:
             self._session.reading("watch the metadata store", self._listen, answers=(UnimplementedError,))
         except UnimplementedError as error:
             raise UnwatchableError(
-                "this ZooKeeper has no persistent recursive watches; they take version 3.6 or later"
+                "this ZooKeeper has no persistent recursive watches; upgrade it to 3.6 or later"
             ) from error
 
     def take(self, wait_seconds: float) -> Changes:
@@ -96,12 +96,12 @@ class ZooKeeperChanges:
         try:
             started = self._make(canary)
         except OutcomeUnknownError as error:
-            raise hearing.lost("nobody knows whether the canary was written") from error
+            raise hearing.lost("the outcome of writing the canary node is unknown") from error
         except TemporaryError as error:
             hearing.demand_whole(error)
             raise
         if not echo.wait(patience.remaining_seconds()):
-            raise hearing.lost("the event of a canary did not come")
+            raise hearing.lost("the event of a canary node did not arrive")
         hearing.demand_whole()
         return self._clock.monotonic_seconds() - started
 
@@ -113,12 +113,12 @@ class ZooKeeperChanges:
 
     def _armed(self) -> "_Hearing":
         if self._hearing is None:
-            raise ChangesLostError("changes are not heard yet; arm first")
+            raise ChangesLostError("the watches are not armed")
         return self._hearing
 
     def _listen(self, client: KazooClient, patience: Patience) -> None:
         if self._hearing is not None:
-            self._hearing.end("it is armed again")
+            self._hearing.end("the watches were armed again")
         self._hearing = hearing = _Hearing(client, self._ledgers_root, self._most_waiting)
         # From here on no change of the connection goes unnoticed, so all of the watches are on one connection.
         hearing.begin()
@@ -217,14 +217,14 @@ class _Hearing:
     def demand_whole(self, cause: Exception | None = None) -> None:
         """Raise `ChangesLostError` where events may have been missed."""
         if self._client._connection._socket is not self._connection:
-            self._lose("it is not the connection that was armed")
+            self._lose("the connection is not the one that was armed")
         if self._doubt is not None:
             raise self.lost(self._doubt) from cause
 
     def lost(self, why: str) -> ChangesLostError:
         """The error to raise; from now on for every call."""
         self._lose(why)
-        return ChangesLostError(f"changes in ZooKeeper may have been missed: {self._doubt}; arm again, read everything")
+        return ChangesLostError(f"changes in ZooKeeper may have been missed: {self._doubt}")
 
     def _lose(self, why: str) -> None:
         with self._stirred:

@@ -23,16 +23,16 @@ Hold = Annotated[
         metavar="HOLD", help="A ledger's id, a tenant, tenant/namespace, or persistent://tenant/namespace/topic."
     ),
 ]
-app = new_group("watch", "Ledgers that lost their last reference, whoever removed it, and that no broker deleted.")
-holds = new_group("hold", "What the watch never hands to the deletion.")
+app = new_group("watch", "Ledgers that lost their last reference and that no broker deleted.")
+holds = new_group("hold", "Ledgers that the watch never appends.")
 app.add_typer(holds)
 
 
 @app.command(epilog=EXIT_CODES)
 def status(ctx: Context, form: Output = None) -> None:
-    """Print what is watched, how far behind the watch is, how many ledgers leaked, the brake and the holds.
+    """Show the state and the lag of the watch, how many ledgers leaked, the brake and the holds.
 
-    One sidecar watches, and only that one knows the figures; the others stand by.
+    One sidecar watches and has the figures; the others stand by.
 
     Example: pulsar-sidecar ledger-deletion watch status
     """
@@ -42,22 +42,22 @@ def status(ctx: Context, form: Output = None) -> None:
     leader = answer.get("leader")
     if chosen is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
         url = output.printable(str(leader["advertisedUrl"]))
-        output.info(f"the figures: pulsar-sidecar --admin-url {url} ledger-deletion watch status")
+        output.info(f"get the figures with: pulsar-sidecar --admin-url {url} ledger-deletion watch status")
 
 
 @app.command(epilog=EXIT_CODES)
 def leaks(
     ctx: Context,
-    state: Annotated[str | None, typer.Option(metavar="STATE", help=f"Only {_STATES} ones.")] = None,
-    cause: Annotated[str | None, typer.Option(metavar="CAUSE", help=f"Only by {_CAUSES}.")] = None,
-    ended: Annotated[bool, typer.Option("--ended", help="The deleted and the linked ones, too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, oldest first.")] = 100,
+    state: Annotated[str | None, typer.Option(metavar="STATE", help=f"Only ledgers in this state: {_STATES}.")] = None,
+    cause: Annotated[str | None, typer.Option(metavar="CAUSE", help=f"Only leaks of this cause: {_CAUSES}.")] = None,
+    ended: Annotated[bool, typer.Option("--ended", help="Include ledgers that were deleted or linked again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of ledgers, oldest first.")] = 100,
     form: Output = None,
 ) -> None:
     """List the ledgers that nothing references and no broker deleted, and count them by cause.
 
-    settling: a broker may still delete it. kept: it must not be deleted, or not yet. leaked: it may be deleted, and
-    was not appended; detail has the reason. appended: the deletion has its record.
+    settling: a broker may still delete it. kept: it must not be deleted, or not yet. leaked: it may be deleted, but
+    is not appended; detail has the reason. appended: its record is on the pending-deletion topic.
 
     Example: pulsar-sidecar ledger-deletion watch leaks
 
@@ -80,7 +80,7 @@ def leaks(
 
 @app.command(epilog=EXIT_CODES)
 def explain(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
-    """Explain one ledger: who references it, who has to, what leaked, and what the deletion would decide now.
+    """Explain one ledger: the nodes that reference it, its owner, its leak, and what the deletion would decide now.
 
     Example: pulsar-sidecar ledger-deletion watch explain 4711
     """
@@ -100,7 +100,7 @@ def resume(ctx: Context, form: Output = None) -> None:
 
 @holds.command("list", epilog=EXIT_CODES)
 def list_holds(ctx: Context, form: Output = None) -> None:
-    """List the holds, and why the brake holds if it does.
+    """List the holds, and the reason of the brake if it holds.
 
     Example: pulsar-sidecar ledger-deletion watch hold list
     """
@@ -111,7 +111,7 @@ def list_holds(ctx: Context, form: Output = None) -> None:
 def add(ctx: Context, hold: Hold, form: Output = None) -> None:
     """Never append the ledgers of a topic, a namespace or a tenant, or one ledger.
 
-    Records that others append, and those that are on the topic already, are not held: pause stops every deletion.
+    A hold does not stop records that others append or that are on the topic already; pause stops every deletion.
 
     Example: pulsar-sidecar ledger-deletion watch hold add public/default
 

@@ -20,9 +20,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_ledger
-from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, Surroundings, cause_of, record_of
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, RemainingNodes, cause_of, record_of
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
 from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
     POLICIES,
@@ -57,7 +57,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class NotOurs:
+class NotDeletable:
     """A ledger that this version must not judge, and why."""
 
     ledger_id: LedgerId
@@ -75,40 +75,40 @@ class Assessor:
     offloaded_whole: OffloadedWhole
     root: str
 
-    def candidates(self, since_ms: Sequence[tuple[LedgerId, int | None]]) -> list[Candidate | NotOurs | None]:
+    def candidates(self, since_ms: Sequence[tuple[LedgerId, int | None]]) -> list[Candidate | NotDeletable | None]:
         """Each ledger as it is now, None if it is gone; with its id comes when its last reference vanished."""
         paths = [ledger_path(ledger_id, self.root) for ledger_id, _ in since_ms]
         instance, *nodes = self.store.read_many([instance_id_path(self.root), *paths])
         instance_id = instance_id_of(instance, self.root)
-        found: list[Candidate | NotOurs | None] = []
+        found: list[Candidate | NotDeletable | None] = []
         for (ledger_id, dereferenced_ms), node in zip(since_ms, nodes, strict=True):
             ledger = stored_ledger(node, locked=False)
             if ledger is None:
                 found.append(None)
             elif not isinstance(ledger, StoredLedger):
-                found.append(NotOurs(ledger_id, f"its metadata is not understood: {ledger.reason}"))
+                found.append(NotDeletable(ledger_id, f"its metadata is not understood: {ledger.reason}"))
             elif isinstance(ledger.claim, ForeignLedger):
-                found.append(NotOurs(ledger_id, "its metadata does not say that Pulsar made it"))
+                found.append(NotDeletable(ledger_id, "its metadata does not say that Pulsar made it"))
             elif isinstance(ledger.claim, UnknownClaim):
-                found.append(NotOurs(ledger_id, f"it is of no kind that this version knows: {ledger.claim.reason}"))
+                found.append(NotDeletable(ledger_id, f"this version does not know its kind: {ledger.claim.reason}"))
             else:
                 record = record_of(ledger_id, ledger, ledger.claim, instance_id, dereferenced_ms)
                 found.append(
-                    NotOurs(ledger_id, f"its owner {owner_path(ledger.claim)} is no topic's")
+                    NotDeletable(ledger_id, f"its owner {owner_path(ledger.claim)} is not a topic's")
                     if record is None
                     else Candidate(ledger_id, ledger, ledger.claim, record)
                 )
         return found
 
-    def evidence(self, candidate: Candidate, dereference: Dereference) -> Evidence | None:
+    def evidence(self, candidate: Candidate, vanished: VanishedReference) -> Evidence | None:
         """What proves that this cluster's own list named the ledger; None if the node was not its claimed owner's.
 
         A list that named another topic's ledger was a shadow's, or somebody's by hand.
         """
-        if owner_path(candidate.claim) != dereference.path:
+        if owner_path(candidate.claim) != vanished.path:
             return None
-        cause = self._cause(candidate.record, dereference.path, replaced=dereference.replaced)
-        return Evidence(self.leaks.signed(candidate.record), cause, dereference.path)
+        cause = self._cause(candidate.record, vanished.path, replaced=vanished.replaced)
+        return Evidence(self.leaks.signed(candidate.record), cause, vanished.path)
 
     def with_cause(self, evidence: Evidence) -> Evidence:
         """The same, with its cause by what is around it now."""
@@ -142,24 +142,23 @@ class Assessor:
         node = self.store.read(managed_ledger_path(name))
         entry = None if node is None else managed_ledger_references(node.data).ledgers.get(record.ledger_id)
         if entry is None or entry.offload is None:
-            raise TemporaryError(f"the list of {record.topic} changed in this moment; look again")
+            raise TemporaryError(f"the list of {record.topic} changed while it was read; the watch reads it again")
         try:
             if self.offloaded_whole(record.ledger_id, entry.offload, name):
                 return None
         except SidecarError as error:
             # One storage that does not answer, or is not configured, holds up no other ledger.
             return RetryLater(
-                OutcomeReason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", _RETRY_MS
+                OutcomeReason.IN_USE, f"tiered storage has it instead, but did not answer: {error}", _RETRY_MS
             )
         return RetryLater(
             OutcomeReason.IN_USE,
-            "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
-            "the last one",
+            "its list names a copy in tiered storage, which is missing or incomplete: BookKeeper's may be the last one",
             _RETRY_MS,
         )
 
     def _cause(self, record: PendingDeleteLedgerInfo, owner: str, *, replaced: bool) -> LeakCause:
         topic = record.topic
         paths = [owner, managed_ledger_path(topic.managed_ledger_name), f"{POLICIES}/{topic.namespace}"]
-        around = Surroundings(*(node is not None for node in self.store.read_many(paths)))
+        around = RemainingNodes(*(node is not None for node in self.store.read_many(paths)))
         return cause_of(record.component, around, replaced=replaced)

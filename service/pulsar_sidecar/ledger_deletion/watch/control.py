@@ -124,7 +124,9 @@ class WatchControlNode:
 
         def without(control: WatchControl) -> WatchControl:
             if removed not in control.holds:
-                raise NotFoundError(f"nothing holds {removed}; list the holds with ledger-deletion watch hold list")
+                raise NotFoundError(
+                    f"{removed} is not on the hold list; see pulsar-sidecar ledger-deletion watch hold list"
+                )
             return replace(control, holds=tuple(each for each in control.holds if each != removed))
 
         return self._change(without)

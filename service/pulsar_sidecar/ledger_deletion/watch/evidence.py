@@ -51,7 +51,7 @@ class LeakCause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RemainingNodes:
     """Which of the nodes around a lost reference still exist.
 
     Attributes:
@@ -65,7 +65,7 @@ class Surroundings:
     namespace: bool
 
 
-def cause_of(component: LedgerComponent, around: Surroundings, *, replaced: bool) -> LeakCause:
+def cause_of(component: LedgerComponent, around: RemainingNodes, *, replaced: bool) -> LeakCause:
     """Why a ledger that was seen referenced is not any more; explains and never decides.
 
     A broker that deletes a topic empties its list first, so a trim may turn out to be a deletion later.

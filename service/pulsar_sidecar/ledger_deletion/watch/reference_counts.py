@@ -1,9 +1,9 @@
 """Ledgers that exist, minus ledgers that any node names: what is left over is what deletion is about.
 
-A balance and no diff of nodes: an id that was put into a list and taken out between two readings is in no reading, but
+Counts, not a diff of nodes: an id that was put into a list and taken out between two readings is in no reading, but
 the ledger's own node was seen to be made. Invariants: a ledger counts as referenced as long as one node, as it was last
 read, names it; what an unread node may name is never counted as unreferenced by it (`unreadable`), and the copy of a
-ledger that tiered storage replaced is told apart (`Dereference.replaced`).
+ledger that tiered storage replaced is told apart (`VanishedReference.replaced`).
 
 Ten million ledgers take 100 MB here (10 bytes each, in arrays), and three million nodes that name them 0.9 GB.
 """
@@ -55,7 +55,7 @@ class NamedLedgers:
 
 
 @dataclass(frozen=True, slots=True)
-class Dereference:
+class VanishedReference:
     """A ledger whose last reference was in one reading of a node and not in the next.
 
     Attributes:
@@ -90,7 +90,7 @@ def named_ledgers(path: str, data: bytes) -> NamedLedgers:
             return _of_either(path, data)
         case Place.ODD:
             if data:
-                raise UndecodableError(f"nothing is known to be kept at {path}; look at it by hand")
+                raise UndecodableError(f"this version knows nothing that Pulsar keeps at {path}")
             return NamedLedgers()
 
 
@@ -127,8 +127,8 @@ def _of_cursor(cursor: CursorReferences) -> Iterator[LedgerId]:
             yield ledger_id
 
 
-class Balance:
-    """The state that walks make and changes keep.
+class ReferenceCounts:
+    """How many nodes name each ledger, by the last walk and the changes since.
 
     Attributes:
         unreadable: nodes that could not be read or understood, by path.
@@ -182,7 +182,7 @@ class Balance:
         """A ledger's node was made or removed."""
         self._states.set_existing(ledger_id, exists=exists)
 
-    def read(self, path: str, data: bytes | None) -> list[Dereference]:
+    def read(self, path: str, data: bytes | None) -> list[VanishedReference]:
         """A node as it is now, None if it is gone; the ledgers that lost their last reference by that."""
         self.unreadable.pop(path, None)
         try:
@@ -204,12 +204,12 @@ class Balance:
         if was_shadow or named.of_shadow:
             return []
         return [
-            Dereference(ledger_id, path, removed=data is None, replaced=ledger_id in named.replaced)
+            VanishedReference(ledger_id, path, removed=data is None, replaced=ledger_id in named.replaced)
             for ledger_id in sorted(gone)
             if self._states.get(ledger_id) & _MOST == 0
         ]
 
-    def walk(self, ledger_ids: Iterable[LedgerIds], nodes: Iterable[Sequence[WalkedNode]]) -> list[Dereference]:
+    def walk(self, ledger_ids: Iterable[LedgerIds], nodes: Iterable[Sequence[WalkedNode]]) -> list[VanishedReference]:
         """Everything anew, from a whole reading; what lost its last reference since the reading before.
 
         Nothing is changed when an iteration raises. Ledgers are read first, so that one that is linked meanwhile is
@@ -241,14 +241,12 @@ class Balance:
             counted.frombytes(data[len(data) % 8 :])
         self.unreadable, self.references, self.hidden = unreadable, len(counted), hidden
         self._states = _States.of(existing, np.frombuffer(counted, np.int64) if counted else np.empty(0, np.int64))
-        dereferences = [Dereference(ledger_id, path, removed=False, replaced=r) for ledger_id, path, r in lost]
+        vanished = [VanishedReference(ledger_id, path, removed=False, replaced=r) for ledger_id, path, r in lost]
         for path, data in removed:
             ids, of_shadow = _unpacked(data)
             if not of_shadow:
-                dereferences += [
-                    Dereference(ledger_id, path, removed=True, replaced=False) for ledger_id in sorted(ids)
-                ]
-        return [each for each in dereferences if self._states.get(each.ledger_id) & _MOST == 0]
+                vanished += [VanishedReference(each, path, removed=True, replaced=False) for each in sorted(ids)]
+        return [each for each in vanished if self._states.get(each.ledger_id) & _MOST == 0]
 
     def _walk_node(
         self,

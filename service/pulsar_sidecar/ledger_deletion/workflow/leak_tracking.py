@@ -27,13 +27,13 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.ledger_deletion.send import is_own_topic, send
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotOurs
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance, Dereference
+from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
 from pulsar_sidecar.ledger_deletion.watch.brake import Brake
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedReference
 from pulsar_sidecar.ledger_deletion.watch.service import (
     Leak,
     LeakState,
@@ -110,7 +110,7 @@ class TrackedLedger:
 
     leak: Leak
     look_ms: int
-    dereference: Dereference | None = None
+    vanished: VanishedReference | None = None
     evidence: Evidence | None = None
     record: PendingDeleteLedgerInfo | None = None
     pause_ms: int = _KEPT_LOOK_MS
@@ -137,9 +137,14 @@ class LeakTracker:
     """
 
     def __init__(
-        self, configuration: WatchConfiguration, ports: WatchPorts, balance: Balance, steps: Steps, lock: threading.Lock
+        self,
+        configuration: WatchConfiguration,
+        ports: WatchPorts,
+        counts: ReferenceCounts,
+        steps: Steps,
+        lock: threading.Lock,
     ) -> None:
-        self._configuration, self._ports, self._balance, self._steps = configuration, ports, balance, steps
+        self._configuration, self._ports, self._counts, self._steps = configuration, ports, counts, steps
         self._lock = lock
         self._most_tracked = max(_MOST_TRACKED, 10 * configuration.brake_references)
         self._control_node = WatchControlNode(ports.store)
@@ -153,10 +158,10 @@ class LeakTracker:
         self._taken_over_ms = 0
         self._strange: set[str] = set()
 
-    def walked(self, dereferences: Iterable[Dereference], now_ms: int) -> int:
+    def walked(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> int:
         """Take over what a walk found; how many ledgers nothing references."""
-        self._note(dereferences, now_ms)
-        unreferenced = {LedgerId(each) for each in self._balance.unreferenced().tolist()}
+        self._note(vanished_references, now_ms)
+        unreferenced = {LedgerId(each) for each in self._counts.unreferenced().tolist()}
         since = {each: self.unlinked.get(each, now_ms) for each in unreferenced - self.tracked.keys()}
         self.unlinked = dict(sorted(since.items(), key=itemgetter(1)))
         return len(unreferenced)
@@ -164,16 +169,16 @@ class LeakTracker:
     def heard(self, ledgers: Mapping[LedgerId, bool], now_ms: int) -> None:
         """Ledgers that were made, or removed."""
         for ledger_id, exists in ledgers.items():
-            self._balance.hear(ledger_id, exists=exists)
+            self._counts.hear(ledger_id, exists=exists)
             if not exists:
                 self.unlinked.pop(ledger_id, None)
-            elif self._balance.is_unreferenced(ledger_id) and ledger_id not in self.tracked:
+            elif self._counts.is_unreferenced(ledger_id) and ledger_id not in self.tracked:
                 self.unlinked.setdefault(ledger_id, now_ms)
 
     def read(self, path: str, data: bytes | None, now_ms: int) -> None:
         """A node as it is now, None if it is gone."""
-        self._note(self._balance.read(path, data), now_ms)
-        for ledger_id in self._balance.take_linked():
+        self._note(self._counts.read(path, data), now_ms)
+        for ledger_id in self._counts.take_linked():
             self.unlinked.pop(ledger_id, None)
 
     def leaks(self, *, ended: bool) -> list[Leak]:
@@ -188,19 +193,19 @@ class LeakTracker:
             return tracked.leak, tracked.record
         return next((leak for leak in reversed(self.ended) if leak.ledger_id == ledger_id), None), None
 
-    def _note(self, dereferences: Iterable[Dereference], now_ms: int) -> None:
-        for dereference in dereferences:
-            ledger_id = dereference.ledger_id
-            if self._balance.is_unreferenced(ledger_id):
+    def _note(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> None:
+        for vanished in vanished_references:
+            ledger_id = vanished.ledger_id
+            if self._counts.is_unreferenced(ledger_id):
                 self.unlinked.pop(ledger_id, None)
                 if len(self.tracked) >= self._most_tracked and ledger_id not in self.tracked:
                     self.unlinked[ledger_id] = now_ms
                     continue
                 leak = Leak(ledger_id, LeakState.SETTLING, None, now_ms, "a broker may still delete it")
-                leak = replace(leak, path=dereference.path)
+                leak = replace(leak, path=vanished.path)
                 before = self.tracked.get(ledger_id)
                 evidence = None if before is None else before.evidence
-                self.tracked[ledger_id] = TrackedLedger(leak, now_ms + GRACE_MS, dereference, evidence)
+                self.tracked[ledger_id] = TrackedLedger(leak, now_ms + GRACE_MS, vanished, evidence)
 
     def take_over(self) -> None:
         """What a new leader does first."""
@@ -224,7 +229,7 @@ class LeakTracker:
         self._judge(now_ms)
 
     def _take_orders(self) -> None:
-        """Read what operators want; what was kept back for other orders is looked at again at once."""
+        """Read what operators order; judge again at once what earlier orders kept."""
         before, self.control = self.control, self._control_node.follow(self.control)
         if before != self.control:
             with self._lock:
@@ -235,11 +240,11 @@ class LeakTracker:
                         tracked.look_ms = 0
 
     def _end_those_that_ended(self, now_ms: int) -> None:
-        ended = [each for each in self.tracked.values() if not self._balance.is_unreferenced(each.ledger_id)]
+        ended = [each for each in self.tracked.values() if not self._counts.is_unreferenced(each.ledger_id)]
         for tracked in ended:
             if tracked.evidence is not None:
                 self._ports.leaks.forget(tracked.ledger_id)
-            state = LeakState.LINKED if self._balance.exists(tracked.ledger_id) else LeakState.DELETED
+            state = LeakState.LINKED if self._counts.exists(tracked.ledger_id) else LeakState.DELETED
             with self._lock:
                 del self.tracked[tracked.ledger_id]
                 if tracked.evidence is not None or tracked.record is not None:
@@ -252,7 +257,7 @@ class LeakTracker:
         """
         waited_ms = now_ms - self._configuration.unlinked_window_ms
         judged = sum(
-            each.dereference is None and each.evidence is None and each.leak.state is not LeakState.KEPT
+            each.vanished is None and each.evidence is None and each.leak.state is not LeakState.KEPT
             for each in self.tracked.values()
         )
         room = min(_MOST_UNLINKED - judged, self._most_tracked - len(self.tracked))
@@ -273,21 +278,21 @@ class LeakTracker:
     def _prove(self, now_ms: int) -> None:
         """Read what is still there after the brokers had time, and write the evidence down."""
         due = [each for each in self.tracked.values() if each.record is None and each.look_ms <= now_ms]
-        for some in pieces(due, _JUDGED_AT_ONCE):
-            since = [(each.ledger_id, each.leak.since_ms if each.dereference else None) for each in some]
+        for some in chunks(due, _JUDGED_AT_ONCE):
+            since = [(each.ledger_id, each.leak.since_ms if each.vanished else None) for each in some]
             recorded = self._ports.recorded_topics()
             candidates: list[tuple[TrackedLedger, Candidate]] = []
             for tracked, found in zip(some, self._ports.assessor.candidates(since), strict=True):
-                if isinstance(found, NotOurs):
+                if isinstance(found, NotDeletable):
                     self._wait(tracked, LeakState.KEPT, found.reason, now_ms, _LONGEST_LOOK_MS)
                 elif found is not None:
-                    if tracked.dereference is not None and found.record.topic.base in recorded:
+                    if tracked.vanished is not None and found.record.topic.base in recorded:
                         # The topic's own deletion has a record of it.
-                        self._take_back(tracked, now_ms)
+                        self._treat_as_unlinked(tracked, now_ms)
                         continue
                     candidates.append((tracked, found))
                     # While its topic is loaded only the cursor's own ledger names a compacted ledger.
-                    if tracked.dereference is not None and not isinstance(found.claim, CompactedClaim):
+                    if tracked.vanished is not None and not isinstance(found.claim, CompactedClaim):
                         self._note_vanished(tracked, tracked.leak.since_ms)
             # Before the evidence: where this sidecar dies in between, its successor appends what has evidence.
             self._brake_if_needed(now_ms)
@@ -295,15 +300,15 @@ class LeakTracker:
                 self._prove_one(tracked, found, now_ms)
 
     def _unreadable(self) -> list[UnreadableNode]:
-        return list(self._balance.unreadable.values())
+        return list(self._counts.unreadable.values())
 
     def _prove_one(self, tracked: TrackedLedger, candidate: Candidate, now_ms: int) -> None:
         evidence = None
         look_ms = candidate.ledger.created_ms + self._configuration.unlinked_min_age_ms
-        if tracked.dereference is not None:
-            evidence = self._ports.assessor.evidence(candidate, tracked.dereference)
+        if tracked.vanished is not None:
+            evidence = self._ports.assessor.evidence(candidate, tracked.vanished)
             if evidence is None:
-                self._take_back(tracked, now_ms)
+                self._treat_as_unlinked(tracked, now_ms)
                 return
             if isinstance(candidate.claim, CompactedClaim):
                 (verdict,) = self._ports.assessor.verdicts([evidence.record], self._unreadable())
@@ -316,8 +321,8 @@ class LeakTracker:
             _entered(tracked, candidate, evidence)
             tracked.look_ms = look_ms
 
-    def _take_back(self, tracked: TrackedLedger, now_ms: int) -> None:
-        """As if nobody had ever been seen to name it."""
+    def _treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
+        """Treat it as a ledger that no node was ever seen to name."""
         if tracked.evidence is not None:
             self._ports.leaks.forget(tracked.ledger_id)
         with self._lock:
@@ -332,7 +337,7 @@ class LeakTracker:
 
     def _brake_if_needed(self, now_ms: int) -> None:
         with self._lock:
-            reason = self.brake.reason(now_ms, self._balance.references)
+            reason = self.brake.reason(now_ms, self._counts.references)
         if reason is not None and self.control.braked is None:
             log.error("the watch brakes", reason=reason)
             self.control = self._control_node.brake(reason)
@@ -348,7 +353,7 @@ class LeakTracker:
             if each.record is not None and each.is_open and each.look_ms <= now_ms
         ]
         leaked: list[TrackedLedger] = []
-        for some in pieces(due, _JUDGED_AT_ONCE):
+        for some in chunks(due, _JUDGED_AT_ONCE):
             records = [each.record for each in some if each.record is not None]
             verdicts = self._ports.assessor.verdicts(records, self._unreadable())
             leaked += [each for each, verdict in zip(some, verdicts, strict=True) if self._obey(each, verdict, now_ms)]
@@ -356,7 +361,7 @@ class LeakTracker:
             self._count(tracked, now_ms)
         # Before the first is appended: after a `deleteall` that no sidecar saw, all of them were never seen referenced.
         self._brake_if_needed(now_ms)
-        for some in pieces(leaked, _JUDGED_AT_ONCE):
+        for some in chunks(leaked, _JUDGED_AT_ONCE):
             self._append(some, now_ms)
 
     def _obey(self, tracked: TrackedLedger, verdict: Verdict, now_ms: int) -> bool:
@@ -369,7 +374,9 @@ class LeakTracker:
             case Postpone(_, detail) | SendToDeadLetters(_, detail) | Keep(_, detail):
                 self._wait(tracked, LeakState.KEPT, detail, now_ms)
             case DeleteOffloaded():
-                raise TemporaryError(f"ledger {tracked.ledger_id} was taken for an offloaded copy; look again")
+                raise TemporaryError(
+                    f"ledger {tracked.ledger_id} was judged as an offloaded copy; the watch judges it again"
+                )
             case never:
                 assert_never(never)
         return False
@@ -446,7 +453,7 @@ class LeakTracker:
 
     def restore(self) -> None:
         """Take over what others have seen; one that was frozen writes it down after another has begun to lead."""
-        own = {each.ledger_id for each in self.tracked.values() if each.evidence or each.dereference}
+        own = {each.ledger_id for each in self.tracked.values() if each.evidence or each.vanished}
         kept, unknown = self._ports.leaks.all(own)
         for path in set(unknown) - self._strange:
             log.warning("a node holds no evidence under this cluster's key; it counts for nothing", path=path)
@@ -483,5 +490,5 @@ def _restored(evidence: Evidence, settle_ms: int) -> TrackedLedger:
     return TrackedLedger(leak, evidence.dereferenced_ms + settle_ms, evidence=evidence, record=record, is_noted=True)
 
 
-def pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     return (items[start : start + most] for start in range(0, len(items), most))

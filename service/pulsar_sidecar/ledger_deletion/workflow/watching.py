@@ -26,16 +26,16 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Candidate
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance
 from pulsar_sidecar.ledger_deletion.watch.control import LEADER, WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, UnwatchableError, WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_deletion.watch.service import (
     Leak,
     LedgerExplanation,
     WatchState,
     WatchStatus,
 )
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker, WatchConfiguration, WatchPorts, pieces
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker, WatchConfiguration, WatchPorts, chunks
 from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.model.clocks import Pace, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
@@ -77,8 +77,8 @@ class LeakWatch:
 
     def _started_anew(self) -> None:
         """Forget everything: what an interruption hid cannot be told from what was there."""
-        self._balance = Balance()
-        self._tracker = LeakTracker(self._configuration, self._ports, self._balance, self._steps, self._lock)
+        self._counts = ReferenceCounts()
+        self._tracker = LeakTracker(self._configuration, self._ports, self._counts, self._steps, self._lock)
         self._state = WatchState.STANDBY
         self._detail: str | None = None
         self._failure: str | None = None
@@ -113,7 +113,7 @@ class LeakWatch:
     def _lead(self, stop: StopSignal) -> None:
         self._tracker.take_over()
         while not stop.is_set():
-            self._report(WatchState.STARTING, "everything is being read")
+            self._report(WatchState.STARTING, "the sidecar reads the metadata store whole")
             try:
                 if not self._leadership.take():
                     log.warning("another sidecar watches for leaked ledgers")
@@ -124,7 +124,7 @@ class LeakWatch:
                 return
             except SidecarError as error:
                 # What was seen referenced before is not forgotten: the reading after this is compared with it.
-                log.warning("the metadata store could not be read whole; again", error=str(error))
+                log.warning("the metadata store could not be read whole; the sidecar reads it again", error=str(error))
                 self._report(WatchState.STARTING, str(error))
                 self._ports.clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
                 continue
@@ -156,15 +156,15 @@ class LeakWatch:
             # Before the walk takes effect: what failed afterwards would lose what vanished.
             ended_ms.append(self._ports.store.now_ms())
 
-        dereferences = self._balance.walk(_until(stop, self._ports.whole.ledger_ids()), nodes())
+        vanished_references = self._counts.walk(_until(stop, self._ports.whole.ledger_ids()), nodes())
         (now_ms,) = ended_ms
         with self._lock:
             self._walked_ms, self._walk_seconds = now_ms, clock.monotonic_seconds() - began
-            unreferenced = self._tracker.walked(dereferences, now_ms)
+            unreferenced = self._tracker.walked(vanished_references, now_ms)
         log.info(
             "the metadata store was read whole",
-            ledgers=self._balance.ledgers,
-            references=self._balance.references,
+            ledgers=self._counts.ledgers,
+            references=self._counts.references,
             unreferenced=unreferenced,
             seconds=round(self._walk_seconds, 1),
         )
@@ -173,12 +173,16 @@ class LeakWatch:
         """Go on from a walk until the next is due, True; False when another sidecar leads."""
         clock = self._ports.clock
         # Events on nodes that may not be read are withheld, and nothing tells that they are.
-        hidden = self._balance.hidden
+        hidden = self._counts.hidden
         if hears and hidden is None:
             self._report(WatchState.WATCHING, None)
             due = clock.monotonic_seconds() + self._configuration.walk_interval_ms / 1000
         else:
-            why = self._detail if hidden is None else f"{hidden} may not be read, so changes may be withheld"
+            why = (
+                self._detail
+                if hidden is None
+                else f"the sidecar may not read {hidden}, so ZooKeeper may withhold changes"
+            )
             self._report(WatchState.WALKING, why)
             due = clock.monotonic_seconds() + _WALKS_IN_TURNS_SECONDS
         while not stop.is_set() and clock.monotonic_seconds() < due:
@@ -187,13 +191,13 @@ class LeakWatch:
                     self._hear()
             except SidecarError as error:
                 # What was taken and not read is lost as well.
-                log.warning("changes may have been missed; everything is read again", error=str(error))
+                log.warning("changes may have been missed; the sidecar reads everything again", error=str(error))
                 return True
             try:
                 if not self._upkeep():
                     return False
             except ChangesLostError as error:
-                log.warning("changes may have been missed; everything is read again", error=str(error))
+                log.warning("changes may have been missed; the sidecar reads everything again", error=str(error))
                 return True
             except SidecarError as error:
                 # Brokers that do not answer, say: the watch goes on, and asks again.
@@ -211,7 +215,7 @@ class LeakWatch:
             now_ms = store.now_ms()
             with self._lock:
                 self._tracker.heard(changes.ledgers, now_ms)
-        for paths in pieces(changes.nodes, NODES_AT_ONCE):
+        for paths in chunks(changes.nodes, NODES_AT_ONCE):
             nodes = store.read_many(paths)
             now_ms = store.now_ms()
             with self._lock:
@@ -269,12 +273,12 @@ class LeakWatch:
                 walked_ms=self._walked_ms,
                 walk_seconds=self._walk_seconds,
                 lag_seconds=None if since_taken is None else max(self._lag_seconds, since_taken),
-                ledgers=self._balance.ledgers,
-                references=self._balance.references,
-                unreadable=len(self._balance.unreadable),
-                unreadable_nodes=tuple(sorted(self._balance.unreadable)[:100]),
+                ledgers=self._counts.ledgers,
+                references=self._counts.references,
+                unreadable=len(self._counts.unreadable),
+                unreadable_nodes=tuple(sorted(self._counts.unreadable)[:100]),
                 vanished=vanished,
-                brake_limit=self._tracker.brake.limit(self._balance.references + vanished),
+                brake_limit=self._tracker.brake.limit(self._counts.references + vanished),
                 unlinked=len(self._tracker.unlinked),
                 leaks=Counter(each.leak.state for each in self._tracker.tracked.values()),
                 leaked=dict(self._tracker.leaked),
@@ -294,12 +298,12 @@ class LeakWatch:
         """Everything that is known of one ledger, and what the evaluation says of it now."""
         with self._lock:
             leak, record = self._tracker.find(ledger_id)
-            balance, unreadable = self._balance, list(self._balance.unreadable.values())
-        named_by = balance.named_by(ledger_id)
+            counts, unreadable = self._counts, list(self._counts.unreadable.values())
+        named_by = counts.named_by(ledger_id)
         assessor = self._ports.assessor
         (found,) = assessor.candidates([(ledger_id, None)])
         if not isinstance(found, Candidate):
-            verdict = "it does not exist" if found is None else found.reason
+            verdict = "the ledger does not exist" if found is None else found.reason
             return LedgerExplanation(ledger_id, found is not None, named_by, None, None, verdict, leak)
         record = record or found.record
         (judged,) = assessor.verdicts([record], unreadable)

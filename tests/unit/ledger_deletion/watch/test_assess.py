@@ -15,10 +15,10 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotOurs
-from pulsar_sidecar.ledger_deletion.watch.balance import Dereference
+from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
 from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
@@ -108,12 +108,12 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
     assert second.record.mark.instance_id == INSTANCE_ID
     assert second.record.mark.dereferenced_ms == 9
     assert second.claim == second.ledger.claim
-    assert all(isinstance(each, NotOurs) for each in others)
-    told = {each.ledger_id: each.reason for each in others if isinstance(each, NotOurs)}
+    assert all(isinstance(each, NotDeletable) for each in others)
+    told = {each.ledger_id: each.reason for each in others if isinstance(each, NotDeletable)}
     assert list(told) == asked[2:]
     assert told[nobodys] == "its metadata does not say that Pulsar made it"
-    assert told[unknown].startswith("it is of no kind that this version knows: component b'new' is not known")
-    assert told[no_topics] == "its owner /managed-ledgers/just-a-name is no topic's"
+    assert told[unknown].startswith("this version does not know its kind: component b'new' is not known")
+    assert told[no_topics] == "its owner /managed-ledgers/just-a-name is not a topic's"
     assert told[broken].startswith("its metadata is not understood: ")
 
 
@@ -153,10 +153,10 @@ def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
 def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     assert owner_path(candidate.claim) == asking.list_path
-    other = Dereference(candidate.ledger_id, f"{asking.list_path}-shadow", removed=False, replaced=False)
+    other = VanishedReference(candidate.ledger_id, f"{asking.list_path}-shadow", removed=False, replaced=False)
     assert asking.assessor.evidence(candidate, other) is None
     assert asking.world.store.peek(SIGNING_KEY) is None
-    own = Dereference(candidate.ledger_id, asking.list_path, removed=False, replaced=False)
+    own = VanishedReference(candidate.ledger_id, asking.list_path, removed=False, replaced=False)
     evidence = asking.assessor.evidence(candidate, own)
     assert evidence is not None
     key = asking.world.store.peek(SIGNING_KEY)
@@ -197,7 +197,7 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     for component in LedgerComponent:
         candidate = by_kind[component]
         path = owner_path(candidate.claim)
-        evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, path, False, False))
+        evidence = asking.assessor.evidence(candidate, VanishedReference(candidate.ledger_id, path, False, False))
         assert evidence is not None
         causes.append(evidence.cause.value)
     assert tuple(causes) == CAUSES[gone]
@@ -205,7 +205,9 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
 
 def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
-    evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, asking.list_path, False, True))
+    evidence = asking.assessor.evidence(
+        candidate, VanishedReference(candidate.ledger_id, asking.list_path, False, True)
+    )
     assert evidence is not None
     assert evidence.cause is LeakCause.OFFLOAD
 
@@ -218,7 +220,9 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
     asking: Asking, replaced: bool, before: LeakCause, after: LeakCause
 ) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
-    evidence = asking.assessor.evidence(candidate, Dereference(candidate.ledger_id, asking.list_path, False, replaced))
+    evidence = asking.assessor.evidence(
+        candidate, VanishedReference(candidate.ledger_id, asking.list_path, False, replaced)
+    )
     assert evidence is not None
     assert evidence.cause is before
     GONE["the topic"](asking)
@@ -307,8 +311,7 @@ def test_the_replaced_copy_stays_while_the_other_one_was_not_found_whole(asking:
     first, _ = replaced(asking)
     assert asking.verdict(first) == RetryLater(
         OutcomeReason.IN_USE,
-        "its list says that tiered storage has it instead, and no whole copy was found there: BookKeeper's may be "
-        "the last one",
+        "its list names a copy in tiered storage, which is missing or incomplete: BookKeeper's may be the last one",
         60_000,
     )
 
@@ -318,7 +321,7 @@ def test_the_replaced_copy_stays_while_tiered_storage_cannot_be_asked(asking: As
     asking.whole = error
     first, _ = replaced(asking)
     assert asking.verdict(first) == RetryLater(
-        OutcomeReason.IN_USE, f"tiered storage has it instead, but could not be asked: {error}", 60_000
+        OutcomeReason.IN_USE, f"tiered storage has it instead, but did not answer: {error}", 60_000
     )
 
 
@@ -332,6 +335,8 @@ def test_a_list_that_changed_meanwhile_is_read_again(asking: Asking, change: str
         "copied back": lambda: asking.world.store.put(asking.list_path, managed_ledger_bytes(listed)),
     }
     asking.world.store.before("read", changes[change], path=asking.list_path)
-    with pytest.raises(TemporaryError, match=f"the list of {TOPIC} changed in this moment; look again"):
+    with pytest.raises(
+        TemporaryError, match=f"the list of {TOPIC} changed while it was read; the watch reads it again"
+    ):
         asking.verdict(first)
     assert asking.asked == []

@@ -6,7 +6,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
 from pulsar_sidecar.ledger_deletion.watch.evidence import (
     REQUESTED_BY,
     LeakCause,
-    Surroundings,
+    RemainingNodes,
     cause_of,
     record_of,
 )
@@ -51,13 +51,13 @@ CAUSES = {
 
 @pytest.mark.parametrize("around", CAUSES)
 def test_the_cause_follows_from_what_is_still_there(around: tuple[bool, bool, bool]) -> None:
-    found = tuple(cause_of(component, Surroundings(*around), replaced=False) for component in LedgerComponent)
+    found = tuple(cause_of(component, RemainingNodes(*around), replaced=False) for component in LedgerComponent)
     assert found == CAUSES[around]
 
 
 @pytest.mark.parametrize("around", CAUSES)
 def test_a_replaced_copy_is_an_offload_whatever_is_there(around: tuple[bool, bool, bool]) -> None:
-    found = [cause_of(component, Surroundings(*around), replaced=True) for component in LedgerComponent]
+    found = [cause_of(component, RemainingNodes(*around), replaced=True) for component in LedgerComponent]
     assert found == [LeakCause.OFFLOAD, *CAUSES[around][1:]]
 
 

@@ -4,9 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from pulsar_sidecar.ledger_deletion.watch import balance as module
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance, Dereference, NamedLedgers, named_ledgers
+from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
+    NamedLedgers,
+    ReferenceCounts,
+    VanishedReference,
+    named_ledgers,
+)
 from pulsar_sidecar.ledger_ownership.protections import Scope
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import UndecodableError
@@ -39,15 +44,15 @@ def nodes(*named: tuple[str, bytes]) -> list[list[WalkedNode]]:
     return [[WalkedNode(path, data)] for path, data in named]
 
 
-def unreferenced(balance: Balance) -> list[int]:
-    found: list[int] = balance.unreferenced().tolist()
+def unreferenced(counts: ReferenceCounts) -> list[int]:
+    found: list[int] = counts.unreferenced().tolist()
     return found
 
 
-def balance_of(ledgers: Sequence[int], *named: tuple[str, bytes]) -> Balance:
-    balance = Balance()
-    assert balance.walk(listing(ledgers), nodes(*named)) == []
-    return balance
+def counts_of(ledgers: Sequence[int], *named: tuple[str, bytes]) -> ReferenceCounts:
+    counts = ReferenceCounts()
+    assert counts.walk(listing(ledgers), nodes(*named)) == []
+    return counts
 
 
 # --- what a node names -----------------------------------------------------------------------------------------------
@@ -104,7 +109,7 @@ def test_a_cursor_or_a_schema_without_data_is_one_that_was_lost(path: str) -> No
 
 @pytest.mark.parametrize("path", ["/managed-ledgers/p", "/managed-ledgers/p/n/persistent"])
 def test_data_where_this_version_knows_of_none_is_not_understood(path: str) -> None:
-    with pytest.raises(UndecodableError, match=f"kept at {path}; look at it by hand"):
+    with pytest.raises(UndecodableError, match=f"that Pulsar keeps at {path}$"):
         named_ledgers(path, managed_ledger_bytes([1]))
 
 
@@ -116,100 +121,100 @@ def test_by_default_a_node_names_nothing() -> None:
 
 
 def test_a_ledger_leaves_with_its_list() -> None:
-    balance = balance_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1, 2])))
-    assert (unreferenced(balance), balance.ledgers, balance.references, balance.nodes) == ([3], 3, 2, 1)
-    assert balance.read(TOPIC, managed_ledger_bytes([2])) == [Dereference(LedgerId(1), TOPIC, False, False)]
-    assert (unreferenced(balance), balance.references, balance.nodes) == ([1, 3], 1, 1)
-    assert balance.read(TOPIC, None) == [Dereference(LedgerId(2), TOPIC, removed=True, replaced=False)]
-    assert (unreferenced(balance), balance.references, balance.nodes) == ([1, 2, 3], 0, 0)
-    assert balance.read(TOPIC, None) == []
-    assert balance.read(TOPIC, managed_ledger_bytes([3, 4])) == []
-    assert (unreferenced(balance), balance.references, balance.nodes) == ([1, 2], 2, 1)
+    counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1, 2])))
+    assert (unreferenced(counts), counts.ledgers, counts.references, counts.nodes) == ([3], 3, 2, 1)
+    assert counts.read(TOPIC, managed_ledger_bytes([2])) == [VanishedReference(LedgerId(1), TOPIC, False, False)]
+    assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 3], 1, 1)
+    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(2), TOPIC, removed=True, replaced=False)]
+    assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 2, 3], 0, 0)
+    assert counts.read(TOPIC, None) == []
+    assert counts.read(TOPIC, managed_ledger_bytes([3, 4])) == []
+    assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 2], 2, 1)
 
 
 def test_what_nodes_began_to_name_is_told_once() -> None:
-    balance = balance_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1])))
-    assert balance.take_linked() == []
-    balance.read(TOPIC, managed_ledger_bytes([1, 2]))
-    balance.read(OTHER, managed_ledger_bytes([3]))
-    assert balance.take_linked() == [2, 3]
-    assert balance.take_linked() == []
+    counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1])))
+    assert counts.take_linked() == []
+    counts.read(TOPIC, managed_ledger_bytes([1, 2]))
+    counts.read(OTHER, managed_ledger_bytes([3]))
+    assert counts.take_linked() == [2, 3]
+    assert counts.take_linked() == []
 
 
 def test_several_ledgers_leave_in_the_order_of_their_ids() -> None:
-    balance = balance_of([], (TOPIC, managed_ledger_bytes([9, 2, 30, 4, 2**40])))
-    assert [each.ledger_id for each in balance.read(TOPIC, b"")] == [2, 4, 9, 30, 2**40]
+    counts = counts_of([], (TOPIC, managed_ledger_bytes([9, 2, 30, 4, 2**40])))
+    assert [each.ledger_id for each in counts.read(TOPIC, b"")] == [2, 4, 9, 30, 2**40]
 
 
 def test_a_ledger_in_several_lists_leaves_with_the_last_one() -> None:
-    balance = balance_of([1], (TOPIC, managed_ledger_bytes([1])), (OTHER, managed_ledger_bytes([1])))
-    assert balance.references == 2
-    assert set(balance.named_by(LedgerId(1))) == {TOPIC, OTHER}
-    assert balance.read(TOPIC, managed_ledger_bytes([])) == []
-    assert unreferenced(balance) == []
-    assert balance.named_by(LedgerId(1)) == (OTHER,)
-    assert balance.read(OTHER, None) == [Dereference(LedgerId(1), OTHER, removed=True, replaced=False)]
-    assert unreferenced(balance) == [1]
-    assert balance.named_by(LedgerId(1)) == ()
+    counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])), (OTHER, managed_ledger_bytes([1])))
+    assert counts.references == 2
+    assert set(counts.named_by(LedgerId(1))) == {TOPIC, OTHER}
+    assert counts.read(TOPIC, managed_ledger_bytes([])) == []
+    assert unreferenced(counts) == []
+    assert counts.named_by(LedgerId(1)) == (OTHER,)
+    assert counts.read(OTHER, None) == [VanishedReference(LedgerId(1), OTHER, removed=True, replaced=False)]
+    assert unreferenced(counts) == [1]
+    assert counts.named_by(LedgerId(1)) == ()
 
 
 def test_named_by_reads_ids_and_not_bytes() -> None:
     """Of 2^8 and 2^16, eight bytes in a row can look like a third id's."""
-    balance = balance_of([], (TOPIC, managed_ledger_bytes([1, 1 << 32])))
-    assert balance.named_by(LedgerId(1)) == (TOPIC,)
-    assert balance.named_by(LedgerId(1 << 32)) == (TOPIC,)
+    counts = counts_of([], (TOPIC, managed_ledger_bytes([1, 1 << 32])))
+    assert counts.named_by(LedgerId(1)) == (TOPIC,)
+    assert counts.named_by(LedgerId(1 << 32)) == (TOPIC,)
     for other in (0, 1 << 8, 1 << 24, 1 << 40, (1 << 32) + 1):
-        assert balance.named_by(LedgerId(other)) == ()
+        assert counts.named_by(LedgerId(other)) == ()
 
 
 def test_a_ledger_exists_from_its_creation_to_its_removal() -> None:
-    balance = Balance()
+    counts = ReferenceCounts()
     ledger_id = LedgerId(2**31)
-    assert not balance.exists(ledger_id)
+    assert not counts.exists(ledger_id)
     for _ in range(2):
-        balance.hear(ledger_id, exists=True)
-        assert (balance.exists(ledger_id), balance.is_unreferenced(ledger_id), balance.ledgers) == (True, True, 1)
-    balance.read(TOPIC, managed_ledger_bytes([ledger_id]))
-    assert (balance.exists(ledger_id), balance.is_unreferenced(ledger_id), balance.ledgers) == (True, False, 1)
+        counts.hear(ledger_id, exists=True)
+        assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (True, True, 1)
+    counts.read(TOPIC, managed_ledger_bytes([ledger_id]))
+    assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (True, False, 1)
     for _ in range(2):
-        balance.hear(ledger_id, exists=False)
-        assert (balance.exists(ledger_id), balance.is_unreferenced(ledger_id), balance.ledgers) == (False, False, 0)
-    assert balance.named_by(ledger_id) == (TOPIC,)
-    balance.read(TOPIC, None)
-    assert (unreferenced(balance), balance.is_unreferenced(ledger_id)) == ([], False)
-    balance.hear(ledger_id, exists=True)
-    assert unreferenced(balance) == [ledger_id]
+        counts.hear(ledger_id, exists=False)
+        assert (counts.exists(ledger_id), counts.is_unreferenced(ledger_id), counts.ledgers) == (False, False, 0)
+    assert counts.named_by(ledger_id) == (TOPIC,)
+    counts.read(TOPIC, None)
+    assert (unreferenced(counts), counts.is_unreferenced(ledger_id)) == ([], False)
+    counts.hear(ledger_id, exists=True)
+    assert unreferenced(counts) == [ledger_id]
 
 
 def test_a_ledger_that_came_and_went_between_two_readings_is_found_by_its_own_node() -> None:
-    balance = balance_of([1], (TOPIC, managed_ledger_bytes([1])))
-    balance.hear(LedgerId(2), exists=True)
-    assert balance.read(TOPIC, managed_ledger_bytes([1])) == []
-    assert unreferenced(balance) == [2]
+    counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
+    counts.hear(LedgerId(2), exists=True)
+    assert counts.read(TOPIC, managed_ledger_bytes([1])) == []
+    assert unreferenced(counts) == [2]
 
 
 def test_the_copy_that_tiered_storage_replaced_is_told_apart() -> None:
-    balance = balance_of([1, 2], (TOPIC, managed_ledger_bytes([1, 2])))
-    found = balance.read(TOPIC, managed_ledger_bytes([1, 2], offloaded=replaced(1)))
-    assert found == [Dereference(LedgerId(1), TOPIC, removed=False, replaced=True)]
-    assert (unreferenced(balance), balance.references) == ([1], 1)
-    assert balance.read(TOPIC, managed_ledger_bytes([2])) == []
-    assert balance.read(TOPIC, managed_ledger_bytes([])) == [Dereference(LedgerId(2), TOPIC, False, False)]
+    counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([1, 2])))
+    found = counts.read(TOPIC, managed_ledger_bytes([1, 2], offloaded=replaced(1)))
+    assert found == [VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=True)]
+    assert (unreferenced(counts), counts.references) == ([1], 1)
+    assert counts.read(TOPIC, managed_ledger_bytes([2])) == []
+    assert counts.read(TOPIC, managed_ledger_bytes([])) == [VanishedReference(LedgerId(2), TOPIC, False, False)]
 
 
 @pytest.mark.parametrize("then", [managed_ledger_bytes([], properties=SHADOWS), None, managed_ledger_bytes([])])
 def test_a_shadows_list_is_a_reference_and_its_end_is_no_evidence(then: bytes | None) -> None:
-    balance = balance_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
-    assert (unreferenced(balance), balance.named_by(LedgerId(1))) == ([], (OTHER,))
-    assert balance.read(OTHER, then) == []
-    assert (unreferenced(balance), balance.references) == ([1], 0)
+    counts = counts_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
+    assert (unreferenced(counts), counts.named_by(LedgerId(1))) == ([], (OTHER,))
+    assert counts.read(OTHER, then) == []
+    assert (unreferenced(counts), counts.references) == ([1], 0)
 
 
 def test_a_list_that_became_a_shadows_is_no_evidence() -> None:
-    balance = balance_of([1, 2], (OTHER, managed_ledger_bytes([1, 2])))
-    assert balance.read(OTHER, managed_ledger_bytes([2], properties=SHADOWS)) == []
-    assert unreferenced(balance) == [1]
-    walked = balance_of([1, 2], (OTHER, managed_ledger_bytes([1, 2])))
+    counts = counts_of([1, 2], (OTHER, managed_ledger_bytes([1, 2])))
+    assert counts.read(OTHER, managed_ledger_bytes([2], properties=SHADOWS)) == []
+    assert unreferenced(counts) == [1]
+    walked = counts_of([1, 2], (OTHER, managed_ledger_bytes([1, 2])))
     changed = nodes((OTHER, managed_ledger_bytes([2], properties=SHADOWS)))
     assert walked.walk(listing([1, 2]), changed) == []
     assert unreferenced(walked) == [1]
@@ -220,124 +225,124 @@ def test_a_list_that_became_a_shadows_is_no_evidence() -> None:
     [(TOPIC, managed_ledger_bytes([1]), Scope.DATA), (CURSOR, cursor_bytes(1), Scope.OWNER)],
 )
 def test_a_node_that_is_not_understood_keeps_what_it_named(path: str, data: bytes, scope: Scope) -> None:
-    balance = balance_of([1], (path, data))
-    assert balance.read(path, GARBAGE) == []
-    assert (unreferenced(balance), balance.references, balance.nodes) == ([], 1, 1)
-    assert balance.unreadable[path].scope is scope
-    assert balance.unreadable[path].path == path
-    assert balance.unreadable[path].reason
-    assert balance.hidden is None
-    balance.read(path, data)
-    assert balance.unreadable == {}
-    balance.read(path, GARBAGE)
-    assert balance.read(path, None) == [Dereference(LedgerId(1), path, removed=True, replaced=False)]
-    assert balance.unreadable == {}
+    counts = counts_of([1], (path, data))
+    assert counts.read(path, GARBAGE) == []
+    assert (unreferenced(counts), counts.references, counts.nodes) == ([], 1, 1)
+    assert counts.unreadable[path].scope is scope
+    assert counts.unreadable[path].path == path
+    assert counts.unreadable[path].reason
+    assert counts.hidden is None
+    counts.read(path, data)
+    assert counts.unreadable == {}
+    counts.read(path, GARBAGE)
+    assert counts.read(path, None) == [VanishedReference(LedgerId(1), path, removed=True, replaced=False)]
+    assert counts.unreadable == {}
 
 
 def test_a_ledger_that_most_nodes_name_stays_referenced_until_the_next_walk() -> None:
     """Counts end at 32,767; nothing is concluded from fewer."""
-    balance = Balance()
+    counts = ReferenceCounts()
     paths = [f"{TOPIC}-{number}" for number in range(32_768)]
     data = managed_ledger_bytes([1])
     for path in paths:
-        balance.read(path, data)
-    balance.hear(LedgerId(1), exists=True)
+        counts.read(path, data)
+    counts.hear(LedgerId(1), exists=True)
     for path in paths:
-        assert balance.read(path, None) == []
-    assert unreferenced(balance) == []
-    assert balance.walk(listing([1]), []) == []
-    assert unreferenced(balance) == [1]
+        assert counts.read(path, None) == []
+    assert unreferenced(counts) == []
+    assert counts.walk(listing([1]), []) == []
+    assert unreferenced(counts) == [1]
 
 
 def test_one_list_fewer_than_the_most_is_counted() -> None:
     data = managed_ledger_bytes([1])
     named = [(f"{TOPIC}-{number}", data) for number in range(32_766)]
-    balance = balance_of([1], *named)
+    counts = counts_of([1], *named)
     for path, _ in named[:-1]:
-        balance.read(path, None)
-    assert unreferenced(balance) == []
-    balance.read(named[-1][0], None)
-    assert unreferenced(balance) == [1]
+        counts.read(path, None)
+    assert unreferenced(counts) == []
+    counts.read(named[-1][0], None)
+    assert unreferenced(counts) == [1]
 
 
 def test_a_walk_counts_no_further_than_changes_do() -> None:
     data = managed_ledger_bytes([1])
     named = [(f"{TOPIC}-{number}", data) for number in range(32_770)]
-    balance = balance_of([1], *named)
-    assert balance.references == 32_770
+    counts = counts_of([1], *named)
+    assert counts.references == 32_770
     for path, _ in named:
-        balance.read(path, None)
-    assert unreferenced(balance) == []
-    assert balance.exists(LedgerId(1))
+        counts.read(path, None)
+    assert unreferenced(counts) == []
+    assert counts.exists(LedgerId(1))
 
 
 @pytest.mark.parametrize("threshold", [1, 2, 3, 7, 100_000])
 def test_when_the_recent_ones_are_filed_changes_nothing(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RECENT", threshold)
-    balance = balance_of([5, 1, 9], (TOPIC, managed_ledger_bytes([5])))
+    counts = counts_of([5, 1, 9], (TOPIC, managed_ledger_bytes([5])))
     for number in (12, 2, 30, 7, 2**62):
-        balance.hear(LedgerId(number), exists=True)
-    balance.read(OTHER, managed_ledger_bytes([2, 9, 100]))
-    assert unreferenced(balance) == [1, 7, 12, 30, 2**62]
-    assert balance.ledgers == 8
-    balance.hear(LedgerId(7), exists=False)
-    balance.hear(LedgerId(1), exists=False)
-    balance.hear(LedgerId(100), exists=True)
-    assert unreferenced(balance) == [12, 30, 2**62]
-    assert not balance.exists(LedgerId(7))
-    balance.hear(LedgerId(7), exists=True)
-    balance.read(OTHER, managed_ledger_bytes([7]))
-    assert unreferenced(balance) == [2, 9, 12, 30, 100, 2**62]
-    assert balance.ledgers == 8
+        counts.hear(LedgerId(number), exists=True)
+    counts.read(OTHER, managed_ledger_bytes([2, 9, 100]))
+    assert unreferenced(counts) == [1, 7, 12, 30, 2**62]
+    assert counts.ledgers == 8
+    counts.hear(LedgerId(7), exists=False)
+    counts.hear(LedgerId(1), exists=False)
+    counts.hear(LedgerId(100), exists=True)
+    assert unreferenced(counts) == [12, 30, 2**62]
+    assert not counts.exists(LedgerId(7))
+    counts.hear(LedgerId(7), exists=True)
+    counts.read(OTHER, managed_ledger_bytes([7]))
+    assert unreferenced(counts) == [2, 9, 12, 30, 100, 2**62]
+    assert counts.ledgers == 8
 
 
 # --- walks -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_walk_finds_what_vanished_since_the_reading_before() -> None:
-    balance = balance_of(
+    counts = counts_of(
         [1, 2, 3, 4, 5, 6],
         (TOPIC, managed_ledger_bytes([1, 2, 3])),
         (OTHER, managed_ledger_bytes([6, 4])),
         (CURSOR, cursor_bytes(5)),
     )
-    found = balance.walk(
+    found = counts.walk(
         listing([1, 2], [3, 4], [], [5, 6]), nodes((TOPIC, managed_ledger_bytes([2, 3], offloaded=replaced(3))))
     )
     assert found == [
-        Dereference(LedgerId(1), TOPIC, removed=False, replaced=False),
-        Dereference(LedgerId(3), TOPIC, removed=False, replaced=True),
-        Dereference(LedgerId(4), OTHER, removed=True, replaced=False),
-        Dereference(LedgerId(6), OTHER, removed=True, replaced=False),
-        Dereference(LedgerId(5), CURSOR, removed=True, replaced=False),
+        VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=False),
+        VanishedReference(LedgerId(3), TOPIC, removed=False, replaced=True),
+        VanishedReference(LedgerId(4), OTHER, removed=True, replaced=False),
+        VanishedReference(LedgerId(6), OTHER, removed=True, replaced=False),
+        VanishedReference(LedgerId(5), CURSOR, removed=True, replaced=False),
     ]
-    assert (unreferenced(balance), balance.references, balance.nodes, balance.ledgers) == ([1, 3, 4, 5, 6], 1, 1, 6)
+    assert (unreferenced(counts), counts.references, counts.nodes, counts.ledgers) == ([1, 3, 4, 5, 6], 1, 1, 6)
 
 
 @pytest.mark.parametrize(
     ("data", "is_replaced"), [(managed_ledger_bytes([1], offloaded=replaced(1)), True), (b"", False)]
 )
 def test_a_list_that_a_walk_finds_empty_was_not_removed(data: bytes, is_replaced: bool) -> None:
-    balance = balance_of([1], (TOPIC, managed_ledger_bytes([1])))
-    found = balance.walk(listing([1]), nodes((TOPIC, data)))
-    assert found == [Dereference(LedgerId(1), TOPIC, removed=False, replaced=is_replaced)]
-    assert (unreferenced(balance), balance.nodes) == ([1], 0)
-    assert balance.walk(listing([1]), nodes((TOPIC, data))) == []
+    counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
+    found = counts.walk(listing([1]), nodes((TOPIC, data)))
+    assert found == [VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=is_replaced)]
+    assert (unreferenced(counts), counts.nodes) == ([1], 0)
+    assert counts.walk(listing([1]), nodes((TOPIC, data))) == []
 
 
 def test_the_nodes_above_schemas_hide_nothing() -> None:
     above = [("/schemas", b""), ("/schemas/p", b""), ("/schemas/p/n", b"")]
-    balance = balance_of([1], *above, (SCHEMA, schema_locator_bytes([1])))
-    assert balance.unreadable == {}
-    found = balance.walk(listing([1]), nodes(*above))
-    assert found == [Dereference(LedgerId(1), SCHEMA, removed=True, replaced=False)]
+    counts = counts_of([1], *above, (SCHEMA, schema_locator_bytes([1])))
+    assert counts.unreadable == {}
+    found = counts.walk(listing([1]), nodes(*above))
+    assert found == [VanishedReference(LedgerId(1), SCHEMA, removed=True, replaced=False)]
 
 
 def test_a_ledger_that_moved_to_another_list_has_not_vanished() -> None:
-    balance = balance_of([1, 2], (TOPIC, managed_ledger_bytes([1])), (CURSOR, cursor_bytes(2)))
+    counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([1])), (CURSOR, cursor_bytes(2)))
     moved = nodes((TOPIC, managed_ledger_bytes([])), (OTHER, managed_ledger_bytes([1, 2])))
-    assert balance.walk(listing([1, 2]), moved) == []
-    assert unreferenced(balance) == []
+    assert counts.walk(listing([1, 2]), moved) == []
+    assert unreferenced(counts) == []
 
 
 class Path7(str):
@@ -351,36 +356,36 @@ class Path7(str):
 
 def test_a_node_that_is_gone_and_has_the_hash_of_another_protects_what_it_named() -> None:
     gone, there = (Path7(TOPIC), managed_ledger_bytes([1])), (Path7(OTHER), managed_ledger_bytes([2]))
-    balance = balance_of([1, 2, 3], gone, there)
-    assert balance.walk(listing([1, 2, 3]), nodes(there)) == []
-    assert unreferenced(balance) == [3]
-    assert balance.references == 2
+    counts = counts_of([1, 2, 3], gone, there)
+    assert counts.walk(listing([1, 2, 3]), nodes(there)) == []
+    assert unreferenced(counts) == [3]
+    assert counts.references == 2
 
 
 def test_a_shadow_that_is_gone_is_no_evidence_in_a_walk_either() -> None:
-    balance = balance_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
-    assert balance.walk(listing([1]), []) == []
-    assert unreferenced(balance) == [1]
-    balance = balance_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
-    assert balance.walk(listing([1]), nodes((OTHER, managed_ledger_bytes([])))) == []
-    assert unreferenced(balance) == [1]
+    counts = counts_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
+    assert counts.walk(listing([1]), []) == []
+    assert unreferenced(counts) == [1]
+    counts = counts_of([1], (OTHER, managed_ledger_bytes([1], properties=SHADOWS)))
+    assert counts.walk(listing([1]), nodes((OTHER, managed_ledger_bytes([])))) == []
+    assert unreferenced(counts) == [1]
 
 
 def test_a_walk_forgets_ledgers_that_are_gone() -> None:
-    balance = balance_of([1, 2], (TOPIC, managed_ledger_bytes([2])))
-    balance.hear(LedgerId(3), exists=True)
-    assert balance.walk(listing([2]), nodes((TOPIC, managed_ledger_bytes([2])))) == []
-    assert (unreferenced(balance), balance.ledgers) == ([], 1)
+    counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([2])))
+    counts.hear(LedgerId(3), exists=True)
+    assert counts.walk(listing([2]), nodes((TOPIC, managed_ledger_bytes([2])))) == []
+    assert (unreferenced(counts), counts.ledgers) == ([], 1)
 
 
 def test_a_ledger_that_is_linked_between_the_listing_of_ledgers_and_the_reading_of_nodes() -> None:
-    balance = balance_of([1], (TOPIC, managed_ledger_bytes([1])))
-    balance.walk(listing([1]), nodes((TOPIC, managed_ledger_bytes([1, 2]))))
-    assert (unreferenced(balance), balance.exists(LedgerId(2)), balance.ledgers) == ([], False, 1)
-    balance.hear(LedgerId(2), exists=True)
-    assert unreferenced(balance) == []
-    assert balance.read(TOPIC, managed_ledger_bytes([1])) == [Dereference(LedgerId(2), TOPIC, False, False)]
-    assert unreferenced(balance) == [2]
+    counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
+    counts.walk(listing([1]), nodes((TOPIC, managed_ledger_bytes([1, 2]))))
+    assert (unreferenced(counts), counts.exists(LedgerId(2)), counts.ledgers) == ([], False, 1)
+    counts.hear(LedgerId(2), exists=True)
+    assert unreferenced(counts) == []
+    assert counts.read(TOPIC, managed_ledger_bytes([1])) == [VanishedReference(LedgerId(2), TOPIC, False, False)]
+    assert unreferenced(counts) == [2]
 
 
 def test_ledgers_are_listed_before_nodes_are_read() -> None:
@@ -392,44 +397,44 @@ def test_ledgers_are_listed_before_nodes_are_read() -> None:
             yield item
 
     walked = told("node", iter(nodes((TOPIC, b""))))
-    Balance().walk(told("ledgers", listing([1], [2])), walked)  # type: ignore[arg-type]
+    ReferenceCounts().walk(told("ledgers", listing([1], [2])), walked)  # type: ignore[arg-type]
     assert order == ["ledgers", "ledgers", "node"]
 
 
 def test_a_ledger_that_is_listed_twice_exists_once() -> None:
-    balance = balance_of([])
-    balance.walk(listing([4, 2], [2, 4]), [])
-    assert (unreferenced(balance), balance.ledgers) == ([2, 4], 2)
+    counts = counts_of([])
+    counts.walk(listing([4, 2], [2, 4]), [])
+    assert (unreferenced(counts), counts.ledgers) == ([2, 4], 2)
 
 
 def test_before_the_first_walk_nothing_is_known() -> None:
-    balance = Balance()
-    assert (balance.references, balance.ledgers, balance.nodes) == (0, 0, 0)
-    assert list(balance.unreferenced()) == []
+    counts = ReferenceCounts()
+    assert (counts.references, counts.ledgers, counts.nodes) == (0, 0, 0)
+    assert list(counts.unreferenced()) == []
 
 
 @pytest.mark.parametrize("unreadable", [WalkedNode(TOPIC, b"", "NoAuth"), WalkedNode(TOPIC, GARBAGE)])
 def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: WalkedNode) -> None:
     named = [(TOPIC, managed_ledger_bytes([1])), (CURSOR, cursor_bytes(2)), (OTHER, managed_ledger_bytes([3]))]
-    balance = balance_of([1, 2, 3], *named)
-    assert balance.walk(listing([1, 2, 3]), [[unreadable], *nodes(named[2])]) == []
-    assert (unreferenced(balance), balance.references, balance.nodes) == ([], 3, 3)
-    assert balance.unreadable.keys() == {TOPIC}
-    assert balance.unreadable[TOPIC].path == TOPIC
-    assert balance.hidden == (TOPIC if unreadable.unreadable else None)
+    counts = counts_of([1, 2, 3], *named)
+    assert counts.walk(listing([1, 2, 3]), [[unreadable], *nodes(named[2])]) == []
+    assert (unreferenced(counts), counts.references, counts.nodes) == ([], 3, 3)
+    assert counts.unreadable.keys() == {TOPIC}
+    assert counts.unreadable[TOPIC].path == TOPIC
+    assert counts.hidden == (TOPIC if unreadable.unreadable else None)
     # Once it can be read again, what it dropped meanwhile is seen.
-    found = balance.walk(listing([1, 2, 3]), nodes((TOPIC, b""), named[2]))
+    found = counts.walk(listing([1, 2, 3]), nodes((TOPIC, b""), named[2]))
     assert {(each.ledger_id, each.path, each.removed) for each in found} == {(1, TOPIC, False), (2, CURSOR, True)}
-    assert (balance.unreadable, balance.hidden) == ({}, None)
+    assert (counts.unreadable, counts.hidden) == ({}, None)
 
 
 def test_the_first_node_that_may_not_be_read_is_told_with_how_far_it_protects() -> None:
-    balance = Balance()
-    assert balance.hidden is None
+    counts = ReferenceCounts()
+    assert counts.hidden is None
     walked = [[WalkedNode(SCHEMA, b"", "NoAuth"), WalkedNode(OTHER, b"", "why")], [WalkedNode(CURSOR, b"", "NoAuth")]]
-    balance.walk(listing([]), walked)
-    assert balance.hidden == SCHEMA
-    assert {path: (each.scope, each.reason) for path, each in balance.unreadable.items()} == {
+    counts.walk(listing([]), walked)
+    assert counts.hidden == SCHEMA
+    assert {path: (each.scope, each.reason) for path, each in counts.unreadable.items()} == {
         SCHEMA: (Scope.SCHEMA_BRANCH, "NoAuth"),
         OTHER: (Scope.BRANCH, "why"),
         CURSOR: (Scope.OWNER, "NoAuth"),
@@ -438,17 +443,17 @@ def test_the_first_node_that_may_not_be_read_is_told_with_how_far_it_protects() 
 
 def test_an_unread_namespace_keeps_its_topics_and_no_others() -> None:
     named = [(TOPIC, managed_ledger_bytes([1])), ("/managed-ledgers/p/nn/persistent/a", managed_ledger_bytes([2]))]
-    balance = balance_of([1, 2], *named)
-    found = balance.walk(listing([1, 2]), [[WalkedNode("/managed-ledgers/p/n", b"", "NoAuth")]])
+    counts = counts_of([1, 2], *named)
+    found = counts.walk(listing([1, 2]), [[WalkedNode("/managed-ledgers/p/n", b"", "NoAuth")]])
     assert [each.ledger_id for each in found] == [2]
-    assert unreferenced(balance) == [2]
+    assert unreferenced(counts) == [2]
 
 
 def test_a_node_that_was_never_understood_names_nothing_and_protects() -> None:
-    balance = Balance()
-    balance.walk(listing([1]), nodes((TOPIC, GARBAGE)))
-    assert (unreferenced(balance), balance.nodes, balance.references) == ([1], 0, 0)
-    assert balance.unreadable[TOPIC].scope is Scope.DATA
+    counts = ReferenceCounts()
+    counts.walk(listing([1]), nodes((TOPIC, GARBAGE)))
+    assert (unreferenced(counts), counts.nodes, counts.references) == ([1], 0, 0)
+    assert counts.unreadable[TOPIC].scope is Scope.DATA
 
 
 def broken_listing() -> Iterator[LedgerIds]:
@@ -463,23 +468,23 @@ def broken_nodes() -> Iterator[list[WalkedNode]]:
 
 @pytest.mark.parametrize("listing_breaks", [True, False])
 def test_a_walk_that_raises_changes_nothing(listing_breaks: bool) -> None:
-    balance = balance_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1, 2])), (OTHER, managed_ledger_bytes([2])))
-    balance.read(CURSOR, GARBAGE)
+    counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1, 2])), (OTHER, managed_ledger_bytes([2])))
+    counts.read(CURSOR, GARBAGE)
     with pytest.raises(ConnectionError):
-        balance.walk(*((broken_listing(), []) if listing_breaks else (listing([8]), broken_nodes())))
-    assert (unreferenced(balance), balance.references, balance.nodes, balance.ledgers) == ([3], 3, 2, 3)
-    assert (balance.unreadable.keys(), balance.hidden) == ({CURSOR}, None)
-    assert set(balance.named_by(LedgerId(2))) == {TOPIC, OTHER}
+        counts.walk(*((broken_listing(), []) if listing_breaks else (listing([8]), broken_nodes())))
+    assert (unreferenced(counts), counts.references, counts.nodes, counts.ledgers) == ([3], 3, 2, 3)
+    assert (counts.unreadable.keys(), counts.hidden) == ({CURSOR}, None)
+    assert set(counts.named_by(LedgerId(2))) == {TOPIC, OTHER}
 
 
 @pytest.mark.parametrize(
     "ledger_id", [0, 2**31 - 2, 2**31 - 1, 2**31, 2**32, 2**32 + 1, 2**53 + 1, 2**63 - 2, 2**63 - 1]
 )
 def test_ids_of_any_size(ledger_id: int) -> None:
-    balance = balance_of([ledger_id], (TOPIC, managed_ledger_bytes([ledger_id])))
-    assert balance.named_by(LedgerId(ledger_id)) == (TOPIC,)
-    assert balance.read(TOPIC, None) == [Dereference(LedgerId(ledger_id), TOPIC, removed=True, replaced=False)]
-    assert unreferenced(balance) == [ledger_id]
-    assert not balance.exists(LedgerId(ledger_id - 1))
-    balance.hear(LedgerId(ledger_id), exists=False)
-    assert unreferenced(balance) == []
+    counts = counts_of([ledger_id], (TOPIC, managed_ledger_bytes([ledger_id])))
+    assert counts.named_by(LedgerId(ledger_id)) == (TOPIC,)
+    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(ledger_id), TOPIC, removed=True, replaced=False)]
+    assert unreferenced(counts) == [ledger_id]
+    assert not counts.exists(LedgerId(ledger_id - 1))
+    counts.hear(LedgerId(ledger_id), exists=False)
+    assert unreferenced(counts) == []

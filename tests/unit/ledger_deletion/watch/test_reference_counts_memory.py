@@ -3,8 +3,8 @@
 import tracemalloc
 
 import numpy as np
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance
 from pulsar_sidecar.ledger_deletion.watch.ports import WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.model.ids import LedgerId
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
@@ -18,16 +18,16 @@ def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
     pieces = [[WalkedNode(f"{TOPIC}-{n}", _ten_ledgers(n * each))] for n in range(ledgers // each)]
     tracemalloc.start()
     try:
-        balance = Balance()
-        balance.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces)
+        counts = ReferenceCounts()
+        counts.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces)
         walked, _ = tracemalloc.get_traced_memory()
         for number in range(ledgers, ledgers + ledgers // 4):
-            balance.hear(LedgerId(number), exists=True)
-        balance.unreferenced()
+            counts.hear(LedgerId(number), exists=True)
+        counts.unreferenced()
         told, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (balance.ledgers, balance.references) == (ledgers + ledgers // 4, ledgers)
+    assert (counts.ledgers, counts.references) == (ledgers + ledgers // 4, ledgers)
     nodes_bytes = (ledgers // each) * (8 * each + 150)
     assert walked < 12 * ledgers + nodes_bytes
     assert told - walked < 12 * ledgers // 4
@@ -35,12 +35,12 @@ def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
 
 def test_a_walk_anew_keeps_no_second_copy_of_paths_and_ids() -> None:
     ledgers, each = 10_000, 10
-    balance = Balance()
+    counts = ReferenceCounts()
     nodes = [_ten_ledgers(number * each) for number in range(ledgers // each)]
 
     def walk() -> None:
         pieces = ([WalkedNode(f"{TOPIC}-{number}", data)] for number, data in enumerate(nodes))
-        assert balance.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces) == []
+        assert counts.walk(iter([np.arange(ledgers, dtype=np.int64)]), pieces) == []
 
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, the balance is what counting from scratch gives."""
+"""Whatever happens in whatever order, the counts is what counting from scratch gives."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.watch import balance as module
-from pulsar_sidecar.ledger_deletion.watch.balance import Balance, Dereference, NamedLedgers
+from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import NamedLedgers, ReferenceCounts, VanishedReference
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ids import LedgerId
 
@@ -114,7 +114,7 @@ class Truth:
     def count(self, ledger_id: LedgerId) -> int:
         return sum(ledger_id in named.ids for named in self.named.values())
 
-    def reads(self, path: str) -> set[Dereference]:
+    def reads(self, path: str) -> set[VanishedReference]:
         """A node as the store has it now; the last references that went."""
         before = self.named.pop(path, NOTHING)
         now = self.nodes.get(path)
@@ -128,12 +128,14 @@ class Truth:
         if before.of_shadow or names.of_shadow:
             return set()
         gone = before.ids - names.ids
-        return {Dereference(each, path, now is None, each in names.replaced) for each in gone if not self.count(each)}
+        return {
+            VanishedReference(each, path, now is None, each in names.replaced) for each in gone if not self.count(each)
+        }
 
-    def walks(self, forbidden: frozenset[str]) -> set[Dereference]:
+    def walks(self, forbidden: frozenset[str]) -> set[VanishedReference]:
         """The whole store, but for nodes that may not be read and what is below them."""
         hidden = self.hidden(forbidden)
-        lost: set[Dereference] = set()
+        lost: set[VanishedReference] = set()
         for path in PATHS:
             if path not in hidden:
                 lost |= self.reads(path)
@@ -182,55 +184,55 @@ def play(history: Sequence[Event], threshold: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_RECENT", threshold)
         patch.setattr(module, "_AT_ONCE", threshold)
-        balance, truth = Balance(), Truth()
+        counts, truth = ReferenceCounts(), Truth()
         for event in history:
-            step(balance, truth, event)
-            agree(balance, truth)
+            step(counts, truth, event)
+            agree(counts, truth)
 
 
-def step(balance: Balance, truth: Truth, event: Event) -> None:
+def step(counts: ReferenceCounts, truth: Truth, event: Event) -> None:
     match event:
         case LedgerChange(number, exists, told):
             ledger_id = LedgerId(number)
             _set(truth.ledgers, ledger_id, exists)
             if told:
                 _set(truth.known, ledger_id, exists)
-                balance.hear(ledger_id, exists=exists)
+                counts.hear(ledger_id, exists=exists)
         case NodeChange(path, data, names, told):
             if data is None:
                 truth.nodes.pop(path, None)
             else:
                 truth.nodes[path] = (data, names)
             if told:
-                found = balance.read(path, data)
+                found = counts.read(path, data)
                 assert set(found) == truth.reads(path)
                 assert found == sorted(found, key=lambda each: each.ledger_id)
         case Walk(forbidden, breaks):
             walked = truth.pieces(forbidden, breaks=breaks)
             if breaks:
                 with pytest.raises(WalkBrokeError):
-                    balance.walk(pieces_of_ids(truth.ledgers), walked)
+                    counts.walk(pieces_of_ids(truth.ledgers), walked)
             else:
-                found = balance.walk(pieces_of_ids(truth.ledgers), walked)
+                found = counts.walk(pieces_of_ids(truth.ledgers), walked)
                 assert set(found) == truth.walks(forbidden)
-                assert balance.hidden == next((path for path in truth.nodes if path in truth.met(forbidden)), None)
+                assert counts.hidden == next((path for path in truth.nodes if path in truth.met(forbidden)), None)
 
 
 def _set(ledgers: set[LedgerId], ledger_id: LedgerId, exists: bool) -> None:
     (ledgers.add if exists else ledgers.discard)(ledger_id)
 
 
-def agree(balance: Balance, truth: Truth) -> None:
-    assert balance.unreadable.keys() == truth.broken
-    assert balance.ledgers == len(truth.known)
-    assert balance.nodes == len(truth.named)
-    assert balance.references == sum(len(named.ids) for named in truth.named.values())
+def agree(counts: ReferenceCounts, truth: Truth) -> None:
+    assert counts.unreadable.keys() == truth.broken
+    assert counts.ledgers == len(truth.known)
+    assert counts.nodes == len(truth.named)
+    assert counts.references == sum(len(named.ids) for named in truth.named.values())
     for ledger_id in map(LedgerId, IDS):
-        assert balance.exists(ledger_id) == (ledger_id in truth.known)
-        assert balance.is_unreferenced(ledger_id) == (ledger_id in truth.known and not truth.count(ledger_id))
+        assert counts.exists(ledger_id) == (ledger_id in truth.known)
+        assert counts.is_unreferenced(ledger_id) == (ledger_id in truth.known and not truth.count(ledger_id))
         named_by = {path for path, named in truth.named.items() if ledger_id in named.ids}
-        assert set(balance.named_by(ledger_id)) == named_by
-    assert balance.unreferenced().tolist() == truth.unreferenced()
+        assert set(counts.named_by(ledger_id)) == named_by
+    assert counts.unreferenced().tolist() == truth.unreferenced()
 
 
 @given(history=events, threshold=st.sampled_from([1, 2, 3, 100_000]))
@@ -240,13 +242,13 @@ def test_any_history_gives_what_counting_from_scratch_gives(history: list[Event]
 
 @given(histories=st.lists(events, min_size=2, max_size=2))
 def test_what_two_histories_end_in_is_the_same_after_a_walk(histories: list[list[Event]]) -> None:
-    """A balance that lived through something and one that begins agree, as soon as both have read everything."""
-    lived, truth = Balance(), Truth()
+    """A counts that lived through something and one that begins agree, as soon as both have read everything."""
+    lived, truth = ReferenceCounts(), Truth()
     for event in [*histories[0], *histories[1]]:
         step(lived, truth, event)
     readable: Mapping[str, tuple[bytes, NamedLedgers | None]] = {p: n for p, n in truth.nodes.items() if n[1]}
     truth.nodes = dict(readable)
-    begun = Balance()
+    begun = ReferenceCounts()
     for each in (lived, begun):
         each.walk(pieces_of_ids(truth.ledgers), truth.pieces(frozenset(), breaks=False))
     assert lived.unreferenced().tolist() == begun.unreferenced().tolist()

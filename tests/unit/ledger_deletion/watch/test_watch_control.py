@@ -106,7 +106,9 @@ def test_holds_are_kept_sorted_and_once(node: WatchControlNode) -> None:
 
 
 def test_a_hold_that_is_not_there_cannot_be_taken_back(node: WatchControlNode) -> None:
-    with pytest.raises(NotFoundError, match="nothing holds public; list the holds with ledger-deletion watch hold"):
+    with pytest.raises(
+        NotFoundError, match="public is not on the hold list; see pulsar-sidecar ledger-deletion watch hold list"
+    ):
         node.unhold("public")
     node.hold("9")
     with pytest.raises(NotFoundError):

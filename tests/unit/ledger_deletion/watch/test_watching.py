@@ -884,7 +884,7 @@ def test_a_ledger_is_explained(world: World, topic: TopicName, watcher: Watcher)
     world.remove_ledger(first)
     watcher.go(SOON)
     told = watcher.watch.explain(first)
-    assert (told.exists, told.owner, told.verdict) == (False, None, "it does not exist")
+    assert (told.exists, told.owner, told.verdict) == (False, None, "the ledger does not exist")
     assert told.leak is not None
     assert told.leak.state is LeakState.DELETED
     stray = world.ledger({})

@@ -222,7 +222,7 @@ def hidden(watcher: Watcher, world: World) -> str:
     world.store.put(secret, managed_ledger_bytes([]))
     watcher.whole.forbidden.add(secret)
     watcher.changes.forbidden.add(secret)
-    return f"{secret} may not be read, so changes may be withheld"
+    return f"the sidecar may not read {secret}, so ZooKeeper may withhold changes"
 
 
 @pytest.mark.parametrize("why", [unwatchable, deaf])

@@ -31,13 +31,13 @@ class LeaksParameters(schemas.Query):
     """Which ledgers to list."""
 
     state: LeakState | None = None
-    """Only ledgers that have come so far."""
+    """Only ledgers in this state."""
     cause: LeakCause | None = None
-    """Only ledgers that lost their last reference by this."""
+    """Only leaks of this cause."""
     ended: bool = False
-    """List the last ledgers that were deleted or linked again, too; so do the states ``deleted`` and ``linked``."""
+    """Include ledgers that were deleted or linked again; the states ``deleted`` and ``linked`` do so, too."""
     limit: int = Field(default=100, ge=1, le=MAX_LEAKS)
-    """How many to list, oldest first."""
+    """Maximum number of ledgers, oldest first."""
 
 
 class HoldParameters(schemas.Query):
@@ -48,14 +48,14 @@ class HoldParameters(schemas.Query):
 
 
 class HoldRequest(schemas.Request):
-    """What is never appended."""
+    """Ledgers that are never appended."""
 
     hold: _Hold
     """A ledger's id, a tenant, a namespace (``tenant/namespace``) or a topic's full name."""
 
 
 class WatchControlAnswer(schemas.Answer):
-    """What operators tell the watch, which all sidecars share."""
+    """The brake and the hold list, which all sidecars share."""
 
     braked: str | None
     """Why nothing is appended until an operator resumes; null while the brake does not hold."""
@@ -69,7 +69,7 @@ class WatchStatusAnswer(schemas.Answer):
     mode: WatchMode
     """The setting ``ledgerDeletionWatch``; ``off`` where two-phase deletion is off."""
     state: WatchState
-    """What this sidecar does now."""
+    """State of this sidecar's watch."""
     leader: InstanceAnswer | None
     """The sidecar that watches; only it knows the figures."""
     braked: str | None
@@ -83,7 +83,7 @@ class WatchStatusAnswer(schemas.Answer):
     walk_seconds: float | None
     """How long it took."""
     lag_seconds: float | None
-    """How late the watch reads what changed."""
+    """How long a change may have waited unread; null while the watch hears of none."""
     ledgers: int | None
     """Ledgers that exist."""
     references: int | None
@@ -91,28 +91,28 @@ class WatchStatusAnswer(schemas.Answer):
     unreadable: int | None
     """Nodes that could not be read or understood."""
     unreadable_nodes: list[str]
-    """A hundred of them at most."""
+    """At most a hundred of them."""
     vanished: int | None
     """References that vanished within the last 10 minutes while their ledgers stayed."""
     brake_limit: int | None
-    """Above so many the brake holds."""
+    """Vanished references above which the brake holds."""
     unlinked: int | None
     """Ledgers that no node was ever seen to reference; compacted ledgers of loaded topics are among them."""
     leaks: dict[LeakState, int] | None
-    """Ledgers that nothing references and that still exist, by how far they have come."""
+    """Unreferenced ledgers that still exist, by state."""
     leaked: dict[LeakCause, int] | None
-    """Ledgers found leaked since this sidecar watches, by cause."""
+    """Ledgers found leaked since this sidecar began to watch, by cause."""
     appended: int | None
-    """Ledgers appended to the system topic since this sidecar watches."""
+    """Ledgers appended to the pending-deletion topic since this sidecar began to watch."""
 
 
 class LeakAnswer(schemas.Answer):
-    """A ledger that nothing references, or that nothing did."""
+    """A ledger that nothing references, or that was linked again."""
 
     ledger_id: int
     state: LeakState
     cause: LeakCause | None
-    """By what it lost its last reference; null until the ledger's own metadata was read."""
+    """Why it lost its last reference; null until the sidecar has read the ledger's own metadata."""
     since_ms: int
     """When the watch saw that nothing references it (any more)."""
     detail: str
@@ -129,9 +129,9 @@ class LeaksAnswer(schemas.Answer):
     """Some leaks, and how many there are."""
 
     total: int
-    """How many match the parameters, those beyond the limit included."""
+    """Number of matching ledgers, also of those beyond the limit."""
     by_cause: dict[str, int]
-    """All that match, by cause; ``unknown`` until the ledger's own metadata was read."""
+    """Matching ledgers by cause; ``unknown`` until the sidecar has read the ledger's own metadata."""
     leaks: list[LeakAnswer]
     """The oldest first."""
 
@@ -144,9 +144,9 @@ class ExplanationAnswer(schemas.Answer):
     named_by: list[str]
     """The nodes that reference it, as they were last read."""
     owner: str | None
-    """The node that has to reference it, by its own metadata; null if that names none that this version knows."""
+    """The node that its own metadata names as its owner; null if this version does not know the kind."""
     hold: str | None
-    """The hold that it falls under."""
+    """The hold that covers it."""
     verdict: str
     """What the second phase would decide now, and why."""
     leak: LeakAnswer | None
@@ -199,7 +199,7 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
 
     @routes.get("/ledger-deletion/watch/holds")
     def holds() -> WatchControlAnswer:
-        """What is never appended."""
+        """The hold list and the brake."""
         return WatchControlAnswer.model_validate(service.watch.control())
 
     @routes.post("/ledger-deletion/watch/holds")
