@@ -25,7 +25,7 @@ def _lag_seconds(view: DeduplicationView) -> float | None:
 
 
 def _is_left_over(view: DeduplicationView) -> bool | None:
-    """Whether the cursor stands although deduplication is off; None if either is not known."""
+    """Whether the cursor exists although deduplication is off; None if either is not known."""
     if view.problem is not None and view.snapshot is None:
         return None
     if view.snapshot is None:
@@ -43,25 +43,28 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
         "or there is none; 0 if nothing came after it.",
         _lag_seconds,
     ),
-    "load_replay_seconds": ("How long a load of the topic would replay.", lambda view: view.replay_seconds),
+    "load_replay_seconds": (
+        "Estimated time that a load of the topic replays, in seconds.",
+        lambda view: view.replay_seconds,
+    ),
     "pinned_bytes": (
-        "Bytes of the ledgers that the deduplication cursor keeps from being deleted.",
+        "Bytes of the ledgers that the deduplication cursor retains.",
         lambda view: None if view.held is None else view.held.size_bytes,
     ),
     "pinned_alone_bytes": (
-        "Those of them that no other cursor keeps.",
+        "Bytes that only the deduplication cursor retains.",
         lambda view: None if view.held_alone is None else view.held_alone.size_bytes,
     ),
     "producers": (
         "Names in the snapshot; a replicator has two.",
         lambda view: None if view.snapshot is None else view.snapshot.names,
     ),
-    "max_producers": ("Names that brokers store at most.", lambda view: view.limits.max_producers),
+    "max_producers": ("Maximum number of names that brokers store.", lambda view: view.limits.max_producers),
     "cursor_left_over": (
-        "1 if the deduplication cursor stands although deduplication is off; absent if unknown.",
+        "1 if the deduplication cursor exists although deduplication is off; absent if unknown.",
         _is_left_over,
     ),
-    "unreadable": ("1 if something of it could not be read.", lambda view: view.problem is not None),
+    "unreadable": ("1 if part of the deduplication state could not be read.", lambda view: view.problem is not None),
 }
 
 

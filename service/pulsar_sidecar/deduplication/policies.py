@@ -3,7 +3,7 @@
 Brokers of 4.0.8 do what the first of these levels says that says something: the topic's own policy, its global policy
 (which replicates with the topic's messages), the namespace's policy, the broker's configuration. Two things about their
 answers lead astray: asked for what is applied they leave out a global policy, and a system topic is never deduplicated,
-whatever its policies say (``SystemTopic.isDeduplicationEnabled``), though setting one is answered with 204.
+whatever its policies are (``SystemTopic.isDeduplicationEnabled``), though setting one is answered with 204.
 """
 
 import json
@@ -119,11 +119,15 @@ def value_of_namespace(policy: DeduplicationPolicy, data: bytes) -> PolicyValue 
     try:
         return checked_value(json.loads(data or b"{}").get(_FIELDS[policy]))
     except (ValueError, AttributeError, RecursionError) as error:
-        raise UndecodableError("a namespace's policies cannot be read; look at its node") from error
+        raise UndecodableError(
+            "the policies of a namespace cannot be decoded; print them with `pulsar-admin namespaces policies`"
+        ) from error
 
 
 def checked_value(value: object) -> PolicyValue | None:
-    """A policy as somebody told it; `UndecodableError` if it is none."""
+    """A policy as decoded from JSON; `UndecodableError` if it is not one."""
     if value is not None and not isinstance(value, bool | int):
-        raise UndecodableError(f"{value!r:.80} is no policy of deduplication; look where it comes from")
+        raise UndecodableError(
+            f"{value!r:.80} is not a deduplication policy; expected true, false or a number of seconds"
+        )
     return value

@@ -72,7 +72,7 @@ def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
     ran = shell.run("deduplication", "show", str(TOPIC), "--replay", "--ask-broker")
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
-    assert lines[1].endswith("; the broker says: Enabled")
+    assert lines[1].endswith("; the broker reports: Enabled")
     replayed = "2 entries up to 1:6, 0 of them markers; a broker that loads the topic now gets this map"
     assert f"  replay         {replayed}" in lines
     assert "  new                          -         9223372036854775807" in lines

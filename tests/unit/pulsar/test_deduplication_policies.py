@@ -81,7 +81,7 @@ def test_what_cannot_be_read_is_not_nothing(broker: Broker) -> None:
     with pytest.raises(NotFoundError):
         broker.policies.of_namespace(ENABLED, "public/missing")
     broker.store.put("/admin/policies/public/odd", b'{"deduplicationEnabled": "yes"}')
-    with pytest.raises(TemporaryError, match="is no policy of deduplication"):
+    with pytest.raises(TemporaryError, match="is not a deduplication policy"):
         broker.policies.of_namespace(ENABLED, "public/odd")
 
 

@@ -23,7 +23,7 @@ class DeduplicationParameters(Parameters):
     """Parameters of ``deduplication``."""
 
     ask_broker: bool = False
-    """Have the broker that has the topic loaded say its status; loads nothing."""
+    """Ask the broker that has the topic loaded for its status; loads nothing."""
     replay: bool = False
     """Read the entries after the snapshot, and rebuild the map as a broker that loads the topic does."""
     limit: int = Field(default=MOST_ENTRIES, ge=1, le=100_000_000)
@@ -31,7 +31,7 @@ class DeduplicationParameters(Parameters):
 
 
 class DecisionAnswer(Answer):
-    """Whether a topic is to be deduplicated, and who says so."""
+    """Whether a topic is to be deduplicated, and which level decides."""
 
     enabled: bool | None
     """Null if the brokers could not be asked."""

@@ -27,7 +27,7 @@ class DeduplicationPolicyParameters(Parameters):
 
 
 class PolicyValuesAnswer(Answer):
-    """A policy on each level; null where it says nothing."""
+    """A policy on each level; null where it is not set."""
 
     topic: _Value | None
     topic_global: _Value | None
@@ -37,7 +37,7 @@ class PolicyValuesAnswer(Answer):
     applied: _Value
     """What is in effect."""
     decided_by: PolicyLevel
-    """The level that says so."""
+    """The level that decides."""
 
 
 class TopicStatusAnswer(Answer):
@@ -54,7 +54,7 @@ class PolicyChangeAnswer(Answer):
     asked: _Value | None
     """What was to be set; null for a removal."""
     stored: _Value | None
-    """What this level says now; null for nothing."""
+    """The value of this level now; null if it is not set."""
     values: PolicyValuesAnswer
     statuses: list[TopicStatusAnswer]
     """Of a topic each partition, of a namespace some loaded topics; at most 20."""
@@ -102,7 +102,7 @@ def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: Dedupl
 
     @routes.get(path, name=name)
     def read(namespace: V2Namespace) -> _Value | None:
-        """What the namespace's policies say; null if they say nothing."""
+        """The namespace's policy; null if it is not set."""
         return policies.of_namespace(policy, namespace).namespace
 
     @routes.post(path, name=f"set_{name}")

@@ -181,11 +181,13 @@ def _level_remarks(
     level: PolicyLevel, asked: PolicyValue | None, stored: PolicyValue | None, after: PolicyValues
 ) -> list[str]:
     if stored != asked:
-        return [f"the broker accepted the change, and the {level.value} still says {written(stored)}; look again"]
+        return [
+            f"the broker accepted the change, and the {level.value} still has {written(stored)}; repeat the command"
+        ]
     if asked is not None and level is PolicyLevel.NAMESPACE:
         return ["topics with a policy of their own keep it"]
     if asked is None and after.decided_by is not PolicyLevel.BROKER:
-        return [f"the {after.decided_by.value} decides now, and says {written(after.applied)}"]
+        return [f"the {after.decided_by.value} decides now: {written(after.applied)}"]
     return []
 
 
@@ -203,7 +205,7 @@ def _effect_remarks(
     late = [each for each in shown if each.status is not None and expected is not None and each.status != expected]
     if late:
         remarks.append(
-            f"{len(late)} loaded ones are not {expected}: a policy of their own says otherwise, or their broker is not "
+            f"loaded topics that are not {expected}: {len(late)}; their own policy differs, or their broker is not "
             "done (it looks again after a minute while it replays or removes); one that stays Removing or Failed needs "
             "the topic unloaded"
         )
@@ -225,7 +227,7 @@ def _interval_remarks(interval_seconds: int, broker: BrokerDeduplication) -> lis
     if interval_seconds < broker.snapshot_frequency_seconds:
         return [
             f"brokers look every {broker.snapshot_frequency_seconds} s only "
-            "(brokerDeduplicationSnapshotFrequencyInSeconds), so snapshots do not come oftener"
+            "(brokerDeduplicationSnapshotFrequencyInSeconds), so snapshots are not taken more often"
         ]
     return []
 

@@ -51,7 +51,7 @@ class DeduplicationService:
 
         Args:
             topic: a partitioned topic, a partition, or a topic without partitions.
-            ask_broker: have the broker that has the topic loaded say its status.
+            ask_broker: ask the broker that has the topic loaded for its status.
             replay_at_most: replay so many entries after the snapshot; 0 for no replay.
 
         Raises:
@@ -71,7 +71,7 @@ class DeduplicationService:
         # Each partition waits for bookies, and a replay for thousands of entries: the slowest decides, not their sum.
         found = [view for part in self._ports.at_once(views, places) for view in part]
         if not found:
-            raise NotFoundError(f"{topic} has no partition that anybody has used, or it was deleted just now")
+            raise NotFoundError(f"{topic} has no partition that was ever loaded, or it was deleted just now")
         return found
 
     def _decision(self, topic: TopicName) -> tuple[DeduplicationDecision, BrokerDeduplication | None]:

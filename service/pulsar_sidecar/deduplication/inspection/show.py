@@ -29,7 +29,7 @@ _NEARLY_FULL: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class DeduplicationDecision:
-    """Whether a topic is to be deduplicated, and who says so.
+    """Whether a topic is to be deduplicated, and which level decides.
 
     Attributes:
         enabled: None if that could not be asked.
@@ -56,7 +56,7 @@ class DeduplicationDecision:
         return cls(enabled, f"{'enabled' if enabled else 'disabled'} by {names[level]}", level, values)
 
 
-SYSTEM_TOPIC: Final = DeduplicationDecision(False, "a system topic is never deduplicated, whatever its policies say")
+SYSTEM_TOPIC: Final = DeduplicationDecision(False, "a system topic is never deduplicated, whatever its policies are")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _remarks(stored: StoredDeduplication, decision: DeduplicationDecision, limit
         return
     if decision.enabled is False:
         yield (
-            "deduplication is off and its cursor stands: a load of the topic deletes the cursor, "
+            "deduplication is off and its cursor still exists: a load of the topic deletes the cursor, "
             "and until then no ledger from its position on is trimmed"
         )
     if isinstance(snapshot, Snapshot):

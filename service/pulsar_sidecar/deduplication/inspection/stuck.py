@@ -245,7 +245,7 @@ class StuckCursors:
         try:
             return self._running.statuses(topics, len(topics)), True
         except SidecarError as error:
-            self._unreadable.append(f"brokers did not say which of these topics they have loaded: {error}")
+            self._unreadable.append(f"brokers did not report which of these topics they have loaded: {error}")
             return {}, False
 
 
@@ -265,7 +265,7 @@ def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication
     if status == RECOVERING:
         return "wait: its broker is replaying it"
     if is_loaded and (status != ENABLED):
-        late = " (its broker says Disabled: it may be gone by now)" if status == DISABLED else ""
+        late = " (its broker reports Disabled: it may have deleted the cursor by now)" if status == DISABLED else ""
         return f"unload the topic and load it, so that its broker tries again{late}: {unload}; {load}"
     entries = 0 if cursor.since is None else cursor.since.entries
     if cursor.reason is StuckReason.LEFT_OVER:
@@ -278,6 +278,6 @@ def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication
             f"an unload and a load replay the entries and take one: {unload}; {load}"
         )
     return (
-        "let snapshots be taken by time (topics set-deduplication-snapshot-interval), or oftener "
+        "have brokers take snapshots by time (topics set-deduplication-snapshot-interval), or more often "
         f"(brokerDeduplicationEntriesInterval is {broker.entries_interval:,})"
     )

@@ -78,11 +78,15 @@ def parse_manifest(document: Any) -> ExtractManifest:
         parts = {name: document[name] for name in document.keys() - _ENVELOPE}
         manifest = msgspec.convert(parts | {"toolVersion": document["tool"]["version"]}, ExtractManifest)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise InvalidInputError(f"this is no manifest of an extract ({error!r})") from error
+        raise InvalidInputError(f"this is not the manifest of an extract ({error!r})") from error
     if manifest.document() != document:
-        raise InvalidInputError("this is no manifest of a complete extract: a field is missing or contradicts another")
+        raise InvalidInputError(
+            "this is not the manifest of a complete extract: a field is missing or contradicts another"
+        )
     counted = sum(file.rows for file in manifest.files)
-    told = manifest.messages + manifest.ledgers + sum(count.ranges for count in manifest.unseen.values())
-    if counted != told:
-        raise InvalidInputError(f"the files of this extract hold {counted} rows, and its manifest counts {told}")
+    counted_rows = manifest.messages + manifest.ledgers + sum(count.ranges for count in manifest.unseen.values())
+    if counted != counted_rows:
+        raise InvalidInputError(
+            f"the files of this extract hold {counted} rows, and its manifest counts {counted_rows}"
+        )
     return manifest

@@ -91,17 +91,17 @@ def _remarks(found: PolicyChange) -> str:
         (
             lambda brokers: setattr(brokers, "ignores_changes", True),
             lambda changes: changes.change_topic(ENABLED, TOPIC, True),
-            "still says nothing",
+            "still has nothing",
         ),
         (
             lambda brokers: brokers.namespaces.update({(ENABLED, NAMESPACE): True}),
             lambda changes: changes.change_topic(ENABLED, TOPIC, None),
-            "the namespace decides now, and says true",
+            "the namespace decides now: true",
         ),
         (
             lambda brokers: brokers.global_topics.update({(ENABLED, TOPIC): False}),
             lambda changes: changes.change_topic(ENABLED, TOPIC, None),
-            "the topic (global) decides now, and says false",
+            "the topic (global) decides now: false",
         ),
         (
             lambda brokers: brokers.topics.update({(ENABLED, TOPIC): True}),
@@ -168,7 +168,7 @@ def test_a_namespace_shows_some_loaded_topics(
     found = changes.change_namespace(ENABLED, NAMESPACE, True)
     assert len(found.statuses) == 20
     assert {each.status for each in found.statuses} == {"Enabled", "Disabled"}
-    assert "1 loaded ones are not Enabled: a policy of their own says otherwise" in _remarks(found)
+    assert "loaded topics that are not Enabled: 1; their own policy differs" in _remarks(found)
 
 
 @pytest.mark.parametrize(

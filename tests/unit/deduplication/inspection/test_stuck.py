@@ -178,7 +178,7 @@ def test_what_holds_most_comes_first_and_what_is_freed_is_known(stage: Stage) ->
 STATS, UNLOAD = f"pulsar-admin topics stats {ORDERS}", f"pulsar-admin topics unload {ORDERS}"
 REPLAYED = f"load the topic: its broker replays the entries, and takes a snapshot: {STATS}"
 AGAIN = "unload the topic and load it, so that its broker tries again"
-BY_TIME = "let snapshots be taken by time (topics set-deduplication-snapshot-interval), or oftener "
+BY_TIME = "have brokers take snapshots by time (topics set-deduplication-snapshot-interval), or more often "
 FAILS = (
     'look for "deduplication snapshot" in its broker\'s log: snapshots fail, or wait for one that never ends; '
     f"an unload and a load replay the entries and take one: {UNLOAD}; {STATS}"
@@ -195,7 +195,7 @@ FAILS = (
             (3, 9),
             True,
             "Disabled",
-            f"{AGAIN} (its broker says Disabled: it may be gone by now): {UNLOAD}; {STATS}",
+            f"{AGAIN} (its broker reports Disabled: it may have deleted the cursor by now): {UNLOAD}; {STATS}",
         ),
         (True, (1, -1), False, None, REPLAYED),
         (True, (2, 4), False, None, REPLAYED),
@@ -255,7 +255,7 @@ def test_brokers_that_do_not_say_what_they_loaded_leave_the_rest_known(
     stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
     report = stage.stuck()
     assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic once")
-    assert report.unreadable == ("brokers did not say which of these topics they have loaded: a broker went",)
+    assert report.unreadable == ("brokers did not report which of these topics they have loaded: a broker went",)
 
 
 def test_a_system_topics_cursor_is_left_over(stage: Stage) -> None:
@@ -287,7 +287,7 @@ def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> 
 
 
 def test_a_namespace_whose_policies_are_damaged_does_not_end_the_search(stage: Stage) -> None:
-    damaged = "a namespace's policies cannot be read; look at its node"
+    damaged = "the policies of a namespace cannot be decoded; print them with `pulsar-admin namespaces policies`"
     of_namespace = stage.brokers.of_namespace
 
     def refuse(policy: DeduplicationPolicy, namespace: str) -> PolicyValues:

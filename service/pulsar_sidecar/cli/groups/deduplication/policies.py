@@ -15,18 +15,26 @@ from pulsar_sidecar.model.errors import InvalidInputError
 _TOPIC_ENABLED, _NAMESPACE_ENABLED = "deduplicationEnabled", "deduplication"
 _INTERVAL = "deduplicationSnapshotInterval"
 _Applied = Annotated[
-    bool, typer.Option("--applied", "-ap", help="What is in effect: topic, else its global policy, namespace, broker.")
+    bool,
+    typer.Option(
+        "--applied",
+        "-ap",
+        help="The policy in effect: the topic's, else its global one, the namespace's, the broker's.",
+    ),
 ]
 _Enable = Annotated[bool, typer.Option("--enable", "-e", help="Brokers deduplicate.")]
-_Disable = Annotated[bool, typer.Option("--disable", "-d", help="Brokers do not.")]
+_Disable = Annotated[bool, typer.Option("--disable", "-d", help="Brokers do not deduplicate.")]
 _Interval = Annotated[
-    int, typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Between snapshots; 0 for none by time.")
+    int,
+    typer.Option(
+        "--interval", "-i", min=0, metavar="SECONDS", help="Time between snapshots; 0 for no snapshots by time."
+    ),
 ]
 
 
 @topics_app.command("get-deduplication", epilog=EXIT_CODES)
 def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
-    """Print the topic's own policy, null if it has none; with --applied what is in effect.
+    """Print the topic's own policy, or null if it is not set; with --applied the policy in effect.
 
     Example: pulsar-sidecar topics get-deduplication persistent://public/default/orders -ap
     """
@@ -55,7 +63,7 @@ def remove_of_topic(ctx: Context, topic: Topic, form: Output = None) -> None:
 
 @topics_app.command("get-deduplication-snapshot-interval", epilog=EXIT_CODES)
 def get_interval_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
-    """Print the seconds between snapshots that the topic's own policy says, null if it has none.
+    """Print the snapshot interval of the topic's own policy in seconds, or null if it is not set.
 
     Example: pulsar-sidecar topics get-deduplication-snapshot-interval persistent://public/default/orders
     """
@@ -64,7 +72,7 @@ def get_interval_of_topic(ctx: Context, topic: Topic, applied: _Applied = False)
 
 @topics_app.command("set-deduplication-snapshot-interval", epilog=EXIT_CODES)
 def set_interval_of_topic(ctx: Context, topic: Topic, interval: _Interval, form: Output = None) -> None:
-    """Set after how many seconds a snapshot of a topic is due.
+    """Set the number of seconds after which brokers take a snapshot of the topic.
 
     Example: pulsar-sidecar topics set-deduplication-snapshot-interval persistent://public/default/orders -i 60
     """
@@ -82,7 +90,7 @@ def remove_interval_of_topic(ctx: Context, topic: Topic, form: Output = None) ->
 
 @namespaces_app.command("get-deduplication", epilog=EXIT_CODES)
 def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Print what the namespace's policies say; null if they say nothing.
+    """Print the namespace's policy, or null if it is not set.
 
     Example: pulsar-sidecar namespaces get-deduplication public/default
     """
@@ -111,7 +119,7 @@ def remove_of_namespace(ctx: Context, namespace: NamespaceArgument, form: Output
 
 @namespaces_app.command("get-deduplication-snapshot-interval", epilog=EXIT_CODES)
 def get_interval_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Print the seconds between snapshots that the namespace's policies say; null if they say nothing.
+    """Print the snapshot interval of the namespace's policy in seconds, or null if it is not set.
 
     Example: pulsar-sidecar namespaces get-deduplication-snapshot-interval public/default
     """
@@ -122,7 +130,7 @@ def get_interval_of_namespace(ctx: Context, namespace: NamespaceArgument) -> Non
 def set_interval_of_namespace(
     ctx: Context, namespace: NamespaceArgument, interval: _Interval, form: Output = None
 ) -> None:
-    """Set after how many seconds a snapshot of the namespace's topics is due.
+    """Set the number of seconds after which brokers take snapshots of the namespace's topics.
 
     Example: pulsar-sidecar namespaces set-deduplication-snapshot-interval public/default -i 60
     """

@@ -60,7 +60,7 @@ def show(
 
 def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
     yield output.printable(place["topic"])
-    status = f"; the broker says: {place['status']}" if place["status"] else ""
+    status = f"; the broker reports: {place['status']}" if place["status"] else ""
     yield _line("deduplication", f"{place['decision']['reason']}{status}")
     snapshot, replayed, limits = place["snapshot"], place["replay"], place["limits"]
     if snapshot:

@@ -72,7 +72,7 @@ def without_a_manifest(extract: Path) -> None:
         (without_a_file, "does not contain exactly the files"),
         (with_another_file, "does not contain exactly the files"),
         (with_a_damaged_file, "does not match its SHA-256"),
-        (unfinished, "is no manifest of a complete extract"),
+        (unfinished, "is not the manifest of a complete extract"),
         (without_a_manifest, "has no readable manifest.json"),
     ],
 )
