@@ -42,6 +42,11 @@ class FakeTopic:
     entry_id: int = 0
 
     @property
+    def before_the_first(self) -> Position:
+        """What a broker answers of an empty topic."""
+        return Position(LedgerId(self.ledger_id), EntryId(-1))
+
+    @property
     def payloads(self) -> list[bytes]:
         return [message.payload for entry in self.entries for message in entry.messages]
 
@@ -77,6 +82,19 @@ class FakeTopic:
             self.pushed[entry.producer] = self.persisted[entry.producer] = max(
                 entry.sequence_id, entry.highest_sequence_id
             )
+
+    def trim(self) -> None:
+        """All that is stored is deleted, and what comes next lies in a new ledger."""
+        self.entries.clear()
+        self.ledger_id += 1
+        self.entry_id = 0
+
+    def make_again(self) -> None:
+        """Deleted and created again."""
+        self.disconnect("the topic was deleted")
+        self.writing.clear()
+        self.pushed, self.persisted = {}, {}
+        self.trim()
 
     def forget(self, name: str) -> None:
         """As after the inactivity timeout, or beyond 10,000 producers."""

@@ -33,13 +33,14 @@ class FakeTails:
     brokers: FakeDeduplicatingBrokers
     reads: int = 0
 
-    def last_position(self, topic: TopicName) -> Position | None:
-        entries = self.brokers.topic(topic).entries
-        return entries[-1].position if entries else None
+    def last_position(self, topic: TopicName) -> Position:
+        found = self.brokers.topic(topic)
+        return found.entries[-1].position if found.entries else found.before_the_first
 
     def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
         self.reads += 1
-        entries = [each for each in self.brokers.topic(topic).entries if start is None or each.position >= start]
+        found = self.brokers.topic(topic)
+        entries = [each for each in found.entries if start is None or each.position >= start]
         records = [
             StoredRecord(message.sequence_id, entry.position, payload_hash(message.payload))
             for entry in entries
@@ -47,4 +48,5 @@ class FakeTails:
             for message in entry.messages
             if message.sequence_id is not None
         ]
-        return Tail(tuple(records), entries[0].position if entries else None)
+        first = entries[0].position if entries else None if found.entries else found.before_the_first
+        return Tail(tuple(records), first)

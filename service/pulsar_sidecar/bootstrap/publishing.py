@@ -5,6 +5,8 @@ from contextlib import ExitStack, closing
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
@@ -40,12 +42,13 @@ def publish_file(
         url = brokers.broker_service_url
         producers = stack.enter_context(sequenced_producers(url, [brokers.web_service_url], credentials, tls, clock))
         connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock)))
+        admin = BrokerTopicAdmin(AdminRest([brokers.web_service_url], credentials, tls))
         stop = stack.enter_context(asked_to_stop(say, _STOPPING))
         publisher = FilePublisher(
             source,
             request.publish,
             producers,
-            BrokerTopicTails(TopicOwners(url, connections), connections, clock),
+            BrokerTopicTails(TopicOwners(url, connections), connections, admin.internal_stats, clock),
             CheckpointFile(place),
             clock,
             stop,

@@ -13,6 +13,7 @@ from pulsar_sidecar.deduplication.verifying.rows import payload_hash
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import (
@@ -28,6 +29,7 @@ from tests.fakes.clock import FakeClock
 
 TOPIC = parse_topic_name("persistent://public/default/records")
 LEDGER = 7
+STATS = TopicInternalStats({LedgerId(LEDGER): 0, LedgerId(LEDGER - 2): 9}, Position(LedgerId(LEDGER - 2), EntryId(8)))
 
 
 def at(entry_id: int) -> Position:
@@ -113,7 +115,8 @@ def topic(broker: BinaryBroker) -> Topic:
 def tails(broker: BinaryBroker) -> Iterator[BrokerTopicTails]:
     clock = FakeClock()
     with closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, read_seconds=2)) as connections:
-        yield BrokerTopicTails(TopicOwners(broker.url, connections), connections, clock)
+        owners = TopicOwners(broker.url, connections)
+        yield BrokerTopicTails(owners, connections, lambda topic: STATS, clock)
 
 
 def stored(number: int, entry: int, payload: bytes | None = None) -> StoredRecord:
@@ -145,8 +148,8 @@ def test_a_trimmed_and_an_empty_topic(topic: Topic, tails: BrokerTopicTails) -> 
     topic.trimmed = 2
     assert tails.read_back(TOPIC, at(1), "mine") == Tail(MINE[3:], at(2))
     topic.entries, topic.trimmed = [], 0
-    assert tails.read_back(TOPIC, at(1), "mine") == Tail((), None)
-    assert tails.last_position(TOPIC) is None
+    assert tails.read_back(TOPIC, at(1), "mine") == Tail((), at(-1))
+    assert tails.last_position(TOPIC) == at(-1)
 
 
 def test_more_entries_than_permits(topic: Topic, tails: BrokerTopicTails) -> None:

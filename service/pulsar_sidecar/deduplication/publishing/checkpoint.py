@@ -9,10 +9,11 @@ between which it differs are named.
 """
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, BinaryIO, Final
+
+import msgspec
 
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
@@ -22,14 +23,13 @@ _VERSION: Final = 1
 _MOST_MARKS: Final = 128
 _FIRST_STEP_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024
-_UPPER_BOUND: Final = 2**63
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True):
     """``sha256`` is that of the file's first ``end`` bytes, as hexadecimal digits."""
 
-    end: int
+    end: _Number
     sha256: str
 
 
@@ -38,13 +38,18 @@ class StoredPoint:
     """How far one partition is published.
 
     Attributes:
-        offset: of the last record that is stored there; None before the first.
-        position: of that record's entry; before the first record, of the last entry of anybody's; None where the topic
-            was empty.
+        offset: of the last record that is known to be stored there; None before the first.
+        position: of that record's entry; before the first record, of the topic's last entry when that record was about
+            to be sent, or the entry -1 of an empty topic's ledger; None where nothing is sent.
+        is_sent: whether any record was ever sent there.
     """
 
     offset: int | None
     position: Position | None
+    is_sent: bool = True
+
+
+NOTHING_SENT: Final = StoredPoint(None, None, is_sent=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +79,20 @@ class Checkpoint:
 
     def to_json(self) -> str:
         """Inverse of `checkpoint_of`."""
-        document = {
-            "version": _VERSION,
-            "topic": self.topic,
-            "producerName": self.producer_name,
-            "format": self.record_format.value,
-            "isPartitioned": self.is_partitioned,
-            "partitions": [
-                {"offset": each.offset, "messageId": None if each.position is None else str(each.position)}
+        document = _Document(
+            _VERSION,
+            self.topic,
+            self.producer_name,
+            self.record_format,
+            self.is_partitioned,
+            [
+                _Partition(each.offset, None if each.position is None else str(each.position), each.is_sent)
                 for each in self.partitions
             ],
-            "records": self.records,
-            "published": [asdict(each) for each in self.marks],
-        }
-        return json.dumps(document, indent=2) + "\n"
+            self.records,
+            self.marks,
+        )
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def checkpoint_of(text: str) -> Checkpoint:
@@ -97,24 +102,26 @@ def checkpoint_of(text: str) -> Checkpoint:
         InvalidInputError: the text is not a checkpoint that this version writes.
     """
     try:
-        document = json.loads(text)
-        if document["version"] != _VERSION:
-            raise InvalidInputError(f"it is of version {document['version']!r:.20}; this program knows {_VERSION}")
-        found = Checkpoint(
-            topic=_text(document["topic"]),
-            producer_name=_text(document["producerName"]),
-            record_format=RecordFormat(document["format"]),
-            is_partitioned=document["isPartitioned"] is True,
-            partitions=tuple(_point(each) for each in document["partitions"]),
-            records=_number(document["records"]),
-            marks=tuple(Mark(_number(each["end"]), _text(each["sha256"])) for each in document["published"]),
-        )
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidInputError(f"it is damaged ({type(error).__name__}: {error})") from error
-    ends = [each.end for each in found.marks]
+        version = msgspec.json.decode(text, type=_Version).version
+        if version != _VERSION:
+            raise InvalidInputError(f"it is of version {version!r:.20}; this program knows {_VERSION}")
+        found = msgspec.json.decode(text, type=_Document)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidInputError(f"it is damaged ({error})") from error
+    ends = [each.end for each in found.published]
     if not found.partitions or ends != sorted(set(ends)):
         raise InvalidInputError("it is damaged: its numbers do not fit together")
-    return found
+    return Checkpoint(
+        topic=found.topic,
+        producer_name=found.producer_name,
+        record_format=found.format,
+        is_partitioned=found.is_partitioned,
+        partitions=tuple(
+            StoredPoint(each.offset, _position(each.message_id), each.is_sent) for each in found.partitions
+        ),
+        records=found.records,
+        marks=found.published,
+    )
 
 
 def check_same_job(checkpoint: Checkpoint, topic: str, producer_name: str, record_format: RecordFormat) -> None:
@@ -196,25 +203,32 @@ def verified(
     return rolling
 
 
-# --- reading what may be damaged -----------------------------------------------------------------------------------
+# --- what is written -----------------------------------------------------------------------------------------------
 
 
-def _point(document: Any) -> StoredPoint:
-    offset, message_id = document["offset"], document["messageId"]
-    position = None
-    if message_id is not None:
-        ledger_id, entry_id = map(int, _text(message_id).split(":"))
-        position = Position(LedgerId(_number(ledger_id)), EntryId(_number(entry_id)))
-    return StoredPoint(None if offset is None else _number(offset), position)
+class _Version(msgspec.Struct):
+    version: Any
 
 
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _UPPER_BOUND:
-        raise ValueError(f"{value!r:.40} is not a number from 0 to 2^63 - 1")
-    return value
+class _Partition(msgspec.Struct, rename="camel", omit_defaults=True):
+    offset: _Number | None
+    message_id: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}:(-1|\d{1,19})$")] | None
+    is_sent: bool = True
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is not a text")
-    return value
+class _Document(msgspec.Struct, rename="camel"):
+    version: int
+    topic: str
+    producer_name: str
+    format: RecordFormat
+    is_partitioned: bool
+    partitions: Sequence[_Partition]
+    records: _Number
+    published: tuple[Mark, ...]
+
+
+def _position(message_id: str | None) -> Position | None:
+    if message_id is None:
+        return None
+    ledger_id, entry_id = map(int, message_id.split(":"))
+    return Position(LedgerId(ledger_id), EntryId(entry_id))

@@ -2,23 +2,30 @@
 
 A run reads the checkpoint and compares the file with it, opens the producers, weighs what the brokers answer, compares
 the file with what was published since, and only then publishes. About once a second it waits until everything is
-confirmed and writes the checkpoint, before the first record as well. So between two checkpoints lie at most so many
-records, and so many are read back at most where the producer alone publishes.
+confirmed and writes the checkpoint. So between two checkpoints lie at most so many records, and so many are read back
+at most where the producer alone publishes. Before the first record of each partition it writes a checkpoint as well, so
+that a checkpoint never takes a partition for unused that may hold records.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final, Protocol
 
 from pulsar_sidecar.deduplication.publishing.checkpoint import (
+    NOTHING_SENT,
     Checkpoint,
     RollingHash,
     StoredPoint,
     check_same_job,
     verified,
 )
-from pulsar_sidecar.deduplication.publishing.messages import NOTHING_PUBLISHED, Confirmation, Outcome, OutgoingMessage
+from pulsar_sidecar.deduplication.publishing.messages import (
+    NOTHING_PUBLISHED,
+    Confirmation,
+    Outcome,
+    OutgoingMessage,
+    SequencesForgottenError,
+)
 from pulsar_sidecar.deduplication.publishing.ports import SequencedProducers
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.deduplication.publishing.records import FileRecord, RecordReader
@@ -26,15 +33,13 @@ from pulsar_sidecar.deduplication.publishing.requests import Published, Publishe
 from pulsar_sidecar.deduplication.publishing.resume import (
     ResumePoint,
     Tail,
-    Treatment,
     check_against_file,
     read_back_from,
     resume_point,
-    treatment,
 )
 from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
@@ -69,8 +74,8 @@ class CheckpointStore(Protocol):
 class TopicTails(Protocol):
     """Reads back what topics hold; of partitioned ones, each partition by its own name."""
 
-    def last_position(self, topic: TopicName) -> Position | None:
-        """The topic's last entry; None for an empty topic.
+    def last_position(self, topic: TopicName) -> Position:
+        """The topic's last entry; of an empty topic the entry -1 of its ledger.
 
         Raises:
             TemporaryError: no broker can be asked now.
@@ -120,6 +125,7 @@ class FilePublisher:
         self._rolling = RollingHash()
         self._points: list[StoredPoint] = []
         self._resume: list[ResumePoint] = []
+        self._written: Checkpoint
         self._records = self._stored_earlier = 0
 
     def run(self) -> Published:
@@ -129,8 +135,14 @@ class FilePublisher:
             InvalidInputError: a record is malformed; those before it are published, and the checkpoint says so.
             ConflictError: it is not the same file, topic or number of partitions; deduplication is not in effect; the
                 name is in use, or has published something where it must not.
-            TemporaryError: brokers cannot be reached; the same call goes on later.
+            TemporaryError: brokers cannot be reached, or one forgot the name; the same call goes on later.
         """
+        try:
+            return self._run()
+        except SequencesForgottenError as error:
+            raise TemporaryError(f"{error}. A repeated command reads the topic back and compares") from error
+
+    def _run(self) -> Published:
         request = self._request
         with self._steps.taking(PublishStep.CHECKPOINT_READ):
             checkpoint = self._checkpoints.read()
@@ -154,7 +166,11 @@ class FilePublisher:
             if request.is_dry_run:
                 return self._dry_run(publisher, reader, start)
             if checkpoint is None:
-                self._write_checkpoint(publisher)
+                self._write_checkpoint(self._checkpoint_here(publisher))
+            else:
+                self._written = checkpoint
+            if start < self._source.size:
+                self._resend_last(publisher)
             self._publish(publisher, reader, start)
             return self._published(publisher, reader, publisher.counts.stored, self._refused(publisher))
 
@@ -186,11 +202,12 @@ class FilePublisher:
             if is_needed and not self._request.is_fresh:
                 with self._steps.taking(PublishStep.TAIL_READ_BACK):
                     tail = self._tails.read_back(topic, start, self._request.producer_name)
-            found = resume_point(pushed, point, tail, 0 if checkpoint is None else checkpoint.end)
+            found = resume_point(pushed, point, tail)
+            publisher.know_stored(index, found.after)
             self._resume.append(found)
             if found.after in found.stored:
                 point = StoredPoint(found.after, found.stored[found.after].position)
-            self._points.append(point or StoredPoint(None, self._tails.last_position(topic)))
+            self._points.append(point or NOTHING_SENT)
 
     def _compare(self, publisher: ExactlyOncePublisher, start: int) -> None:
         until = max(max(point.after, point.pushed) for point in self._resume)
@@ -226,30 +243,56 @@ class FilePublisher:
             raise
         self._flush(publisher)
 
+    def _resend_last(self, publisher: ExactlyOncePublisher) -> None:
+        """Go on only where brokers refuse the last stored record of each partition as a duplicate."""
+        messages = []
+        for index, point in enumerate(self._resume):
+            if not point.is_last_remembered:
+                continue
+            messages.append(_message(next(self._reader(is_complete=True).records(point.after))))
+            found = publisher.partition_of(messages[-1])
+            if found != index:
+                raise ConflictError(
+                    f"partition {index} holds the record at byte {point.after}, and its key leads to partition {found} "
+                    "now; repeat the command with the --hashing-scheme of before"
+                )
+        for message in messages:
+            with self._steps.taking(PublishStep.RECORD_RESENT):
+                publisher.publish(message)
+        self._stored_earlier -= len(messages)
+        publisher.flush()
+
     def _publish_one(self, publisher: ExactlyOncePublisher, record: FileRecord, pace: Pace) -> None:
         message = _message(record)
-        match treatment(record.offset, self._resume[publisher.partition_of(message)]):
-            case Treatment.SKIP:
-                self._stored_earlier += 1
-            case Treatment.RESEND:
-                with self._steps.taking(PublishStep.RECORD_RESENT):
-                    publisher.publish(message)
-            case Treatment.PUBLISH:
-                self._steps.about_to(PublishStep.RECORD_PUBLISHED)
-                publisher.publish(message)
-                self._steps.reached(PublishStep.RECORD_PUBLISHED)
-                pace.after(1)
+        index = publisher.partition_of(message)
+        if record.offset <= self._resume[index].after:
+            self._stored_earlier += 1
+        else:
+            if not self._points[index].is_sent:
+                self._begin(publisher, index)
+            self._steps.about_to(PublishStep.RECORD_PUBLISHED)
+            publisher.publish(message)
+            self._steps.reached(PublishStep.RECORD_PUBLISHED)
+            pace.after(1)
         self._records += 1
+
+    def _begin(self, publisher: ExactlyOncePublisher, index: int) -> None:
+        """Note that the partition may hold records from now on, and behind which entry."""
+        last = self._tails.last_position(self._partitions(publisher)[index])
+        self._points[index] = StoredPoint(None, last)
+        points = [*self._written.partitions]
+        points[index] = self._points[index]
+        self._write_checkpoint(replace(self._written, partitions=tuple(points)))
 
     def _flush(self, publisher: ExactlyOncePublisher) -> None:
         with self._steps.taking(PublishStep.FLUSHED):
             publisher.flush()
-        self._write_checkpoint(publisher)
+        self._write_checkpoint(self._checkpoint_here(publisher))
         self._report("publishing", self._rolling.end, self._source.size)
 
-    def _write_checkpoint(self, publisher: ExactlyOncePublisher) -> None:
+    def _checkpoint_here(self, publisher: ExactlyOncePublisher) -> Checkpoint:
         request = self._request
-        checkpoint = Checkpoint(
+        return Checkpoint(
             topic=str(request.topic),
             producer_name=request.producer_name,
             record_format=request.record_format,
@@ -258,17 +301,19 @@ class FilePublisher:
             records=self._records,
             marks=self._rolling.marks(),
         )
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         with self._steps.taking(PublishStep.CHECKPOINT_WRITTEN):
             self._checkpoints.write(checkpoint)
+        self._written = checkpoint
 
     def _confirmed(self, confirmation: Confirmation) -> None:
         """A batch is stored; the first of a partition has to be refused where it was read back before."""
         index, last = confirmation.partition, confirmation.batch.last_sequence_id
-        point = self._resume[index]
-        if confirmation.outcome is Outcome.STORED and point.resends_last and last == point.after:
+        if confirmation.outcome is Outcome.STORED and last == self._resume[index].after:
             raise ConflictError(
                 f"partition {index} has stored the record at byte {last} a second time, at {confirmation.position}: "
-                "deduplication is not in effect there, whatever the broker says of it; publish nothing more"
+                "deduplication is not in effect there, although the broker reports it; publish nothing more"
             )
         if confirmation.position is not None:
             self._points[index] = StoredPoint(last, confirmation.position)
@@ -277,16 +322,17 @@ class FilePublisher:
 
     def _dry_run(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> Published:
         """Read everything, publish nothing."""
-        counts = Counter[Treatment]()
+        stored = 0
         for record in reader.records(start):
-            counts[treatment(record.offset, self._resume[publisher.partition_of(_message(record))])] += 1
+            is_stored = record.offset <= self._resume[publisher.partition_of(_message(record))].after
+            self._stored_earlier += is_stored
+            stored += not is_stored
             self._records += 1
             if self._records % _RECORDS_PER_REPORT == 0:
                 self._report("reading", record.end, self._source.size)
             if self._stop.is_set():
                 break
-        self._stored_earlier += counts[Treatment.SKIP]
-        return self._published(publisher, reader, counts[Treatment.PUBLISH], counts[Treatment.RESEND])
+        return self._published(publisher, reader, stored, 0)
 
     def _published(
         self, publisher: ExactlyOncePublisher, reader: RecordReader, stored: int, duplicates: int
@@ -332,9 +378,10 @@ class FilePublisher:
                 on_confirmed=self._confirmed,
             )
 
-    def _reader(self, feed: Callable[[bytes], None] = lambda data: None) -> RecordReader:
+    def _reader(self, feed: Callable[[bytes], None] = lambda data: None, *, is_complete: bool = False) -> RecordReader:
         source, request = self._source, self._request
-        return RecordReader(source.file, request.record_format, source.size, is_complete=request.is_complete, feed=feed)
+        is_complete = is_complete or request.is_complete
+        return RecordReader(source.file, request.record_format, source.size, is_complete=is_complete, feed=feed)
 
     def _partitions(self, publisher: ExactlyOncePublisher) -> Sequence[TopicName]:
         topic = self._request.topic

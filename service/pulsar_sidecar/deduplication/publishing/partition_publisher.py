@@ -50,7 +50,8 @@ class PartitionPublisher:
 
     Invariants: a batch is confirmed by a receipt of its own, in order; what is sent again is sent in the same batches;
     nothing beyond the resume point is sent before everything up to it is confirmed; after any error nothing is sent
-    before a new producer is open and has told its resume point.
+    before a new producer is open and has reported its resume point. A broker that is connected again and remembers
+    nothing of the name is not believed: what was sent may be stored.
     """
 
     def __init__(
@@ -78,6 +79,8 @@ class PartitionPublisher:
         self._resume_at = self._pushed = self._pushed_before = NOTHING_PUBLISHED
         """What the broker had pushed: when this producer was opened, by now, and when the first one was opened."""
         self._highest_added = self._highest_sent = self._sent_again_up_to = self._confirmed = NOTHING_PUBLISHED
+        self._may_be_stored = NOTHING_PUBLISHED
+        """The highest id that was sent to its end, that the first broker had, or that the caller knows to be stored."""
         self._has_been_open = False
         self._next = 0
         self._pause_seconds = _FIRST_PAUSE_SECONDS
@@ -96,6 +99,10 @@ class PartitionPublisher:
     def last_sequence_id(self) -> int:
         """The highest id confirmed, or pushed before the first opening."""
         return max(self._confirmed, self._pushed_before)
+
+    def know_stored(self, sequence_id: int) -> None:
+        """What is stored up to here, although the broker may have forgotten it."""
+        self._may_be_stored = max(self._may_be_stored, sequence_id)
 
     def connect(self) -> None:
         """Open a producer for the first time; raises as `ExactlyOncePublisher`."""
@@ -143,7 +150,7 @@ class PartitionPublisher:
 
     def _refuse_id(self, sequence_id: int) -> NoReturn:
         if not 0 <= sequence_id <= MAX_SEQUENCE_ID:
-            raise InvalidInputError(f"{sequence_id} is no sequence id: those are 0 to 2^63 - 1")
+            raise InvalidInputError(f"{sequence_id} is not a sequence id: those are 0 to 2^63 - 1")
         raise InvalidInputError(
             f"the sequence id {sequence_id} follows {self._highest_added} on {self.topic}; ids of a partition rise, or "
             "brokers would take the message for a duplicate"
@@ -184,6 +191,7 @@ class PartitionPublisher:
             self._highest_sent = max(self._highest_sent, batch.last_sequence_id)
             pushed, self._pushed = self._pushed, max(self._pushed, batch.last_sequence_id)
             producer.send(batch, pushed)
+            self._may_be_stored = max(self._may_be_stored, batch.last_sequence_id)
 
     def _take_receipts(self, producer: SequencedProducer, wait_seconds: float) -> bool:
         """Whether there was any."""
@@ -244,7 +252,7 @@ class PartitionPublisher:
     def _resume(self, producer: SequencedProducer) -> None:
         last = producer.last_sequence_id
         if not self._has_been_open:
-            self._pushed_before = self._highest_sent = last
+            self._pushed_before = self._highest_sent = self._may_be_stored = last
             self._has_been_open = True
         try:
             self._check_resume_point(last)
@@ -255,11 +263,16 @@ class PartitionPublisher:
         self._producer = producer
 
     def _check_resume_point(self, last: int) -> None:
-        if last < self._confirmed:
+        is_all_forgotten = last == NOTHING_PUBLISHED < self._may_be_stored
+        if last < self._confirmed or is_all_forgotten:
+            confirmed = f"has confirmed message {self._confirmed}"
+            if self._confirmed == NOTHING_PUBLISHED:
+                confirmed = f"may have stored messages up to {self._may_be_stored}, has confirmed none here"
             raise SequencesForgottenError(
-                f"the broker of {self.topic} has confirmed message {self._confirmed} and now remembers {last}: "
-                "deduplication was off meanwhile, the topic was made again, or it has forgotten this producer. What "
-                "was not confirmed may be stored: compare with the end of the topic before you publish it again"
+                f"the broker of {self.topic} {confirmed} and now remembers {last}: deduplication was off meanwhile, "
+                "the topic was deleted and created again, the broker has forgotten this producer, or nothing was "
+                "stored. What was not confirmed may be stored: compare with the end of the topic before you publish "
+                "it again"
             )
         if last > self._highest_sent or any(
             batch.first_sequence_id <= last < batch.last_sequence_id for batch in self._waiting

@@ -135,6 +135,13 @@ class ExactlyOncePublisher:
         """
         return self._lanes[partition].last_sequence_id
 
+    def know_stored(self, partition: int, sequence_id: int) -> None:
+        """Name what the program knows to be stored.
+
+        A broker that is connected again and remembers nothing of the name is not believed then.
+        """
+        self._lanes[partition].know_stored(sequence_id)
+
     def partition_of(self, message: OutgoingMessage) -> int:
         """Where `publish` sends a message that brings its sequence id; without a key, the id alone decides."""
         if len(self._lanes) == 1:

@@ -1,19 +1,19 @@
-"""Where the publishing of a file goes on in one partition, and when it must not: decided from what three sides say.
+"""Where the publishing of a file goes on in one partition, and when it must not: decided from what three sides know.
 
 The broker answers the last sequence id *pushed*: it may be more than what is stored, and it is less where the broker
-has forgotten (six hours without the producer, more than 10,000 producers, deduplication off for a while, a topic made
-again). The checkpoint names what certainly was stored. The topic itself holds what is stored, as far as it has not
-been trimmed, and it is read back wherever the other two do not agree.
+has forgotten (six hours without the producer, more than 10,000 producers, deduplication off for a while, a topic that
+was deleted and created again). The checkpoint names what certainly was stored, and where nothing was ever sent. The
+topic itself holds what is stored, as far as it has not been trimmed, and it is read back wherever the other two do not
+agree.
 
-Invariants: the last record that was seen to be stored is sent again first, alone, and has to be refused as a duplicate,
-which shows that the broker does deduplicate. What the broker has pushed and nobody has seen stored is sent again record
-by record, each alone, so that whatever became of it there is neither a gap nor a second copy. What cannot be shown to
-be the same file, or to lack nothing, is refused.
+Invariants: the last record that is known to be stored is sent again first, alone, wherever the broker remembers it, and
+has to be refused as a duplicate, which shows that the broker does deduplicate. What the broker has pushed and is not
+known to be stored is sent again record by record, each alone, so that whatever became of it there is neither a gap nor
+a second copy. What cannot be shown to be the same file, or to lack nothing, is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import pairwise
 from typing import Final
 
@@ -25,6 +25,8 @@ from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import Position
 
 _START_ANEW: Final = "publish under another producer name, to a topic that does not hold these records yet"
+_BEFORE_THE_FIRST: Final = -1
+"""The entry id of the position that an empty topic has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class Tail:
     Attributes:
         records: those of the producer, in the topic's order; a message of several chunks counts if the last one is
             there.
-        first: the first entry that was read, whoever published it; None where there was none.
+        first: the first entry that was read, whoever published it; of an empty topic the entry -1 of its ledger; None
+            where it ends before.
     """
 
     records: tuple[StoredRecord, ...]
@@ -62,62 +65,61 @@ class ResumePoint:
 
     Attributes:
         after: the last record that is stored; -1 for the beginning.
-        resends_last: whether the record ``after`` is to be sent again first.
         pushed: up to here the broker has got records, stored or not; -1 for nothing.
         stored: by offset, what was read back, to be compared with the file's records.
         whole_from: no record that begins behind this byte, and not behind the last of ``stored``, is missing there.
+        is_blank: there is no checkpoint, and neither the broker nor the topic shows anything of the producer there.
     """
 
     after: int
-    resends_last: bool
     pushed: int
     stored: Mapping[int, StoredRecord]
     whole_from: int
+    is_blank: bool = False
 
-
-class Treatment(Enum):
-    """What is done with a record of the file."""
-
-    SKIP = auto()
-    """It is stored."""
-    RESEND = auto()
-    """It is sent again, alone, and has to be refused as a duplicate."""
-    PUBLISH = auto()
-    """It is sent; alone where the broker may have got it already (`ExactlyOncePublisher`)."""
+    @property
+    def is_last_remembered(self) -> bool:
+        """Whether the broker has to refuse the record ``after`` as a duplicate."""
+        return self.pushed >= self.after > NOTHING_PUBLISHED
 
 
 def read_back_from(pushed: int, point: StoredPoint | None) -> tuple[bool, Position | None]:
-    """Whether the partition has to be read back, and from which entry on; None is its beginning.
+    """Whether the topic has to be read back, and from which entry on; None is its beginning.
 
-    ``point`` is the checkpoint's, None without a checkpoint. Only where the broker names the very record of which the
-    checkpoint knows that it is stored, the two are enough: a broker forgets a producer wholly, not its last records.
+    ``point`` is the checkpoint's, None without a checkpoint. The broker and the checkpoint are enough where nothing was
+    ever sent, and where the broker names the very record that the checkpoint knows to be stored: a broker forgets a
+    producer wholly, not its last records.
     """
     if point is None:
         return True, None
-    return pushed != point.offset, point.position
+    if not point.is_sent:
+        return pushed != NOTHING_PUBLISHED, None
+    is_empty = point.position is None or point.position.entry_id == _BEFORE_THE_FIRST
+    return pushed != point.offset, None if is_empty else point.position
 
 
-def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end: int) -> ResumePoint:
+def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> ResumePoint:
     """Where to go on.
 
     Args:
         pushed: what the broker answers.
         point: the checkpoint's, None without a checkpoint.
         tail: what was read back; None if `read_back_from` wants nothing.
-        end: the checkpoint's: what begins before this byte is stored, also where ``point`` is older.
 
     Raises:
         ConflictError: it cannot be known what is stored, or what is stored is not what the checkpoint names.
     """
     known = NOTHING_PUBLISHED if point is None or point.offset is None else point.offset
     if tail is None:
-        return ResumePoint(known, resends_last=False, pushed=pushed, stored={}, whole_from=known)
+        return ResumePoint(known, pushed, stored={}, whole_from=known)
+    if point is not None and not point.is_sent:
+        point = None  # The broker knows the name and the checkpoint does not: it is an older one.
     is_whole = point is None or _reaches_back(point, tail)
     if point is not None and not is_whole and (pushed < known or pushed == NOTHING_PUBLISHED):
         raise ConflictError(
             f"the broker answers {_named(pushed)} for this producer and the checkpoint {_named(known)}, and the topic "
-            f"no longer holds the entry {point.position} of the checkpoint: it was trimmed, or the topic was made "
-            f"again. Nobody can tell any more what was stored after it; {_START_ANEW}"
+            f"no longer holds the entry {point.position} of the checkpoint: it was trimmed, or the topic was deleted "
+            f"and created again. The sidecar cannot determine what was stored after it; {_way_out(point)}"
         )
     if point is not None and point.offset is not None and is_whole:
         _check_own(point, tail)
@@ -129,21 +131,13 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None, end:
             "of the producer's messages any more: nothing shows that they were of this file. Bring back the "
             f"checkpoint, or {_START_ANEW}"
         )
-    last = newer[-1].offset if newer else known
     return ResumePoint(
-        after=last,
-        resends_last=pushed >= last >= end and last > known,
+        after=newer[-1].offset if newer else known,
         pushed=pushed,
         stored={each.offset: each for each in newer},
         whole_from=known if is_whole and point is not None else newer[0].offset if newer else known,
+        is_blank=point is None and pushed == NOTHING_PUBLISHED and not newer,
     )
-
-
-def treatment(record_offset: int, point: ResumePoint) -> Treatment:
-    """What to do with a record that belongs to the point's partition."""
-    if record_offset > point.after:
-        return Treatment.PUBLISH
-    return Treatment.RESEND if point.resends_last and record_offset == point.after else Treatment.SKIP
 
 
 def check_against_file(points: Sequence[ResumePoint], start: int, records: Iterable[tuple[FileRecord, int]]) -> None:
@@ -157,6 +151,7 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
     Raises:
         ConflictError: the file is not the one that was published, or keys lead to other partitions than they did.
     """
+    last_known = max(max(point.after, point.pushed) for point in points)
     missed = [{offset for offset in (*point.stored, point.after, point.pushed) if offset >= start} for point in points]
     for record, index in records:
         point = points[index]
@@ -168,6 +163,12 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
                     f"{found.position}; "
                     f"give back the file that was published, or {_START_ANEW}"
                 )
+        elif point.is_blank and record.offset < last_known:
+            raise ConflictError(
+                f"partition {index} shows nothing of this producer, and the record at byte {record.offset} belongs "
+                f"there, before the record at byte {last_known} that another partition has got: it was trimmed, or "
+                f"never stored. The sidecar cannot determine which; bring back the checkpoint, or {_START_ANEW}"
+            )
         elif point.whole_from < record.offset <= max(point.stored, default=NOTHING_PUBLISHED):
             raise ConflictError(
                 f"the topic lacks the record at byte {record.offset} in partition {index}, and holds later ones of "
@@ -184,17 +185,26 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
 
 def _reaches_back(point: StoredPoint, tail: Tail) -> bool:
     """Whether the tail begins where it was to begin, so that nothing was trimmed in between."""
-    if point.position is None:
-        # At that time the topic was empty. Where it is still, nothing shows that there ever was something in between.
-        return tail.first is None or tail.first.entry_id == 0
+    if point.position is None or tail.first is None:
+        return False
+    if point.position.entry_id == _BEFORE_THE_FIRST:
+        # Its first entry may have come since.
+        return tail.first.ledger_id == point.position.ledger_id and tail.first.entry_id <= 0
     return tail.first == point.position
+
+
+def _way_out(point: StoredPoint) -> str:
+    if point.offset is None:
+        return f"if it was nothing, delete the checkpoint and repeat the command; otherwise {_START_ANEW}"
+    return _START_ANEW
 
 
 def _check_own(point: StoredPoint, tail: Tail) -> None:
     if not any(each.position == point.position and each.offset == point.offset for each in tail.records):
         raise ConflictError(
             f"the checkpoint names {point.position} as the entry of the record at byte {point.offset}, and there is "
-            f"another message: this is not the topic that was published to, or it was made again; {_START_ANEW}"
+            "another message: this is not the topic that was published to, or it was deleted and created again; "
+            f"{_START_ANEW}"
         )
 
 

@@ -1,10 +1,12 @@
 """Files published to brokers that judge duplicates as Pulsar's do, with a process that dies anywhere."""
 
 import hashlib
+import itertools
 import json
+import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -18,13 +20,14 @@ from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
+from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers
+from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers, StoredEntry
 from tests.fakes.published_files import FakeCheckpoints, FakeTails
 
 TOPIC = parse_topic_name("public/default/records")
@@ -33,6 +36,9 @@ REQUEST = PublishRequest(TOPIC, "loader", limits=BatchLimits(messages=3))
 JSON_REQUEST = replace(REQUEST, record_format=RecordFormat.JSON_LINES)
 OCCURRENCES = (1, 2, 3, 7, 12, 40)
 POINTS = [(step, when) for step in PublishStep for when in ("before", "after")]
+
+
+Deleted = dict[TopicName, Counter[int]]
 
 
 class Killed(BaseException):
@@ -84,6 +90,7 @@ class Job:
     checkpoints: FakeCheckpoints = field(default_factory=FakeCheckpoints)
     stop: threading.Event = field(default_factory=threading.Event)
     reports: list[tuple[str, int, int]] = field(default_factory=list)
+    is_cut_short: bool = False
 
     def __post_init__(self) -> None:
         self.clock = PassingTime(self.brokers)
@@ -207,7 +214,7 @@ def test_a_dry_run_changes_nothing() -> None:
     assert not job.brokers.sent
     assert job.checkpoints.text is None
     with pytest.raises(Killed):
-        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 3))
+        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 6))
     sent, text = len(job.brokers.sent), job.checkpoints.text
     published = job.run(is_dry_run=True)
     check_sums(published)
@@ -238,7 +245,7 @@ def test_a_signal_ends_a_run_between_two_records() -> None:
     assert published.records == len(job.stored[0]) < 20
     job.stop.clear()
     published = job.run()
-    assert (published.duplicates, published.records) == (0, 20)
+    assert (published.duplicates, published.records) == (1, 20)
     check_once_in_order(job)
 
 
@@ -249,7 +256,8 @@ def test_what_precedes_a_malformed_record_is_published() -> None:
         job.run()
     assert len(job.stored[0]) == 4
     job.data = good + b'{"payload": "x"}\n' + good
-    assert (job.run().stored_earlier, len(job.stored[0])) == (4, 9)
+    published = job.run()
+    assert (published.stored_earlier, published.duplicates, len(job.stored[0])) == (3, 1, 9)
 
 
 # --- kills ---------------------------------------------------------------------------------------------------------
@@ -313,6 +321,96 @@ def happenings(job: Job, choice: st.DataObject) -> None:
             pass
 
 
+@given(st.data())
+def test_whatever_is_trimmed_made_again_or_forgotten_nothing_is_lost_or_doubled_in_silence(
+    choice: st.DataObject,
+) -> None:
+    """Each record at most once over the topic's whole life, and a run that ends well has published all of them."""
+    job = Job(json_lines(choice.draw(st.integers(1, 40))), JSON_REQUEST)
+    if choice.draw(st.booleans(), "partitioned"):
+        job.partitioned()
+    ever: Counter[int] = Counter()
+    deleted: Deleted = {}
+    is_gone = is_lost = False
+    for _ in range(choice.draw(st.integers(1, 5), "lives")):
+        job.brokers.lost_answers = choice.draw(st.integers(0, 2), "lost answers")
+        job.brokers.step = changing_meanwhile(job, choice, ever, deleted)
+        steps = KillsAt(choice.draw(st.sampled_from(POINTS), "point"), choice.draw(st.integers(1, 60), "occurrence"))
+        reason = refusal(job, steps)
+        if reason is not None:
+            assert re.search("trimmed|nothing shows|shows nothing", reason), reason
+            return
+        if not job.is_cut_short:
+            check_all_once(job, ever, deleted)
+        for happening in choice.draw(st.lists(st.sampled_from(["dies", "forgets", "trim", "checkpoint"]))):
+            is_lost |= happening == "checkpoint"
+            is_gone |= happening == "trim"
+            change(job, happening, ever, deleted)
+        if is_lost and is_gone:
+            return  # A first run looks the same: the limit that the documentation names.
+    job.brokers.lost_answers, job.brokers.step = 0, lambda happening: None
+    with suppress(ConflictError):
+        finished(job)
+        check_all_once(job, ever, deleted)
+
+
+def refusal(job: Job, steps: PublishSteps) -> str | None:
+    job.is_cut_short = False
+    try:
+        job.run(steps)
+    except (Killed, TemporaryError):
+        job.is_cut_short = True
+    except ConflictError as error:
+        return str(error)
+    return None
+
+
+def changing_meanwhile(job: Job, choice: st.DataObject, ever: Counter[int], deleted: Deleted) -> Callable[[str], None]:
+    """The broker forgets, or the topic is made again, at one moment of the run."""
+    what = choice.draw(st.sampled_from(["nothing", "forgets", "made again"]), "meanwhile")
+    left = itertools.count(choice.draw(st.integers(0, 40), "after so many steps"), -1)
+
+    def step(happening: str) -> None:
+        # A producer that sends over a connection that is gone notices; that is when a broker forgets, or a topic goes.
+        if next(left) == 0 and not happening.startswith("send"):
+            for topic in job.brokers.topics.values():
+                topic.disconnect("it moves")
+            change(job, what, ever, deleted)
+
+    return step
+
+
+def change(job: Job, happening: str, ever: Counter[int], deleted: Deleted) -> None:
+    topics = [*job.brokers.topics.values()]
+    match happening:
+        case "dies":
+            job.brokers.die()
+        case "checkpoint":
+            job.checkpoints.text = None
+        case "forgets":
+            for topic in topics:
+                topic.forget(REQUEST.producer_name)
+        case "trim":
+            for topic in topics:
+                ever.update(one for one in topic.sequence_ids if one is not None)
+                topic.trim()
+        case "made again":
+            for name, topic in job.brokers.topics.items():
+                deleted.setdefault(name, Counter()).update(one for one in topic.sequence_ids if one is not None)
+                topic.make_again()
+        case _:
+            pass
+
+
+def check_all_once(job: Job, trimmed: Counter[int], deleted: Mapping[TopicName, Counter[int]]) -> None:
+    """What was deleted with its topic counts, but the rest must not be in the topic that was made in its stead."""
+    found = trimmed + Counter(one for stored in job.stored for one in stored)
+    for name, records in deleted.items():
+        found += records
+        assert not records or not job.brokers.topic(name).entries, "nothing goes to the topic that was made again"
+    assert found == Counter(offsets(job.data)), "each once, and none is missing"
+
+
 def finished(job: Job) -> Published:
     for _ in range(3):
         try:
@@ -346,7 +444,7 @@ def half_published(data: bytes, request: PublishRequest = REQUEST) -> Job:
     """A few records beyond the last checkpoint."""
     job = Job(data, request)
     with pytest.raises(Killed):
-        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 4))
+        job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 5))
     return job
 
 
@@ -431,6 +529,104 @@ def test_a_trimmed_topic() -> None:
     del topic.entries[:-1]
     topic.forget(REQUEST.producer_name)
     refused(job, "trimmed")
+
+
+@pytest.mark.parametrize("published", [b"", lines(20)])
+def test_a_forgotten_name_and_a_lost_answer_before_the_first_receipt(published: bytes) -> None:
+    """The next run reads the topic back, so that nothing comes twice."""
+    job = Job(published)
+    job.run()
+    job.data = lines(60)
+    sent = len(job.brokers.sent)
+    job.brokers.lost_answers = 1
+
+    def step(happening: str) -> None:
+        if len(job.brokers.sent) == sent + 1:
+            job.brokers.topic(TOPIC).forget(REQUEST.producer_name)
+
+    job.brokers.step = step
+    with pytest.raises(TemporaryError, match="A repeated command reads the topic back"):
+        job.run()
+    assert len(job.brokers.sent) == sent + 1
+    job.brokers.step = lambda happening: None
+    check_sums(job.run())
+    check_once_in_order(job)
+
+
+@pytest.mark.parametrize("published", [b"", lines(20)])
+@pytest.mark.parametrize("batches", [1, 2, 5])
+def test_a_topic_that_is_deleted_while_it_is_published_to(published: bytes, batches: int) -> None:
+    job = Job(published)
+    job.run()
+    job.data = lines(60)
+    last = len(job.brokers.sent) + batches
+    made: list[str] = []
+
+    def step(happening: str) -> None:
+        if len(job.brokers.sent) == last and not made:
+            made.append(happening)
+            job.brokers.topic(TOPIC).make_again()
+
+    job.brokers.step = step
+    with pytest.raises(TemporaryError, match="deleted and created again"):
+        job.run()
+    refused(job, "trimmed, or the topic was deleted and created again")
+
+
+def test_a_partition_of_which_everything_is_trimmed_is_not_published_again() -> None:
+    job = Job(json_lines(40), JSON_REQUEST).partitioned()
+    job.run()
+    job.checkpoints.text = None
+    for each in PARTITIONS:
+        job.brokers.topic(each).forget(REQUEST.producer_name)
+    job.brokers.topic(PARTITIONS[1]).trim()
+    refused(job, "partition 1 shows nothing of this producer")
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_killed_in_the_first_second_and_everything_trimmed_and_forgotten(*, others: bool) -> None:
+    job = Job(lines(40))
+    with pytest.raises(Killed):
+        job.run(KillsAt((PublishStep.FLUSHED, "after"), 1))
+    topic = job.brokers.topic(TOPIC)
+    topic.forget(REQUEST.producer_name)
+    topic.trim()
+    if others:
+        topic.entries.append(StoredEntry(topic.next_position(), "other", 0, 0, ()))
+    refused(job, "no longer holds the entry 1:-1 .* if it was nothing, delete the checkpoint")
+
+
+def test_a_partition_that_was_never_sent_to_may_be_trimmed_and_made_again() -> None:
+    document = {"key": "one key", "payload": "x"}
+    job = Job(b"".join(json.dumps(document).encode() + b"\n" for _ in range(40)), JSON_REQUEST).partitioned()
+    job.run()
+    for each in PARTITIONS:
+        topic = job.brokers.topic(each)
+        if not topic.entries:
+            topic.entries.append(StoredEntry(topic.next_position(), "other", 0, 0, ()))
+            topic.make_again()
+    job.data += json_lines(20)
+    check_sums(job.run())
+    check_once_in_order(job)
+
+
+def test_every_resumed_run_sends_the_last_record_again_alone() -> None:
+    job = Job(json_lines(40), JSON_REQUEST).partitioned()
+    job.run()
+    lasts = {stored[-1] for stored in job.stored}
+    job.data += json_lines(5)
+    job.brokers.sent.clear()
+    published = job.run()
+    assert {batch.first_sequence_id for _, batch in job.brokers.sent[:3]} == lasts
+    assert all(len(batch.messages) == 1 for _, batch in job.brokers.sent[:3])
+    assert (published.stored_earlier, published.duplicates, published.stored) == (37, 3, 5)
+
+
+def test_a_key_that_leads_elsewhere_than_before() -> None:
+    job = Job(json_lines(40), JSON_REQUEST).partitioned()
+    job.run()
+    job.data += json_lines(5)
+    refused(job, "the --hashing-scheme of before", hashing=HashingScheme.MURMUR3_32_HASH)
 
 
 def forgotten(job: Job) -> Iterator[Sequence[int]]:

@@ -1,6 +1,6 @@
 """`ExactlyOncePublisher` against brokers that judge duplicates as Pulsar's do."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 from pulsar_sidecar.deduplication.publishing.messages import (
@@ -17,7 +17,7 @@ from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, Perman
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers
+from tests.fakes.deduplicating_broker import FakeDeduplicatingBrokers, FakeTopic
 
 TOPIC = parse_topic_name("public/default/records")
 NAME = "loader"
@@ -153,27 +153,28 @@ def test_a_program_that_publishes_everything_again_stores_only_the_rest(brokers:
 
 def test_nothing_beyond_the_resume_point_is_sent_before_that_is_confirmed(brokers: FakeDeduplicatingBrokers) -> None:
     first = opened(brokers)
+    publish_and_flush(first, [0])
     brokers.hold = True
-    publish(first, range(3))
+    publish(first, range(1, 4))
     topic = brokers.topic(TOPIC)
-    assert (topic.pushed, topic.persisted) == ({NAME: 2}, {})
+    assert (topic.pushed, topic.persisted) == ({NAME: 3}, {NAME: 0})
     topic.disconnect("killed")
     publisher = opened(brokers)
-    assert publisher.last_sequence_id == 2
+    assert publisher.last_sequence_id == 3
     tries: list[str] = []
 
     def step(happening: str) -> None:
         tries.extend([happening] * happening.startswith("send"))
-        if happening == "send 3":
-            assert topic.persisted == {NAME: 2}
+        if happening == "send 4":
+            assert topic.persisted == {NAME: 3}
         if len(tries) == 3:
             tries.append("bookies refuse what was pushed")
             topic.fail_writes()
 
     brokers.step = step
-    publish_and_flush(publisher, range(6))
-    assert tries[:3] == ["send 0", "send 0", "send 0"]
-    assert topic.sequence_ids == list(range(6))
+    publish_and_flush(publisher, range(1, 7))
+    assert tries[:3] == ["send 1", "send 1", "send 1"]
+    assert topic.sequence_ids == list(range(7))
 
 
 @pytest.mark.parametrize("got_through", [0, 1])
@@ -205,14 +206,15 @@ def test_a_batch_whose_answer_was_lost_is_stored_once(brokers: FakeDeduplicating
 @pytest.mark.parametrize("got_through", [0, 1, 2, 3])
 def test_batches_are_sent_again_as_they_were(got_through: int, brokers: FakeDeduplicatingBrokers) -> None:
     with opened(brokers) as publisher:
+        publish_and_flush(publisher, [0])
         brokers.hold = True
-        publish(publisher, range(9))
+        publish(publisher, range(1, 10))
         brokers.die(got_through)
         publisher.flush()
         assert publisher.counts.stored_before_answer_lost == 3 * got_through
-    assert brokers.topic(TOPIC).sequence_ids == list(range(9))
+    assert brokers.topic(TOPIC).sequence_ids == list(range(10))
     batches = [[message.sequence_id for message in batch.messages] for _, batch in brokers.sent]
-    assert batches == [[0, 1, 2], [3, 4, 5], [6, 7, 8]] * 2
+    assert batches == [[0], *[[1, 2, 3], [4, 5, 6], [7, 8, 9]] * 2]
 
 
 def test_what_the_broker_cannot_judge_yet_is_sent_again(brokers: FakeDeduplicatingBrokers) -> None:
@@ -285,6 +287,60 @@ def test_a_broker_that_forgot_gets_nothing_again(brokers: FakeDeduplicatingBroke
     with pytest.raises(SequencesForgottenError, match="confirmed message 2 and now remembers -1"):
         publish_and_flush(publisher, range(3, 6))
     assert brokers.topic(TOPIC).sequence_ids == list(range(6))
+
+
+FORGETS: list[tuple[str, Callable[[FakeTopic], None]]] = [
+    ("the name", lambda topic: topic.forget(NAME)),
+    ("the topic", lambda topic: topic.make_again()),
+    ("what it has got", lambda topic: topic.fail_writes()),
+]
+
+
+@pytest.mark.parametrize(("what", "forget"), FORGETS)
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_broker_that_forgot_before_the_first_receipt_gets_nothing_again(
+    what: str, forget: Callable[[FakeTopic], None], *, is_resumed: bool, brokers: FakeDeduplicatingBrokers
+) -> None:
+    if is_resumed:
+        with opened(brokers) as before:
+            publish(before, range(3))
+    publisher = opened(brokers)
+    topic, sent = brokers.topic(TOPIC), len(brokers.sent)
+    brokers.lost_answers, brokers.hold = 1, what == "what it has got"
+
+    def step(happening: str) -> None:
+        if len(brokers.sent) == sent + 1 and not forgotten:
+            forgotten.append(happening)
+            forget(topic)
+
+    forgotten: list[str] = []
+    brokers.step = step
+    if is_resumed and brokers.hold:
+        publish_and_flush(publisher, range(3, 6))  # It remembers what was stored, so the rest is not.
+        assert topic.sequence_ids == [*range(6)]
+        return
+    with pytest.raises(SequencesForgottenError, match=r"may have stored messages up to 5, .* now remembers -1"):
+        publish_and_flush(publisher, range(3, 6))
+    assert len(brokers.sent) == sent + 1
+
+
+def test_what_the_program_knows_to_be_stored_may_be_forgotten_too(brokers: FakeDeduplicatingBrokers) -> None:
+    """The name is forgotten when it is opened, and the topic is made again before anything is sent."""
+    publisher = opened(brokers)
+    publisher.know_stored(0, 2)
+    brokers.topic(TOPIC).make_again()
+    with pytest.raises(SequencesForgottenError):
+        publish_and_flush(publisher, range(3, 6))
+    assert not brokers.sent
+
+
+def test_a_connection_that_broke_before_anything_was_sent_is_nothing_forgotten(
+    brokers: FakeDeduplicatingBrokers,
+) -> None:
+    with opened(brokers) as publisher:
+        brokers.topic(TOPIC).disconnect("the broker was restarted")
+        publish(publisher, range(3))
+    assert brokers.topic(TOPIC).sequence_ids == [0, 1, 2]
 
 
 def test_a_second_publisher_of_the_name_is_refused_after_a_while(brokers: FakeDeduplicatingBrokers) -> None:

@@ -6,17 +6,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.deduplication.publishing.checkpoint import StoredPoint
+from pulsar_sidecar.deduplication.publishing.checkpoint import NOTHING_SENT, StoredPoint
 from pulsar_sidecar.deduplication.publishing.records import FileRecord
 from pulsar_sidecar.deduplication.publishing.resume import (
     ResumePoint,
     StoredRecord,
     Tail,
-    Treatment,
     check_against_file,
     read_back_from,
     resume_point,
-    treatment,
 )
 from pulsar_sidecar.deduplication.verifying.rows import payload_hash
 from pulsar_sidecar.model.errors import ConflictError
@@ -29,6 +27,9 @@ SIZE = 10
 
 def at(entry_id: int, ledger_id: int = LEDGER) -> Position:
     return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+
+EMPTY = StoredPoint(None, at(-1))
 
 
 def record(number: int, payload: bytes = b"") -> FileRecord:
@@ -44,9 +45,9 @@ def tail_of(numbers: Sequence[int], first: int | None = 0) -> Tail:
     return Tail(tuple(stored(number, number) for number in numbers), None if first is None else at(first))
 
 
-def resumed(pushed: int, point: StoredPoint | None, tail: Tail, end: int = 0) -> ResumePoint:
+def resumed(pushed: int, point: StoredPoint | None, tail: Tail) -> ResumePoint:
     is_needed, _ = read_back_from(pushed, point)
-    return resume_point(pushed, point, tail if is_needed else None, end)
+    return resume_point(pushed, point, tail if is_needed else None)
 
 
 # --- every history -------------------------------------------------------------------------------------------------
@@ -56,44 +57,51 @@ def resumed(pushed: int, point: StoredPoint | None, tail: Tail, end: int = 0) ->
 def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.DataObject) -> None:
     """A history of one partition: records stored up to one, some on their way, the checkpoint anywhere before.
 
-    The broker remembers, or has forgotten; the topic is trimmed anywhere.
+    The broker remembers, or has forgotten; the topic is trimmed anywhere, or was made again.
     """
     last_stored = choice.draw(st.integers(-1, 6), "last stored")
     known = choice.draw(st.none() | st.integers(-1, last_stored), "checkpoint")
     trimmed = choice.draw(st.integers(0, last_stored + 1), "first entry that is left")
+    is_rolled = choice.draw(st.booleans(), "others publish to a later ledger")
     forgotten = choice.draw(st.booleans(), "forgotten")
     asked = max(known or 0, 0)
     # A broker forgets a producer wholly; a lower answer than that is believed where nothing is left to compare with.
     least = last_stored if trimmed <= asked else -1 if known is None else known
     answers = st.integers(-1, least).filter(lambda number: number < 0 or number != known or known == last_stored)
     pushed = choice.draw(answers if forgotten else st.integers(last_stored, 8), "pushed")
-    point = None if known is None else StoredPoint(known * SIZE, at(known)) if known >= 0 else StoredPoint(None, None)
+    point = None if known is None else StoredPoint(known * SIZE, at(known)) if known >= 0 else EMPTY
     first = max(asked, trimmed)
-    tail = tail_of(range(first, last_stored + 1), first if first <= last_stored else None)
+    tail = tail_of(range(first, last_stored + 1), first)
+    if first > last_stored:
+        is_emptied = trimmed > 0 or is_rolled
+        tail = Tail((), at(0 if is_rolled else -1, LEDGER + is_emptied))
     pushed_id = pushed * SIZE if pushed >= 0 else -1
     try:
         found = resumed(pushed_id, point, tail)
         check_against_file([found], 0, ((record(number), 0) for number in range(20)))
     except ConflictError:
-        nothing_shows = known is None and last_stored < 0
+        nothing_shows = last_stored < 0 and (known is None or is_rolled)
         assert trimmed > asked or nothing_shows, "refused only where something is gone, or has not come yet"
         return
-    sent = [offset for offset in range(0, 20 * SIZE, SIZE) if treatment(offset, found) is not Treatment.SKIP]
-    resent = [offset for offset in sent if treatment(offset, found) is Treatment.RESEND]
+    sent = [offset for offset in range(0, 20 * SIZE, SIZE) if offset > found.after]
     for offset in sent:
         is_stored, is_known = offset <= last_stored * SIZE, offset <= pushed_id
-        if forgotten and known in (None, -1) and not tail.records:
-            return  # nothing is left anywhere that could tell
+        if forgotten and known is None and not tail.records:
+            assert found.is_blank
+            return  # As a first run: nothing is left anywhere that could tell.
         assert is_known or not is_stored, "what a broker has forgotten would be stored again"
-    assert len(resent) <= 1
-    assert all(offset <= min(pushed_id, last_stored * SIZE) for offset in resent), "it has to be a duplicate"
+    if found.is_last_remembered:
+        assert found.after <= min(pushed_id, last_stored * SIZE), "it has to be a duplicate"
     assert set(range((last_stored + 1) * SIZE, 20 * SIZE, SIZE)) <= set(sent), "nothing is left out"
 
 
 # --- one by one ----------------------------------------------------------------------------------------------------
 
 C3 = StoredPoint(3 * SIZE, at(3))
+UNKNOWN = StoredPoint(None, None)
+"""What was written for an empty topic before its ledger was noted."""
 AT_30 = "the record at byte 30"
+WAY_OUT = "if it was nothing, delete the checkpoint and repeat the command; otherwise publish under another"
 NOTHING_LEFT = (
     "of the producer's messages any more: .* Bring back the checkpoint, or publish under another producer name"
 )
@@ -101,9 +109,18 @@ NOTHING_LEFT = (
 
 def test_nothing_is_read_where_broker_and_checkpoint_agree() -> None:
     assert read_back_from(30, C3) == (False, at(3))
-    assert resume_point(30, C3, None, 40) == ResumePoint(30, resends_last=False, pushed=30, stored={}, whole_from=30)
+    assert resume_point(30, C3, None) == ResumePoint(30, pushed=30, stored={}, whole_from=30)
     for pushed, point in ((40, C3), (20, C3), (-1, C3), (-1, None), (30, None), (-1, StoredPoint(None, at(3)))):
         assert read_back_from(pushed, point) == (True, point.position if point else None)
+    for point in (EMPTY, UNKNOWN):
+        assert read_back_from(-1, point) == (True, None)
+
+
+def test_nothing_is_read_where_nothing_was_ever_sent() -> None:
+    assert read_back_from(-1, NOTHING_SENT) == (False, None)
+    assert resume_point(-1, NOTHING_SENT, None) == ResumePoint(-1, pushed=-1, stored={}, whole_from=-1)
+    assert read_back_from(30, NOTHING_SENT) == (True, None), "the checkpoint is an older one"
+    assert resume_point(30, NOTHING_SENT, tail_of([1, 2, 3], 1)).after == 30
 
 
 @pytest.mark.parametrize(
@@ -115,15 +132,17 @@ def test_nothing_is_read_where_broker_and_checkpoint_agree() -> None:
         pytest.param(40, None, tail_of([1, 2], 1), 20, True, 10, id="a lost checkpoint, some are on their way"),
         pytest.param(50, C3, tail_of([3, 4, 5], 3), 50, True, 30, id="stored since the checkpoint"),
         pytest.param(70, C3, tail_of([3, 4, 5], 3), 50, True, 30, id="on their way"),
-        pytest.param(70, C3, tail_of([3], 3), 30, False, 30, id="all that came is on its way"),
+        pytest.param(70, C3, tail_of([3], 3), 30, True, 30, id="all that came is on its way"),
         pytest.param(
             50, C3, tail_of([5], 5), 50, True, 50, id="the broker knows it, the checkpoint's entry is trimmed"
         ),
         pytest.param(-1, C3, tail_of([3], 3), 30, False, 30, id="forgotten"),
         pytest.param(-1, C3, tail_of([3, 4], 3), 40, False, 30, id="forgotten, more than the checkpoint"),
         pytest.param(10, C3, tail_of([3, 4], 3), 40, False, 30, id="half forgotten"),
-        pytest.param(-1, StoredPoint(None, None), tail_of([0, 1]), 10, False, -1, id="forgotten before a first record"),
-        pytest.param(-1, StoredPoint(None, None), tail_of([], None), -1, False, -1, id="nothing came yet"),
+        pytest.param(-1, EMPTY, tail_of([0, 1]), 10, False, -1, id="forgotten before a first record"),
+        pytest.param(-1, EMPTY, tail_of([], -1), -1, False, -1, id="nothing came yet"),
+        pytest.param(-1, EMPTY, tail_of([], 0), -1, False, -1, id="others published the first entry"),
+        pytest.param(30, UNKNOWN, tail_of([2, 3], 2), 30, True, 20, id="the broker knows it, an old checkpoint not"),
         pytest.param(-1, StoredPoint(None, at(8)), tail_of([], 8), -1, False, -1, id="only others published"),
     ],
 )
@@ -131,7 +150,8 @@ def test_going_on(
     pushed: int, point: StoredPoint | None, tail: Tail, after: int, whole_from: int, *, resends: bool
 ) -> None:
     found = resumed(pushed, point, tail)
-    assert (found.after, found.resends_last, found.pushed, found.whole_from) == (after, resends, pushed, whole_from)
+    remembered = found.is_last_remembered
+    assert (found.after, remembered, found.pushed, found.whole_from) == (after, resends, pushed, whole_from)
     known = -1 if point is None or point.offset is None else point.offset
     assert found.stored == {each.offset: each for each in tail.records if each.offset > known}
 
@@ -160,7 +180,11 @@ def test_going_on(
             "the checkpoint nothing, .*no longer holds",
             id="trimmed before a record",
         ),
-        pytest.param(-1, StoredPoint(None, None), tail_of([7], 7), "no longer holds", id="its beginning is gone"),
+        pytest.param(-1, EMPTY, tail_of([7], 7), f"no longer holds .* {WAY_OUT}", id="its beginning is gone"),
+        pytest.param(-1, EMPTY, Tail((), at(0, 6)), "no longer holds the entry 5:-1", id="emptied, others are left"),
+        pytest.param(-1, EMPTY, Tail((), at(-1, 6)), "no longer holds", id="emptied, or made again"),
+        pytest.param(-1, EMPTY, Tail((), None), "no longer holds", id="it ends before its beginning"),
+        pytest.param(-1, UNKNOWN, tail_of([0, 1]), "no longer holds", id="an old checkpoint of an empty topic"),
         pytest.param(-1, C3, tail_of([2, 4], 3), "another message", id="made again"),
         pytest.param(-1, C3, Tail((stored(3, 4),), at(3)), "another message", id="the record is elsewhere"),
         pytest.param(-1, C3, Tail((stored(4, 3),), at(3)), "another message", id="another record is there"),
@@ -185,31 +209,13 @@ def test_a_topic_that_was_published_to_without_deduplication() -> None:
         resumed(-1, C3, twice)
 
 
-def test_what_the_checkpoint_knows_needs_no_confirmation() -> None:
-    """Its point is older than its end where the last receipts said only that the records were duplicates."""
-    found = resumed(50, C3, tail_of([3, 4, 5], 3), end=60)
-    assert (found.after, found.resends_last) == (50, False)
-    check_against_file([found], 60, [])
-    assert resumed(50, C3, tail_of([3, 4, 5], 3), end=50).resends_last, "it begins behind what the checkpoint knows"
-
-
-def test_treatments() -> None:
-    point = ResumePoint(30, resends_last=True, pushed=30, stored={}, whole_from=-1)
-    assert [treatment(offset, point) for offset in (20, 30, 40)] == [
-        Treatment.SKIP,
-        Treatment.RESEND,
-        Treatment.PUBLISH,
-    ]
-    assert treatment(30, replace(point, resends_last=False)) is Treatment.SKIP
-
-
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
 def holding(*numbers: int, after: int | None = None, whole_from: int = -1) -> ResumePoint:
     known = {number * SIZE: stored(number, number) for number in numbers}
     last = SIZE * (max(numbers) if after is None else after)
-    return ResumePoint(last, resends_last=True, pushed=last, stored=known, whole_from=whole_from)
+    return ResumePoint(last, pushed=last, stored=known, whole_from=whole_from)
 
 
 def routed(numbers: Sequence[int], changed: Mapping[int, bytes] | None = None) -> Iterator[tuple[FileRecord, int]]:
@@ -222,7 +228,7 @@ def test_a_file_that_is_what_was_published() -> None:
     points = [holding(0, 1, 2), holding(100, 101)]
     check_against_file(points, 0, routed([0, 1, 2, 3, 100, 101, 102]))
     check_against_file([holding(5, 6, whole_from=50)], 0, routed(range(9)))
-    unread = ResumePoint(20, resends_last=True, pushed=20, stored={20: StoredRecord(20, at(2), None)}, whole_from=10)
+    unread = ResumePoint(20, pushed=20, stored={20: StoredRecord(20, at(2), None)}, whole_from=10)
     check_against_file([unread], 0, routed(range(4), {2: b"another"}))
 
 
@@ -250,3 +256,13 @@ def test_a_file_that_is_not(
 def test_the_first_record_that_was_not_compared_by_its_hash_has_to_be_there() -> None:
     with pytest.raises(ConflictError, match="the sequence id 20"):
         check_against_file([holding(2)], 20, routed([3]))
+
+
+BLANK = ResumePoint(-1, pushed=-1, stored={}, whole_from=-1, is_blank=True)
+
+
+def test_a_partition_that_shows_nothing_although_later_records_are_in_others() -> None:
+    with pytest.raises(ConflictError, match=r"partition 1 shows nothing .* byte 1000 .* byte 1010 .* checkpoint"):
+        check_against_file([replace(holding(0), pushed=1010), BLANK], 0, routed([0, 100, 101]))
+    check_against_file([holding(0, 2), BLANK], 0, routed([0, 2, 100]))
+    check_against_file([BLANK, BLANK], 0, routed([0, 2, 100]))

@@ -24,13 +24,14 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import TopicInternalStats
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 _PERMITS: Final = 5_000
 _MOST_RECORDS: Final = 200_000
 """Of a topic that is read from its beginning, so many of the newest records are kept to be compared."""
 _EARLIEST: Final = 2**64 - 1
-"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
+"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers answer for an empty topic's last message."""
 _PATIENCE_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.5
 
@@ -38,18 +39,34 @@ _Found = TypeVar("_Found")
 
 
 class BrokerTopicTails:
-    """`TopicTails`; a topic that moves is read again from the start."""
+    """`TopicTails`; a topic that moves is read again from the start.
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+    Of an empty topic the binary protocol answers -1:-1, and ``internal_stats`` (the admin REST service) has its ledger.
+    """
+
+    def __init__(
+        self,
+        owners: TopicOwners,
+        connections: BinaryConnections,
+        internal_stats: Callable[[TopicName], TopicInternalStats],
+        clock: Clock,
+    ) -> None:
         self._owners = owners
         self._connections = connections
+        self._internal_stats = internal_stats
         self._clock = clock
 
-    def last_position(self, topic: TopicName) -> Position | None:
-        return self._reading(topic, None, lambda reader: reader.last_position())
+    def last_position(self, topic: TopicName) -> Position:
+        last = self._reading(topic, None, lambda reader: reader.last_position())
+        return last or self._before_the_first(topic)
 
     def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
-        return self._reading(topic, start, lambda reader: reader.tail(start, producer_name))
+        tail = self._reading(topic, start, lambda reader: reader.tail(start, producer_name))
+        return tail or Tail((), self._before_the_first(topic))
+
+    def _before_the_first(self, topic: TopicName) -> Position:
+        stats = self._internal_stats(topic)
+        return Position(max(stats.ledgers, default=stats.last_confirmed.ledger_id), EntryId(-1))
 
     def _reading(self, topic: TopicName, start: Position | None, read: "Callable[[_Reader], _Found]") -> _Found:
         give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
@@ -97,11 +114,14 @@ class _Reader:
             return None
         return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
 
-    def tail(self, start: Position | None, producer_name: str) -> Tail:
+    def tail(self, start: Position | None, producer_name: str) -> Tail | None:
+        """None for an empty topic."""
         last = self.last_position()
+        if last is None:
+            return None
         records: deque[StoredRecord] = deque(maxlen=_MOST_RECORDS if start is None else None)
         first: Position | None = None
-        if last is None or (start is not None and start > last):
+        if start is not None and start > last:
             return Tail((), None)
         for position, rows in self._entries(last):
             first = first or position

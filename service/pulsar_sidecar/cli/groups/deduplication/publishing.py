@@ -26,18 +26,19 @@ _DEFAULT_BATCH = BatchLimits().messages
 
 _HELP = """Publish a file's records to a topic, each stored exactly once and in order.
 
-Kill it at any moment and repeat the command: it goes on where it was, with neither a gap nor a second copy. A record's
-sequence id is the byte at which it begins; brokers refuse an id that they have stored for the producer name. The topic
-needs deduplication: pulsar-admin topicPolicies set-deduplication --enable TOPIC (or for its namespace).
+Kill it at any moment and repeat the command: it continues where it was, with neither a gap nor a second copy. A
+record's sequence id is the byte at which it begins; brokers refuse an id that they have stored for the producer name.
+The topic needs deduplication: pulsar-admin topicPolicies set-deduplication --enable TOPIC (or for its namespace).
 
 Formats: lines (the payload is the line without its newline); json-lines (an object with payload, a text, or
 payloadBase64, and optionally key, properties and eventTime in milliseconds); length-prefixed (4 bytes, big-endian,
 before each payload). Keys lead to the partition that Java's client chooses; without a key the sequence id decides.
 
-How far it came is kept in a checkpoint beside the file (FILE.NAME.checkpoint), with SHA-256 sums of what is published.
-A file that was shrunk, changed there or replaced is refused, with where. Without the checkpoint the topic is read back
-and compared. A file may grow: what is appended is published next time. A last line without a newline may still be being
-written: it is left, with exit code 4, unless --complete says that nothing will be appended.
+The command stores its progress in a checkpoint beside the file (FILE.NAME.checkpoint), with SHA-256 sums of the
+published bytes. It refuses a file that was shrunk, differs in the published part or was replaced, and names the offset.
+Without the checkpoint it reads the topic back and compares. A file may grow: the next run publishes what was appended.
+A last line without a newline may be incomplete: the command does not publish it and exits with 4, unless --complete is
+given. TLS settings and credentials come from client.conf or PULSAR_SIDECAR_*.
 
 Example: pulsar-sidecar publish events.jsonl persistent://shop/orders/events --producer-name loader-1 --format
 json-lines --broker-service-url pulsar://broker:6650 --web-service-url http://broker:8080"""
@@ -60,21 +61,21 @@ def publish(
         str,
         typer.Option(
             metavar="NAME",
-            help="Unique among the topic's producers, and the same each time: brokers remember by it what is stored.",
+            help="Unique among the topic's producers, and the same each time: by it brokers recognise what is stored.",
         ),
     ],
     record_format: Annotated[
         RecordFormat, typer.Option("--format", help="How the file is divided into records.")
     ] = RecordFormat.LINES,
     is_complete: Annotated[
-        bool, typer.Option("--complete", help="Nothing will be appended: publish a last line without a newline, too.")
+        bool, typer.Option("--complete", help="Publish a last line without a newline, too: nothing will be appended.")
     ] = False,
     is_fresh: Annotated[
         bool,
         typer.Option(
             "--fresh/--resume",
-            help="--resume goes on where the last run was, or begins. --fresh begins, refuses a name that has "
-            "published something, and spares reading a large topic in search of it.",
+            help="--resume continues where the last run ended, or begins. --fresh begins, refuses a name that has "
+            "published something, as far as brokers remember it, and saves reading a large topic in search of it.",
         ),
     ] = False,
     is_dry_run: Annotated[
@@ -97,7 +98,7 @@ def publish(
     ] = None,
     web_service_url: Annotated[
         str | None,
-        typer.Option(metavar="http://HOST:PORT", help="Is asked whether deduplication is in effect."),
+        typer.Option(metavar="http://HOST:PORT", help="Admin address: whether deduplication is in effect."),
     ] = None,
     form: Output = None,
 ) -> None:
