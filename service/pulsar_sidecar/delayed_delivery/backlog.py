@@ -238,13 +238,13 @@ def parse_backlog_position(text: str) -> BacklogPosition:
     return BacklogPosition(partition, Position(LedgerId(ledger_id), EntryId(entry_id)))
 
 
+@dataclass(frozen=True, slots=True)
 class WaitingReader:
     """Reads what waits, a page at a time; changes nothing and needs no log."""
 
-    def __init__(self, topics: Topics, entries: DelayedEntries, clock: Clock) -> None:
-        self._topics = topics
-        self._entries = entries
-        self._clock = clock
+    topics: Topics
+    entries: DelayedEntries
+    clock: Clock
 
     def waiting(
         self, topic: TopicName, subscription: str | None, after: BacklogPosition | None, limit: int
@@ -255,9 +255,9 @@ class WaitingReader:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: it could not be read.
         """
-        parts = partitions_of(self._topics, topic)
+        parts = partitions_of(self.topics, topic)
         counts: dict[str, SubscriptionBacklog] = {}
-        read, now_ms = 0, self._clock.now_ms()
+        read, now_ms = 0, self.clock.now_ms()
 
         def page(end: BacklogPosition | None, beyond: int) -> WaitingPage:
             return WaitingPage(now_ms, tuple(counts[name] for name in sorted(counts)), end, read, beyond)
@@ -269,7 +269,7 @@ class WaitingReader:
             positions = waiting_positions(state, [acked for _, acked in cursors], last)
             name, before = str(part), read
             while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
-                answers = self._entries.read(part, portion)
+                answers = self.entries.read(part, portion)
                 for position in portion:
                     for waiting, acknowledged in cursors:
                         if position not in acknowledged:
@@ -289,8 +289,8 @@ class WaitingReader:
         self, topic: TopicName, subscription: str | None, counts: dict[str, SubscriptionBacklog]
     ) -> tuple[list[tuple[SubscriptionBacklog, PositionRanges]], TopicInternalStats]:
         """Where to count for each subscription that is meant, and what it has acknowledged; and the topic's ledgers."""
-        found = durable_subscriptions(self._topics, topic, subscription)
-        state = self._topics.state(topic)
+        found = durable_subscriptions(self.topics, topic, subscription)
+        state = self.topics.state(topic)
         cursors = [
             (counts.setdefault(name, SubscriptionBacklog(name, facts.type)), state.cursors[name].acknowledged)
             for name, facts in found.items()

@@ -147,13 +147,7 @@ class DueTimeAnswer(Answer):
     """How many they are."""
 
 
-class DueCountsAnswer(Answer):
-    """One subscription of one topic, or of one partition."""
-
-    topic: str
-    """The topic, or the partition."""
-    subscription: str
-    """The subscription; empty if the topic could not be read."""
+class _CountsAnswer(Answer):
     delayed: int
     """Messages that are not due yet."""
     due: int
@@ -166,6 +160,15 @@ class DueCountsAnswer(Answer):
     """Entries beyond ``limit``."""
     from_buckets: int
     """How many of ``delayed`` and ``due`` are counted in buckets, and not by their own entries."""
+
+
+class DueCountsAnswer(_CountsAnswer):
+    """One subscription of one topic, or of one partition."""
+
+    topic: str
+    """The topic, or the partition."""
+    subscription: str
+    """The subscription; empty if the topic could not be read."""
     first_due_ms: int | None
     """The second in which the first delayed message is due."""
     last_due_ms: int | None
@@ -174,7 +177,7 @@ class DueCountsAnswer(Answer):
     """Why the subscription is not counted; null if it is."""
 
 
-class CalendarAnswer(Answer):
+class CalendarAnswer(_CountsAnswer):
     """When delayed messages are due; a message counts once for each subscription that waits for it."""
 
     now_ms: int
@@ -185,18 +188,6 @@ class CalendarAnswer(Answer):
     """How long each of ``times`` is."""
     resolution_ms: int
     """How much later messages may be due than in ``times``: the longest segment that was counted."""
-    delayed: int
-    """Messages that are not due yet."""
-    due: int
-    """Messages whose due time has come, not acknowledged."""
-    undelayed: int
-    """Messages without a due time, not acknowledged."""
-    unreadable: int
-    """Entries, and messages of buckets' segments, that could not be read."""
-    unread: int
-    """Entries beyond ``limit``."""
-    from_buckets: int
-    """How many of ``delayed`` and ``due`` are counted in buckets, and not by their own entries."""
     times: list[DueTimeAnswer]
     """Steps with delayed messages, ascending."""
     subscriptions: list[DueCountsAnswer]

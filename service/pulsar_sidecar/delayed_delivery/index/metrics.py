@@ -8,6 +8,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
@@ -28,7 +29,7 @@ _MERGED: Final = 2
 """A new bucket that covers so many of the vanished ones at least was merged out of them."""
 
 
-class _Place(NamedTuple):
+class _Labels(NamedTuple):
     topic: str
     subscription: str
 
@@ -39,15 +40,15 @@ class DelayedIndexMetrics(Collector):
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._seen: dict[TopicName, dict[_Place, IndexView]] = {}
-        self._loaded: dict[_Place, int] = {}
-        self._operations: Counter[tuple[_Place, str, str]] = Counter()
-        self._latencies: defaultdict[_Place, Counter[str]] = defaultdict(Counter)
-        self._sums_ms: Counter[_Place] = Counter()
+        self._seen: dict[TopicName, dict[_Labels, IndexView]] = {}
+        self._loaded: dict[_Labels, int] = {}
+        self._operations: Counter[tuple[_Labels, str, str]] = Counter()
+        self._latencies: defaultdict[_Labels, Counter[str]] = defaultdict(Counter)
+        self._sums_ms: Counter[_Labels] = Counter()
 
     def observe(self, topic: TopicName, views: Sequence[IndexView], now_ms: int, took_ms: int) -> None:
         """Take what a look at a topic found."""
-        found = {_Place(str(view.topic), view.subscription): view for view in views}
+        found = {_Labels(str(view.topic), view.subscription): view for view in views}
         with self._lock:
             before = self._seen.get(topic, {})
             for place, view in found.items():
@@ -67,7 +68,7 @@ class DelayedIndexMetrics(Collector):
             views = {place: view for found in self._seen.values() for place, view in found.items()}
             loaded, operations = dict(self._loaded), dict(self._operations)
             latencies, sums = {place: dict(each) for place, each in self._latencies.items()}, dict(self._sums_ms)
-        gauges: Mapping[str, tuple[str, Mapping[_Place, float]]] = {
+        gauges: Mapping[str, tuple[str, Mapping[_Labels, float]]] = {
             "bucket_total": (
                 "Stored buckets; brokers also count the bucket that they are filling.",
                 {place: len(view.buckets) for place, view in views.items()},
@@ -115,15 +116,15 @@ class DelayedIndexMetrics(Collector):
             family.add_sample(f"{family.name}_sum", labels, sums[place])
         yield family
 
-    def _labels(self, place: _Place, **more: str) -> dict[str, str]:
+    def _labels(self, place: _Labels, **more: str) -> dict[str, str]:
         return {"cluster": self._cluster, **place._asdict(), **more}
 
-    def _count(self, place: _Place, kind: str, state: str, count: int) -> None:
+    def _count(self, place: _Labels, kind: str, state: str, count: int) -> None:
         if count:
             self._operations[place, kind, state] += count
             self._operations[place, kind, "all"] += count
 
-    def _count_loads(self, place: _Place, buckets: Sequence[BucketView], took_ms: int) -> None:
+    def _count_loads(self, place: _Labels, buckets: Sequence[BucketView], took_ms: int) -> None:
         if not buckets:
             return
         failed = sum(bucket.segments is None for bucket in buckets)
@@ -132,7 +133,7 @@ class DelayedIndexMetrics(Collector):
         self._latencies[place][_QUANTILES[bisect_left(_CLASSES_MS, took_ms)]] += 1
         self._sums_ms[place] += took_ms
 
-    def _count_changes(self, place: _Place, before: Sequence[BucketView], now: Sequence[BucketView]) -> None:
+    def _count_changes(self, place: _Labels, before: Sequence[BucketView], now: Sequence[BucketView]) -> None:
         """What brokers did since the last look; a bucket that came and went between two looks is not seen."""
         old = {(bucket.key, bucket.ledger_id) for bucket in before}
         new = {(bucket.key, bucket.ledger_id) for bucket in now}
@@ -151,21 +152,21 @@ def _in_memory(bucket: BucketView, now_ms: int) -> int:
     return next((part.indexes for part in bucket.segments or () if part.last_due_ms > now_ms), 0)
 
 
+@dataclass(frozen=True, slots=True)
 class WatchedIndexes:
     """Looks at topics for the metrics."""
 
-    def __init__(self, service: DelayedIndexService, metrics: DelayedIndexMetrics, clock: Clock) -> None:
-        self._service = service
-        self._metrics = metrics
-        self._clock = clock
+    service: DelayedIndexService
+    metrics: DelayedIndexMetrics
+    clock: Clock
 
     def look(self, topic: TopicName) -> None:
         """Look at all subscriptions of a topic; raises as `DelayedIndexService.show`."""
-        started = self._clock.monotonic_seconds()
+        started = self.clock.monotonic_seconds()
         try:
-            views = self._service.show(topic)
+            views = self.service.show(topic)
         except SidecarError:
-            self._metrics.forget(topic)
+            self.metrics.forget(topic)
             raise
-        took_ms = round((self._clock.monotonic_seconds() - started) * 1000)
-        self._metrics.observe(topic, views, self._clock.now_ms(), took_ms)
+        took_ms = round((self.clock.monotonic_seconds() - started) * 1000)
+        self.metrics.observe(topic, views, self.clock.now_ms(), took_ms)

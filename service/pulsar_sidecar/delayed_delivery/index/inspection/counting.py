@@ -53,22 +53,15 @@ class CalendarOptions:
     limit: int = 200_000
 
 
+@dataclass(frozen=True, slots=True)
 class CalendarReader:
     """Counts; asks no broker except for entries that only tiered storage has."""
 
-    def __init__(
-        self,
-        stored: StoredIndexes,
-        buckets: BucketEntries,
-        lengths: LedgerLengths,
-        entries: DelayedEntries,
-        clock: Clock,
-    ) -> None:
-        self._stored = stored
-        self._buckets = buckets
-        self._lengths = lengths
-        self._entries = entries
-        self._clock = clock
+    stored: StoredIndexes
+    buckets: BucketEntries
+    lengths: LedgerLengths
+    entries: DelayedEntries
+    clock: Clock
 
     def of_topic(self, topic: TopicName, options: CalendarOptions) -> Calendar:
         """A topic's calendar, its partitions together.
@@ -77,7 +70,7 @@ class CalendarReader:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store could not be asked.
         """
-        found = self._of(self._stored.topics.places_of(topic), options)
+        found = self._of(self.stored.topics.places_of(topic), options)
         if options.subscription is not None and not found.subscriptions:
             raise NotFoundError(f"{topic} has no durable subscription {options.subscription}")
         return found
@@ -89,17 +82,17 @@ class CalendarReader:
             NotFoundError: there is no such namespace or tenant.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self._stored.topics.places_below(scope)
+        places = self.stored.topics.places_below(scope)
         return self._of((place for place in places if not place.local_name.startswith(_SYSTEM_PREFIX)), options)
 
     def _of(self, places: Iterable[TopicName], options: CalendarOptions) -> Calendar:
-        now_ms, left = self._clock.now_ms(), options.limit
+        now_ms, left = self.clock.now_ms(), options.limit
         found: list[DueCounts] = []
-        for place, stored in self._stored.read(places, options.subscription):
+        for place, stored in self.stored.read(places, options.subscription):
             if isinstance(stored, Unreadable):
                 found.append(DueCounts(str(place), "", now_ms, problem=stored.reason))
                 continue
-            lengths = self._lengths.lengths(stored.ledgers)
+            lengths = self.lengths.lengths(stored.ledgers)
             if isinstance(lengths, Unreadable):
                 found.append(DueCounts(str(place), options.subscription or "", now_ms, problem=lengths.reason))
                 continue
@@ -130,7 +123,7 @@ class CalendarReader:
     ) -> None:
         assert isinstance(bucket.snapshot, tuple)
         positions = [Position(bucket.ledger_id, EntryId(entry)) for entry in range(1, len(bucket.snapshot) + 1)]
-        payloads = self._buckets.read({bucket.ledger_id: ledger}, positions)
+        payloads = self.buckets.read({bucket.ledger_id: ledger}, positions)
         for position, metadata in zip(positions, bucket.snapshot, strict=True):
             payload = payloads[position]
             try:
@@ -146,7 +139,7 @@ class CalendarReader:
         read = 0
         positions = counting.positions()
         while portion := list(islice(positions, max(0, min(_READ_AT_ONCE, limit - read)))):
-            answers = self._entries.read(counting.topic, portion)
+            answers = self.entries.read(counting.topic, portion)
             for position in portion:
                 for name in counting.waiting_at(position):
                     counting.counts[name].unread -= 1

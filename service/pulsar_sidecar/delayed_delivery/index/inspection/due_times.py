@@ -41,12 +41,12 @@ class _Segment:
     position: Position
 
 
+@dataclass(frozen=True, slots=True)
 class BucketDueTimes:
     """`delayed_delivery.ports.DueTimes`, from the buckets of all of a topic's subscriptions."""
 
-    def __init__(self, stored: StoredIndexes, entries: BucketEntries) -> None:
-        self._stored = stored
-        self._entries = entries
+    stored: StoredIndexes
+    entries: BucketEntries
 
     def outside(self, topic: TopicName, from_ms: int | None, to_ms: int | None) -> Mapping[LedgerId, BitMap]:
         if from_ms is None and to_ms is None:
@@ -72,14 +72,14 @@ class BucketDueTimes:
         return {ledger_id: entries - inside.get(ledger_id, BitMap()) for ledger_id, entries in outside.items()}
 
     def _segments(self, topic: TopicName) -> Iterator[_Segment]:
-        for bucket in self._stored.buckets(topic):
+        for bucket in self.stored.buckets(topic):
             yield from _readable_segments(bucket)
 
     def _read(self, segments: list[_Segment]) -> Iterator[tuple[_Segment, DelayedIndexes]]:
         rest = iter(segments)
         while some := list(islice(rest, _SEGMENTS_AT_ONCE)):
             ledgers = {segment.position.ledger_id: segment.ledger for segment in some}
-            payloads = self._entries.read(ledgers, [segment.position for segment in some])
+            payloads = self.entries.read(ledgers, [segment.position for segment in some])
             for segment in some:
                 payload = payloads[segment.position]
                 if not isinstance(payload, bytes):

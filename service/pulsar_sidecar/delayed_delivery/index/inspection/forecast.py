@@ -186,16 +186,14 @@ def _usable(index: StoredIndex) -> list[SnapshotMetadata] | Unreadable:
     return [bucket.snapshot for bucket in index.buckets if isinstance(bucket.snapshot, tuple)]
 
 
+@dataclass(frozen=True, slots=True)
 class Forecaster:
     """Forecasts from what is stored; changes nothing."""
 
-    def __init__(
-        self, stored: StoredIndexes, lengths: LedgerLengths, tracker: Callable[[], BrokerTracker], clock: Clock
-    ) -> None:
-        self._stored = stored
-        self._lengths = lengths
-        self._tracker = tracker
-        self._clock = clock
+    stored: StoredIndexes
+    lengths: LedgerLengths
+    tracker: Callable[[], BrokerTracker]
+    clock: Clock
 
     def of_topic(self, topic: TopicName) -> Forecast:
         """All of the topic's partitions, or the topic itself.
@@ -204,7 +202,7 @@ class Forecaster:
             NotFoundError: there is no such topic.
             TemporaryError: the metadata store or the brokers could not be asked.
         """
-        places = self._stored.topics.places_of(topic)
+        places = self.stored.topics.places_of(topic)
         return self._of(places, len(places))
 
     def of_namespace(self, namespace: str) -> Forecast:
@@ -214,14 +212,14 @@ class Forecaster:
             NotFoundError: there is no such namespace or tenant.
             TemporaryError: the metadata store or the brokers could not be asked.
         """
-        return self._of(self._stored.topics.places_below(namespace), MOST_SHOWN)
+        return self._of(self.stored.topics.places_below(namespace), MOST_SHOWN)
 
     def _of(self, places: Iterable[TopicName], most: int) -> Forecast:
-        buckets_configured = self._tracker().keeps_buckets
+        buckets_configured = self.tracker().keeps_buckets
         unreadable: list[str] = []
         worst: list[TopicForecast] = []
         count, total = 0, LoadCost(0, 0)
-        for place, stored in self._stored.read(places):
+        for place, stored in self.stored.read(places):
             count += 1
             if isinstance(stored, Unreadable):
                 unreadable.append(stored.reason)
@@ -234,7 +232,7 @@ class Forecaster:
         return Forecast(buckets_configured, count, tuple(worst), total, tuple(unreadable))
 
     def _of_place(self, place: TopicName, stored: StoredTopic, *, buckets_configured: bool) -> TopicForecast:
-        lengths = self._lengths.lengths(stored.ledgers)
+        lengths = self.lengths.lengths(stored.ledgers)
         if isinstance(lengths, Unreadable):
             return TopicForecast(place, (), (f"{place}: {lengths.reason}",))
         found, unreadable = [], []
@@ -242,7 +240,7 @@ class Forecaster:
             cost = (
                 index
                 if isinstance(index, Unreadable)
-                else forecast_of(index, lengths, self._clock.now_ms(), buckets_configured=buckets_configured)
+                else forecast_of(index, lengths, self.clock.now_ms(), buckets_configured=buckets_configured)
             )
             if isinstance(cost, Unreadable):
                 unreadable.append(f"{name} of {place}: {cost.reason}")

@@ -152,17 +152,15 @@ def reasons_of(
     return reasons
 
 
+@dataclass(frozen=True, slots=True)
 class OverdueReader:
     """Reads what is overdue; changes nothing. Asking loads the topic on its broker."""
 
-    def __init__(
-        self, topics: Topics, entries: DelayedEntries, due_times: DueTimes, pause_limit: PauseLimit, clock: Clock
-    ) -> None:
-        self._topics = topics
-        self._entries = entries
-        self._due_times = due_times
-        self._pause_limit = pause_limit
-        self._clock = clock
+    topics: Topics
+    entries: DelayedEntries
+    due_times: DueTimes
+    pause_limit: PauseLimit
+    clock: Clock
 
     def overdue(self, topic: TopicName, subscription: str | None, late_ms: int, limit: int) -> OverdueReport:
         """What has been due for so long and is unacknowledged.
@@ -178,11 +176,11 @@ class OverdueReader:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: it could not be read.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         due_by_ms = now_ms - late_ms
         counted: list[Overdue] = []
         left, complete = limit, True
-        for place in partitions_of(self._topics, topic):
+        for place in partitions_of(self.topics, topic):
             found, read, is_whole = self._of(place, subscription, due_by_ms, left)
             counted += found
             left -= read
@@ -194,25 +192,25 @@ class OverdueReader:
     def _of(
         self, place: TopicName, subscription: str | None, due_by_ms: int, limit: int
     ) -> tuple[list[Overdue], int, bool]:
-        facts = durable_subscriptions(self._topics, place, subscription)
-        state = self._topics.state(place)
+        facts = durable_subscriptions(self.topics, place, subscription)
+        state = self.topics.state(place)
         cursors = {name: state.cursors[name] for name in sorted(facts) if name in state.cursors}
         found = {name: Overdue(place, name) for name in cursors}
         waiting = waiting_entries(state.ledgers, [cursor.acknowledged for cursor in cursors.values()])
-        later = self._due_times.outside(place, None, due_by_ms + 1)
+        later = self.due_times.outside(place, None, due_by_ms + 1)
         positions = positions_of(
             {ledger_id: entries - later.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
         )
         read = 0
         while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
-            answers = self._entries.read(place, portion)
+            answers = self.entries.read(place, portion)
             read += len(portion)
             for name, cursor in cursors.items():
                 for position in portion:
                     if position not in cursor.acknowledged:
                         found[name].count(position, answers[position], due_by_ms)
         if any(one.messages for one in found.values()):
-            policy, pause_limit = self._topics.delay_policy(place), self._pause_limit(place)
+            policy, pause_limit = self.topics.delay_policy(place), self.pause_limit(place)
             for name, one in found.items():
                 one.reasons = reasons_of(one, facts[name], cursors[name], policy, pause_limit)
         return list(found.values()), read, next(positions, None) is None

@@ -172,26 +172,19 @@ def _bitmap_bytes(snapshots: Sequence[SnapshotMetadata]) -> int:
 # --- a topic's messages --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class Simulator:
     """Reads the messages and simulates; changes nothing, and loads no topic."""
 
-    def __init__(
-        self,
-        stored: StoredIndexes,
-        lengths: LedgerLengths,
-        entries: DelayedEntries,
-        tracker: Callable[[], BrokerTracker],
-        clock: Clock,
-    ) -> None:
-        self._stored = stored
-        self._lengths = lengths
-        self._entries = entries
-        self._tracker = tracker
-        self._clock = clock
+    stored: StoredIndexes
+    lengths: LedgerLengths
+    entries: DelayedEntries
+    tracker: Callable[[], BrokerTracker]
+    clock: Clock
 
     def configured(self) -> TrackerSettings:
         """The brokers' settings of the bucket tracker; raises TemporaryError when no broker could be asked."""
-        return self._tracker().settings
+        return self.tracker().settings
 
     def simulate(
         self, topic: TopicName, subscription: str | None, settings: TrackerSettings, limit: int
@@ -208,11 +201,11 @@ class Simulator:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: something could not be read.
         """
-        configuration, now_ms = self._tracker(), self._clock.now_ms()
+        configuration, now_ms = self.tracker(), self.clock.now_ms()
         found = []
-        for place, stored in self._stored.read(self._stored.topics.places_of(topic), subscription):
+        for place, stored in self.stored.read(self.stored.topics.places_of(topic), subscription):
             read = _readable(stored)
-            lengths = _readable(self._lengths.lengths(read.ledgers))
+            lengths = _readable(self.lengths.lengths(read.ledgers))
             for name, index in read.subscriptions.items():
                 acknowledged = _readable(_readable(index).acknowledged)
                 backlog = self._backlog(place, waiting_entries(lengths, [acknowledged]), now_ms, limit)
@@ -245,7 +238,7 @@ class Simulator:
         read = unreadable = 0
         while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
             read += len(portion)
-            for position, facts in sorted(self._entries.read(place, portion).items()):
+            for position, facts in sorted(self.entries.read(place, portion).items()):
                 unreadable += isinstance(facts, Unreadable)
                 if isinstance(facts, EntryFacts) and (facts.deliver_at_ms or 0) > now_ms:
                     assert facts.deliver_at_ms is not None
