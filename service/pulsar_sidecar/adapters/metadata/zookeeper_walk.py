@@ -356,6 +356,15 @@ class ZooKeeperWholeStore:
         for batch in self._ledgers().batches():
             yield batch.column("ledger_id").to_numpy()
 
+    def ledgers(self) -> Iterator[tuple[LedgerId, bytes]]:
+        """The delayed index's `EveryLedger`: each ledger with its own metadata."""
+        for batch in self._ledgers(with_metadata=True).batches():
+            columns = (batch.column(name).to_pylist() for name in ("ledger_id", "metadata", "unreadable"))
+            for ledger_id, data, refusal in zip(*columns, strict=True):
+                if refusal is not None:
+                    raise TemporaryError(f"ledger {ledger_id} cannot be read ({refusal}); give a credential that may")
+                yield LedgerId(ledger_id), data or b""
+
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         for batch in self._tree().batches():
             columns = (batch.column(name).to_pylist() for name in ("path", "value", "unreadable"))

@@ -116,10 +116,10 @@ def _builder(cluster: ClusterAccess, trackers: RestBrokerTrackers, pointers: Buc
 
 def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
     # A walk takes Arrow, which the rest of the service does without.
-    from pulsar_sidecar.adapters.metadata.ledger_walk import every_ledger
+    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 
     settings = cluster.settings
-    return every_ledger(
+    whole = ZooKeeperWholeStore(
         settings.metadata_store_url,
         cluster.store,
         cluster.clock,
@@ -127,6 +127,7 @@ def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
         credential=store_credential_of(settings),
         nodes_per_second=settings.ledger_deletion_watch_nodes_per_second,
     )
+    return whole.ledgers()
 
 
 ENTRY = RoomEntry(
