@@ -1,6 +1,6 @@
-"""Numbers, sizes, ages and times as people read them, the same everywhere."""
+"""Numbers, sizes, ages, times and tables as people read them, the same everywhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -45,3 +45,11 @@ def format_time(time_ms: int | None) -> str:
 def format_minute(time_ms: int) -> str:
     """UTC to the minute, short."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def format_columns(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows below their names, each column as wide as it must be."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in names}
+    lines = [{name: name for name in names}, *rows]
+    return "\n".join("  ".join(f"{line.get(name, ''):{widths[name]}}" for name in names).rstrip() for line in lines)

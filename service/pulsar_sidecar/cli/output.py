@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, Self
 
+from pulsar_sidecar.analysis.formatting import format_columns
+
 _PROGRESS_LINES: Final = 20
 
 
@@ -86,16 +88,9 @@ def _as_table(value: object) -> str:
         width = max((len(name) for name, _ in rows), default=0)
         return "\n".join(f"{name:{width}}  {cell}" for name, cell in rows)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return columns([dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value])
+        table = [dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value]
+        return format_columns(table)
     return _cell(value)
-
-
-def columns(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows below their names, each column as wide as it must be."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    widths = {name: max(len(name), *(len(row.get(name, "")) for row in rows)) for name in names}
-    lines = [{name: name for name in names}, *rows]
-    return "\n".join("  ".join(f"{line.get(name, ''):{widths[name]}}" for name in names).rstrip() for line in lines)
 
 
 def _flattened(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:

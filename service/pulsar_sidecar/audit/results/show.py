@@ -5,12 +5,13 @@ The texts are ``templates/show.txt.j2`` and ``templates/explain.txt.j2``.
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from textwrap import indent
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes
+from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes, format_columns
 from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner
 from pulsar_sidecar.audit.results.report import ORDER, first_rows, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
@@ -76,8 +77,8 @@ def overview(summary: AuditSummary, place: str) -> str:
 def rows_text(name: str, rows: Sequence[Row], whole: int) -> str:
     """Rows of a table as a text table."""
     title = f"{_TITLES[name]}: {len(rows):,} of {whole:,}"
-    cells = [{head: cell(row) for head, cell in _CELLS[name].items()} for row in rows]
-    return f"{title}\n{_columns(cells)}" if cells else title
+    cells = [{head: str(cell(row)) for head, cell in _CELLS[name].items()} for row in rows]
+    return f"{title}\n{indent(format_columns(cells), '  ')}" if cells else title
 
 
 def explain(
@@ -147,10 +148,3 @@ _CELLS: Final[Mapping[str, Mapping[str, Callable[[Row], object]]]] = {
         "owner": lambda row: row["topic"] or row["namespace"] or row["tenant"] or _NONE,
     },
 }
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = list(rows[0])
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in names}
-    lines = [{name: name for name in names}, *rows]
-    return "\n".join("  " + "  ".join(f"{line[name]!s:{widths[name]}}" for name in names).rstrip() for line in lines)

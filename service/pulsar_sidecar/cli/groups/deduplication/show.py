@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, Output, Topic, topic_path
@@ -137,7 +138,7 @@ def _table(snapshot: Mapping[str, Any], replayed: Mapping[str, Any] | None, most
         positions = [{"producer": row["producer"], "snapshot": row["position"]} for row in snapshot["replicators"]]
         rows += positions
     if rows[:most]:
-        yield from (f"  {line}" for line in output.columns(rows[:most]).splitlines())
+        yield from (f"  {line}" for line in format_columns(rows[:most]).splitlines())
     if len(rows) > most:
         yield f"  and {len(rows) - most:,} more; show them with --producers or --output json"
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
@@ -161,9 +162,9 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
         where = f"ledger {unseen['ledgerId']}, entries {unseen['firstEntryId']} to {last}"
         yield f"  NOT SEEN {where}: {unseen['cause']}, {output.printable(unseen['reason'])}"
     if partition["producers"]:
-        yield output.columns([_producer_row(each) for each in partition["producers"]])
+        yield format_columns([_producer_row(each) for each in partition["producers"]])
     if partition["findings"]:
-        yield output.columns([_finding_row(each) for each in partition["findings"]])
+        yield format_columns([_finding_row(each) for each in partition["findings"]])
     if partition["findingsNotShown"]:
         yield f"and {partition['findingsNotShown']:,} more findings; --limit shows more, --output json all of them"
     if any(each["unopenedBatches"] for each in partition["producers"]):

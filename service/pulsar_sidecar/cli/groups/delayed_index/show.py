@@ -5,6 +5,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
@@ -139,7 +140,7 @@ def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
     yield _line("buckets", _total(index) if buckets else "none")
     if buckets:
         rows = [row for bucket in buckets for row in (_row(bucket), *(_segments(bucket) if segments else ()))]
-        yield from (f"  {line}" for line in output.columns(rows).splitlines())
+        yield from (f"  {line}" for line in format_columns(rows).splitlines())
     for bucket in buckets:
         if bucket["problem"]:
             yield _line("problem", f"{bucket['name']}: {bucket['problem']}")
