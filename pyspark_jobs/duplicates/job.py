@@ -6,17 +6,13 @@ not everything could be, or an error or wrong usage.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
 from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
-from pulsar_sidecar.model.errors import SidecarError
 from pyspark.sql import SparkSession
 
 from pyspark_jobs.duplicates.engine import SparkEngine
@@ -24,9 +20,8 @@ from pyspark_jobs.running.directories import Directory, demand_files
 from pyspark_jobs.running.sessions import (
     JobParser,
     installed_version,
-    session,
+    run_job,
     set_where_not_submitted,
-    ship_wheel,
 )
 
 _ROWS_OF_A_PARTITION = 1_000_000
@@ -35,20 +30,12 @@ _ROWS_OF_A_PARTITION = 1_000_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; its exit code."""
     options = _parser().parse_args(arguments)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with TemporaryDirectory() as scratch:
-        spark = session(SparkSession.builder.appName("duplicates"))
-        try:
-            ship_wheel(spark.sparkContext, Path(scratch))
-            summary = run(spark, options.extract, options.output)
-        except SidecarError as error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            return EXIT_ERROR
-        finally:
-            spark.stop()
-    concluded = conclude(summary, options.output)
-    print(f"{concluded.sentence}\nnext: {concluded.next_step}")  # noqa: T201
-    return concluded.exit_code
+
+    def work(spark: SparkSession) -> tuple[str, int]:
+        concluded = conclude(run(spark, options.extract, options.output), options.output)
+        return f"{concluded.sentence}\nnext: {concluded.next_step}", concluded.exit_code
+
+    return run_job("duplicates", work)
 
 
 def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:

@@ -5,13 +5,10 @@ Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did no
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from pulsar_sidecar.analysis.documents import EXIT_ERROR, MANIFEST_NAME, SUMMARY_NAME
+from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import AuditOptions, OpenedInputs, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
@@ -20,13 +17,12 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest
-from pulsar_sidecar.model.errors import SidecarError
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_jobs.orphan_ledgers.directories import Inputs, open_audit, open_tables
 from pyspark_jobs.orphan_ledgers.engine import SparkEngine
 from pyspark_jobs.running.directories import Directory
-from pyspark_jobs.running.sessions import JobParser, installed_version, session, set_where_not_submitted, ship_wheel
+from pyspark_jobs.running.sessions import JobParser, installed_version, run_job, set_where_not_submitted
 from pyspark_jobs.running.tasks import spark_schema
 
 _SETTINGS_ON_DISK = {
@@ -41,22 +37,16 @@ _ROWS_OF_A_PARTITION = 8_000_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job; its exit code."""
     options = _parser().parse_args(arguments)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with TemporaryDirectory() as scratch:
-        spark = session(SparkSession.builder.appName("orphan-ledgers"))
-        try:
-            ship_wheel(spark.sparkContext, Path(scratch))
-            summary = run(
-                spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
-            )
-        except SidecarError as error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            return EXIT_ERROR
-        finally:
-            spark.stop()
-    conclusion = conclude(summary, options.output)
-    print(f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}")  # noqa: T201
-    return exit_code(summary)
+
+    def work(spark: SparkSession) -> tuple[str, int]:
+        summary = run(
+            spark, options.dump, options.listing, options.output, options.previous, _policy(options), options.exact
+        )
+        conclusion = conclude(summary, options.output)
+        text = f"{conclusion.verdict.value}: {conclusion.sentence}\nnext: {conclusion.next_step}"
+        return text, exit_code(summary)
+
+    return run_job("orphan-ledgers", work)
 
 
 def _set_partitions(spark: SparkSession, *manifests: Manifest) -> None:

@@ -2,14 +2,17 @@
 
 import argparse
 import importlib.metadata
+import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pulsar_sidecar
 from pulsar_sidecar.analysis.documents import EXIT_ERROR
+from pulsar_sidecar.model.errors import SidecarError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -22,6 +25,23 @@ _SETTINGS = {
     # On a busy machine what is broadcast may be long in the making; a run is never worth giving up for that.
     "spark.sql.broadcastTimeout": "36000",
 }
+
+
+def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
+    """Do a job's work in a session and print what it answers; the exit code that it answers, or that of an error."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with TemporaryDirectory() as scratch:
+        spark = session(SparkSession.builder.appName(name))
+        try:
+            _ship_wheel(spark.sparkContext, Path(scratch))
+            text, exit_code = work(spark)
+        except SidecarError as error:
+            print(f"error: {error}", file=sys.stderr)  # noqa: T201
+            return EXIT_ERROR
+        finally:
+            spark.stop()
+    print(text)  # noqa: T201
+    return exit_code
 
 
 def session(builder: SparkSession.Builder) -> SparkSession:
@@ -39,7 +59,7 @@ def set_where_not_submitted(spark: SparkSession, settings: Mapping[str, str]) ->
             spark.conf.set(name, value)
 
 
-def ship_wheel(context: SparkContext, directory: Path) -> None:
+def _ship_wheel(context: SparkContext, directory: Path) -> None:
     """If this project runs from a wheel (``--py-files``), let executors import it from there too.
 
     Spark sends each of them the wheel, but lets them import from ``.zip``, ``.egg`` and ``.jar`` alone

@@ -74,7 +74,7 @@ def owner_at(path: str) -> Owner:
             return owner_of_schema(located.owner)
         case Place.ODD:
             return Owner()
-        case _:
+        case Place.MANAGED_LEDGER | Place.CURSOR | Place.EITHER:
             return owner_of_managed_ledger(located.owner)
 
 

@@ -11,6 +11,7 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary, GuardResult
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 from pyspark_jobs.orphan_ledgers import job
+from pyspark_jobs.running import sessions
 from tests.unit.audit.findings import orphan, summary
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
@@ -46,7 +47,7 @@ class Job:
         self.answer: AuditSummary | SidecarError = summary(())
         self.asked: list[tuple[Any, ...]] = []
         self.spark = Spark()
-        patch.setattr(job, "session", lambda _: self.spark)
+        patch.setattr(sessions, "session", lambda _: self.spark)
         patch.setattr(job, "run", self._run)
 
     def _run(self, spark: Spark, *asked: Any) -> AuditSummary:

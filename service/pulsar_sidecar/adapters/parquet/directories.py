@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +73,31 @@ def read_summary(directory: Path) -> AuditSummary:
         return parse_summary(document)
     except InvalidInputError as error:
         raise InvalidInputError(f"{directory / SUMMARY_NAME}: {error}") from error
+
+
+@contextmanager
+def hidden_beside(directory: Path, suffix: str) -> Iterator[Path]:
+    """A new hidden directory beside another, whose name ends so; it is removed at the end, whatever is left in it.
+
+    Raises:
+        InvalidInputError: the parent does not exist.
+        TemporaryError: it cannot be written.
+    """
+    parent = directory.absolute().parent
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=f".{directory.name}.{suffix}-", dir=parent))
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"there is no directory {parent}; create it first") from error
+    except OSError as error:
+        raise TemporaryError(f"nothing can be written in {parent} ({error.strerror})") from error
+    try:
+        yield hidden
+    except OSError as error:
+        raise TemporaryError(
+            f"writing to {parent} failed ({error}); free disk space, then repeat the command"
+        ) from error
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def demand_sha256(path: Path, sha256: str) -> None:

@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.parquet.row_groups import (
     work_on_group,
     work_on_rows,
 )
-from pulsar_sidecar.analysis.documents import SUMMARY_NAME
+from pulsar_sidecar.analysis.documents import SUMMARY_NAME, FileDigest
 from pulsar_sidecar.audit.arrays import Ids, Numbers
 from pulsar_sidecar.audit.engine.comparing import EarlierAudit
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS
@@ -41,6 +41,13 @@ class Workers(Protocol):
 
     def __call__(self, work: Callable[[Piece], Worked], pieces: Sequence[Piece], /) -> Iterator[Worked]:
         """As `map` does; other workers begin at once."""
+
+
+def demand_digests(threads: Workers, *directories: tuple[Path, Sequence[FileDigest]]) -> None:
+    """Refuse directories of which a file does not have its digest (`InvalidInputError`)."""
+    files = [(directory / file.path, file.sha256) for directory, files in directories for file in files]
+    for _ in threads(lambda file: demand_sha256(*file), files):
+        pass
 
 
 def read_table(directory: Path, table: Table, subtree: Subtree | None = None) -> pa.Table:
@@ -112,10 +119,7 @@ class ParquetInputs:
         self.listing = listed
         self._processes = processes
         self._threads = threads
-        files = [(dump / file.path, file.sha256) for file in dumped.files]
-        files += [(listing / file.path, file.sha256) for file in listed.files]
-        for _ in threads(lambda file: demand_sha256(*file), files):
-            pass
+        demand_digests(threads, (dump, dumped.files), (listing, listed.files))
 
     def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """See `AuditInputs.rows`."""

@@ -1,8 +1,6 @@
 """Extracts of messages on a disk, and what is put aside on it while one is looked through."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from pulsar_sidecar.adapters.parquet.directories import demand_files, demand_sha256, read_document
-from pulsar_sidecar.adapters.parquet.inputs import Workers
+from pulsar_sidecar.adapters.parquet.directories import demand_files, hidden_beside, read_document
+from pulsar_sidecar.adapters.parquet.inputs import Workers, demand_digests
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, row_groups
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.deduplication.verifying.extract_schema import TABLES
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
-from pulsar_sidecar.model.errors import TemporaryError
 
 Worked = TypeVar("Worked")
 
@@ -36,9 +33,7 @@ class MessageExtract:
         self.manifest = _read_manifest(directory)
         self._directory = directory
         self._threads = threads
-        files = [(directory / file.path, file.sha256) for file in self.manifest.files]
-        for _ in threads(lambda file: demand_sha256(*file), files):
-            pass
+        demand_digests(threads, (directory, self.manifest.files))
         self._groups = row_groups(directory, self.manifest.files, "messages/")
 
     @property
@@ -81,22 +76,15 @@ def disk_scratch(beside: Path) -> Iterator["DiskScratch"]:
     """A hidden directory beside the one that is being made; it goes however the work ends short of a kill.
 
     Raises:
+        InvalidInputError: there is no directory above.
         TemporaryError: it cannot be written.
     """
-    try:
-        directory = Path(tempfile.mkdtemp(prefix=f".{beside.name}.aside-", dir=beside.absolute().parent))
-    except OSError as error:
-        raise TemporaryError(f"nothing can be written in {beside.parent} ({error.strerror})") from error
-    scratch = DiskScratch(directory)
-    try:
-        yield scratch
-    except OSError as error:
-        raise TemporaryError(
-            f"writing to {beside.parent} failed ({error}); free disk space, then repeat the command"
-        ) from error
-    finally:
-        scratch.close()
-        shutil.rmtree(directory, ignore_errors=True)
+    with hidden_beside(beside, "aside") as directory:
+        scratch = DiskScratch(directory)
+        try:
+            yield scratch
+        finally:
+            scratch.close()
 
 
 class DiskScratch:

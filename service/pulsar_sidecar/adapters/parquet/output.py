@@ -9,8 +9,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +17,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsar_sidecar.adapters.parquet.directories import hidden_beside
 from pulsar_sidecar.analysis.documents import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
-from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.errors import InvalidInputError
 
 _ROWS_PER_FILE = 4_000_000
 _ROW_GROUP_ROWS = 131_072
@@ -44,22 +43,12 @@ def parquet_output(
     directory = directory.absolute()
     if directory.exists() or directory.is_symlink():
         raise InvalidInputError(f"{directory} exists already; nothing is overwritten, name another directory")
-    try:
-        making = Path(tempfile.mkdtemp(prefix=f".{directory.name}.unfinished-", dir=directory.parent))
-    except FileNotFoundError as error:
-        raise InvalidInputError(f"there is no directory {directory.parent}; create it first") from error
-    except OSError as error:
-        raise TemporaryError(f"nothing can be written in {directory.parent} ({error.strerror})") from error
-    output = ParquetOutput(directory, making, tables, partition)
-    try:
-        yield output
-    except OSError as error:
-        raise TemporaryError(
-            f"writing to {directory.parent} failed ({error}); free disk space, then repeat the command"
-        ) from error
-    finally:
-        output.abandon()
-        shutil.rmtree(making, ignore_errors=True)
+    with hidden_beside(directory, "unfinished") as making:
+        output = ParquetOutput(directory, making, tables, partition)
+        try:
+            yield output
+        finally:
+            output.abandon()
 
 
 class ParquetOutput:

@@ -160,7 +160,7 @@ def _named(node: Mapping[str, Any]) -> dict[int, bool] | None:
                 cursor = cursor_references(node["value"])
                 found = {cursor.cursor_ledger, cursor.compacted_ledger, *cursor.buckets.values()}
                 return {ledger_id: False for ledger_id in found if ledger_id is not None}
-            case _:
+            case Place.MANAGED_LEDGER | Place.EITHER | Place.ODD:
                 listed = managed_ledger_references(node["value"]).ledgers.items()
                 return {id_: not entry.in_bookkeeper for id_, entry in listed}
     except UndecodableError:
@@ -184,7 +184,7 @@ def cause_of(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode | None, to
             return OrphanCause.FAILED_CURSOR_SWITCH
         case LedgerKind.DELAYED_INDEX_BUCKET:
             return OrphanCause.LOST_BUCKET_POINTER
-        case _:
+        case LedgerKind.LOG_SEGMENT | LedgerKind.UNKNOWN:
             return OrphanCause.UNKNOWN
 
 
@@ -222,7 +222,7 @@ def _describe_claim(claimed: ClaimedLedger) -> str:
             return f"the compacted view of {claimed.owner.topic}"
         case LedgerKind.DELAYED_INDEX_BUCKET:
             return f"a delayed-index bucket of {claimed.cursor_name} on {claimed.owner.topic}"
-        case _:
+        case LedgerKind.DATA | LedgerKind.LOG_SEGMENT | LedgerKind.UNKNOWN:
             return f"entries of {claimed.managed_ledger}"
 
 
