@@ -163,9 +163,10 @@ def _write_topic(output: TablesOutput, topic: TopicName, stream: Stream, counts:
     counts.entries += sum(ledger.entries for ledger in seen)
     counts.messages += sum(ledger.messages for ledger in seen)
     if seen:
-        output.write("ledgers", _ledger_rows(topic, seen))
+        ranges = ((each.ledger_id, each.first, each.last, each.entries, each.messages) for each in seen)
+        output.write("ledgers", _rows(LEDGERS, topic, ranges))
     if unseen:
-        output.write("unseen", _unseen_rows(topic, unseen))
+        output.write("unseen", _rows(UNSEEN, topic, map(_unseen_row, unseen)))
 
 
 def _message_rows(topic: TopicName, rows: Sequence[MessageRow]) -> pa.RecordBatch:
@@ -175,31 +176,11 @@ def _message_rows(topic: TopicName, rows: Sequence[MessageRow]) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
 
-def _ledger_rows(topic: TopicName, ledgers: Sequence[_Ledger]) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = [
-        {
-            "topic": str(topic),
-            "ledger_id": ledger.ledger_id,
-            "first_entry_id": ledger.first,
-            "last_entry_id": ledger.last,
-            "entries": ledger.entries,
-            "messages": ledger.messages,
-        }
-        for ledger in ledgers
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=LEDGERS)
+def _rows(schema: pa.Schema, topic: TopicName, rows: Iterable[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Rows of a table whose first column is the topic; the others in the order of its columns."""
+    named = [dict(zip(schema.names, (str(topic), *row), strict=True)) for row in rows]
+    return pa.RecordBatch.from_pylist(named, schema=schema)
 
 
-def _unseen_rows(topic: TopicName, unseen: Sequence[UnseenEntries]) -> pa.RecordBatch:
-    rows: list[dict[str, Any]] = [
-        {
-            "topic": str(topic),
-            "ledger_id": each.ledger_id,
-            "first_entry_id": each.first_entry_id,
-            "last_entry_id": each.last_entry_id,
-            "cause": each.cause.value,
-            "reason": each.reason,
-        }
-        for each in unseen
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=UNSEEN)
+def _unseen_row(unseen: UnseenEntries) -> tuple[Any, ...]:
+    return unseen.ledger_id, unseen.first_entry_id, unseen.last_entry_id, unseen.cause.value, unseen.reason

@@ -1,18 +1,17 @@
 """``pulsar-sidecar topics|namespaces get|set|remove-deduplication[-snapshot-interval]``, by pulsar-admin's names."""
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
-from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, Topic, namespace_path, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, namespace_path, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app as topics_app
 from pulsar_sidecar.cli.groups.topics import namespaces_app
 from pulsar_sidecar.model.errors import InvalidInputError
 
-_TOPIC_ENABLED, _NAMESPACE_ENABLED = "deduplicationEnabled", "deduplication"
 _INTERVAL = "deduplicationSnapshotInterval"
 _Applied = Annotated[
     bool,
@@ -32,118 +31,96 @@ _Interval = Annotated[
 ]
 
 
-@topics_app.command("get-deduplication", epilog=EXIT_CODES)
-def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
-    """Print the topic's own policy, or null if it is not set; with --applied the policy in effect.
+class _Level(NamedTuple):
+    """Where policies are set; ``argument`` is typer's, ``example`` what the examples name."""
 
-    Example: pulsar-sidecar topics get-deduplication persistent://public/default/orders -ap
-    """
-    _get(ctx, f"{topic_path(topic)}/{_TOPIC_ENABLED}", applied=applied)
-
-
-@topics_app.command("set-deduplication", epilog=EXIT_CODES)
-def set_of_topic(
-    ctx: Context, topic: Topic, enable: _Enable = False, disable: _Disable = False, form: Output = None
-) -> None:
-    """Switch deduplication on or off for a topic; prints what the broker stored and what it does now.
-
-    Example: pulsar-sidecar topics set-deduplication persistent://public/default/orders --enable
-    """
-    _change(ctx, form, "POST", f"{topic_path(topic)}/{_TOPIC_ENABLED}", _chosen(enable, disable))
+    app: typer.Typer
+    group: str
+    example: str
+    argument: Any
+    path_of: Callable[[str], str]
 
 
-@topics_app.command("remove-deduplication", epilog=EXIT_CODES)
-def remove_of_topic(ctx: Context, topic: Topic, form: Output = None) -> None:
-    """Remove the topic's own policy, so that its namespace's or its broker's counts again.
-
-    Example: pulsar-sidecar topics remove-deduplication persistent://public/default/orders
-    """
-    _change(ctx, form, "DELETE", f"{topic_path(topic)}/{_TOPIC_ENABLED}")
-
-
-@topics_app.command("get-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def get_interval_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
-    """Print the snapshot interval of the topic's own policy in seconds, or null if it is not set.
-
-    Example: pulsar-sidecar topics get-deduplication-snapshot-interval persistent://public/default/orders
-    """
-    _get(ctx, f"{topic_path(topic)}/{_INTERVAL}", applied=applied)
+_TOPICS = _Level(
+    topics_app,
+    "topics",
+    "persistent://public/default/orders",
+    typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic"),
+    topic_path,
+)
+_NAMESPACES = _Level(
+    namespaces_app,
+    "namespaces",
+    "public/default",
+    typer.Argument(metavar="NAMESPACE", help="tenant/namespace"),
+    namespace_path,
+)
 
 
-@topics_app.command("set-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def set_interval_of_topic(ctx: Context, topic: Topic, interval: _Interval, form: Output = None) -> None:
-    """Set the number of seconds after which brokers take a snapshot of the topic.
+def _add(level: _Level, policy: str, route: str, *, get_help: str, set_help: str, remove_help: str) -> None:
+    """The three commands of a policy on a level."""
+    argument, path_of, is_interval = level.argument, level.path_of, policy.endswith("interval")
 
-    Example: pulsar-sidecar topics set-deduplication-snapshot-interval persistent://public/default/orders -i 60
-    """
-    _change(ctx, form, "POST", f"{topic_path(topic)}/{_INTERVAL}", interval)
+    def get_of_topic(ctx: Context, place: str = argument, applied: _Applied = False) -> None:
+        _get(ctx, f"{path_of(place)}/{route}", applied=applied)
 
+    def get_of_namespace(ctx: Context, place: str = argument) -> None:
+        _get(ctx, f"{path_of(place)}/{route}")
 
-@topics_app.command("remove-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def remove_interval_of_topic(ctx: Context, topic: Topic, form: Output = None) -> None:
-    """Remove the topic's own interval, so that its namespace's or its broker's counts again.
+    def switch(
+        ctx: Context, place: str = argument, enable: _Enable = False, disable: _Disable = False, form: Output = None
+    ) -> None:
+        _change(ctx, form, "POST", f"{path_of(place)}/{route}", _chosen(enable, disable))
 
-    Example: pulsar-sidecar topics remove-deduplication-snapshot-interval persistent://public/default/orders
-    """
-    _change(ctx, form, "DELETE", f"{topic_path(topic)}/{_INTERVAL}")
+    def set_interval(ctx: Context, interval: _Interval, place: str = argument, form: Output = None) -> None:
+        _change(ctx, form, "POST", f"{path_of(place)}/{route}", interval)
 
+    def remove(ctx: Context, place: str = argument, form: Output = None) -> None:
+        _change(ctx, form, "DELETE", f"{path_of(place)}/{route}")
 
-@namespaces_app.command("get-deduplication", epilog=EXIT_CODES)
-def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Print the namespace's policy, or null if it is not set.
-
-    Example: pulsar-sidecar namespaces get-deduplication public/default
-    """
-    _get(ctx, f"{namespace_path(namespace)}/{_NAMESPACE_ENABLED}")
-
-
-@namespaces_app.command("set-deduplication", epilog=EXIT_CODES)
-def set_of_namespace(
-    ctx: Context, namespace: NamespaceArgument, enable: _Enable = False, disable: _Disable = False, form: Output = None
-) -> None:
-    """Switch deduplication on or off for a namespace; topics with a policy of their own keep it.
-
-    Example: pulsar-sidecar namespaces set-deduplication public/default --enable
-    """
-    _change(ctx, form, "POST", f"{namespace_path(namespace)}/{_NAMESPACE_ENABLED}", _chosen(enable, disable))
+    get = get_of_topic if level is _TOPICS else get_of_namespace
+    shows_applied = level is _TOPICS and not is_interval
+    for verb, command, text, more in (
+        ("get", get, get_help, " -ap" if shows_applied else ""),
+        ("set", set_interval if is_interval else switch, set_help, " -i 60" if is_interval else " --enable"),
+        ("remove", remove, remove_help, ""),
+    ):
+        example = f"Example: pulsar-sidecar {level.group} {verb}-{policy} {level.example}{more}"
+        level.app.command(f"{verb}-{policy}", epilog=EXIT_CODES, help=f"{text}\n\n{example}")(command)
 
 
-@namespaces_app.command("remove-deduplication", epilog=EXIT_CODES)
-def remove_of_namespace(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
-    """Remove the namespace's policy, so that its brokers' configuration counts again.
-
-    Example: pulsar-sidecar namespaces remove-deduplication public/default
-    """
-    _change(ctx, form, "DELETE", f"{namespace_path(namespace)}/{_NAMESPACE_ENABLED}")
-
-
-@namespaces_app.command("get-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def get_interval_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Print the snapshot interval of the namespace's policy in seconds, or null if it is not set.
-
-    Example: pulsar-sidecar namespaces get-deduplication-snapshot-interval public/default
-    """
-    _get(ctx, f"{namespace_path(namespace)}/{_INTERVAL}")
-
-
-@namespaces_app.command("set-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def set_interval_of_namespace(
-    ctx: Context, namespace: NamespaceArgument, interval: _Interval, form: Output = None
-) -> None:
-    """Set the number of seconds after which brokers take snapshots of the namespace's topics.
-
-    Example: pulsar-sidecar namespaces set-deduplication-snapshot-interval public/default -i 60
-    """
-    _change(ctx, form, "POST", f"{namespace_path(namespace)}/{_INTERVAL}", interval)
-
-
-@namespaces_app.command("remove-deduplication-snapshot-interval", epilog=EXIT_CODES)
-def remove_interval_of_namespace(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
-    """Remove the namespace's interval, so that its brokers' configuration counts again.
-
-    Example: pulsar-sidecar namespaces remove-deduplication-snapshot-interval public/default
-    """
-    _change(ctx, form, "DELETE", f"{namespace_path(namespace)}/{_INTERVAL}")
+_add(
+    _TOPICS,
+    "deduplication",
+    "deduplicationEnabled",
+    get_help="Print the topic's own policy, or null if it is not set; with --applied the policy in effect.",
+    set_help="Switch deduplication on or off for a topic; prints what the broker stored and what it does now.",
+    remove_help="Remove the topic's own policy, so that its namespace's or its broker's counts again.",
+)
+_add(
+    _TOPICS,
+    "deduplication-snapshot-interval",
+    _INTERVAL,
+    get_help="Print the snapshot interval of the topic's own policy in seconds, or null if it is not set.",
+    set_help="Set the number of seconds after which brokers take a snapshot of the topic.",
+    remove_help="Remove the topic's own interval, so that its namespace's or its broker's counts again.",
+)
+_add(
+    _NAMESPACES,
+    "deduplication",
+    "deduplication",
+    get_help="Print the namespace's policy, or null if it is not set.",
+    set_help="Switch deduplication on or off for a namespace; topics with a policy of their own keep it.",
+    remove_help="Remove the namespace's policy, so that its brokers' configuration counts again.",
+)
+_add(
+    _NAMESPACES,
+    "deduplication-snapshot-interval",
+    _INTERVAL,
+    get_help="Print the snapshot interval of the namespace's policy in seconds, or null if it is not set.",
+    set_help="Set the number of seconds after which brokers take snapshots of the namespace's topics.",
+    remove_help="Remove the namespace's interval, so that its brokers' configuration counts again.",
+)
 
 
 def _chosen(enable: bool, disable: bool) -> bool:
