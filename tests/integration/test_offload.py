@@ -24,6 +24,7 @@ from pulsar_sidecar.model.errors import PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext, UnseenCause
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.wire.MLDataFormats_pb2 import ManagedLedgerInfo
 
 from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
@@ -31,6 +32,7 @@ from tests.cluster.clients import PatientClient
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import BASE, Sidecars
 from tests.cluster.topics import Workload, unique
 from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
 
@@ -241,6 +243,53 @@ def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
     assert [(each.ledger_id, each.first_entry_id, each.last_entry_id, each.cause) for each in part.unseen] == [
         (ledger_id, 0, last, UnseenCause.OFFLOADED) for ledger_id in sorted(replaced)
     ]
+
+
+def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_whole(
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path
+) -> None:
+    """As a broker leaves it that dies when its list says so, before it deletes the ledgers."""
+    topic = parse_topic_name(f"persistent://public/default/replaced-{unique()}")
+    (whole, context), (broken, kept) = sorted(offloaded(offloading_cluster, topic).items())
+    requests.put(f"{topic_url(offloading_cluster, topic)}/unload", timeout=30).raise_for_status()
+    bucket.cut(broken, kept, topic.managed_ledger_name, "data")
+    watching = {
+        "ledger_deletion_watch": "append",
+        "ledger_deletion_watch_settle_in_seconds": 10,
+        "offload_allowed_locations": f"s3://{BUCKET}@{context.driver_metadata['serviceEndpoint']}",
+        "s3_managed_ledger_offload_credential_id": ACCESS_KEY.key_id,
+        "s3_managed_ledger_offload_credential_secret": ACCESS_KEY.secret,
+    }
+    with (
+        closing(Workload(offloading_cluster)) as workload,
+        closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars,
+    ):
+        sidecar = sidecars.start(**watching)
+        until(lambda: sidecar.call("GET", f"{BASE}/watch")["state"] == "watching", "the sidecar watches")
+        mark_replaced(workload.store, topic)
+
+        def leaks() -> Mapping[int, Mapping[str, str]]:
+            answer = sidecar.call("GET", f"{BASE}/watch/leaks", ended="true", limit="1000")
+            return {leak["ledgerId"]: leak for leak in answer["leaks"]}
+
+        until(lambda: not workload.existing({whole}), f"the replaced copy is deleted\n{sidecar.log()}")
+        until(lambda: leaks().get(whole, {}).get("state") == "deleted", "the watch has seen that it is gone")
+        until(lambda: leaks().get(broken, {}).get("state") == "kept", f"the other one is kept\n{sidecar.log()}")
+        assert leaks()[whole]["cause"] == leaks()[broken]["cause"] == "offload"
+        assert "missing or incomplete: BookKeeper's may be the last one" in leaks()[broken]["detail"]
+        assert workload.existing({broken}) == {broken}
+        assert bucket.parts(whole, context, topic.managed_ledger_name) == {"data", "index"}
+
+
+def mark_replaced(store: ZooKeeperMetadataStore, topic: TopicName) -> None:
+    """Write that the copies in BookKeeper are deleted, as a broker does before it deletes them."""
+    node = store.read(f"/managed-ledgers/{topic.managed_ledger_name}")
+    assert node is not None
+    info = ManagedLedgerInfo.FromString(node.data)
+    for ledger in info.ledgerInfo:
+        if ledger.HasField("offloadContext"):
+            ledger.offloadContext.bookkeeperDeleted = True
+    store.write(node.path, info.SerializeToString(), node.version)
 
 
 def copies_deleted(cluster: ClusterUnderTest, topic: TopicName) -> bool:
