@@ -5,6 +5,7 @@ it, also while the watch is off: a hold is best set before the watch appends.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import structlog
 
@@ -26,6 +27,8 @@ from pulsar_sidecar.model.ids import LedgerId
 
 log = structlog.get_logger("ledger-deletion")
 
+_OFF = WatchStatus(WatchMode.OFF, WatchState.OFF, None, None, ())
+
 
 class WatchCalls:
     """One sidecar's answers; every call raises one of `model.errors`."""
@@ -38,16 +41,15 @@ class WatchCalls:
         """The state of the watch, also where it is switched off; never a redirect."""
         if self._runtime.configuration.enabled and (watch := self._runtime.leak_watch) is not None:
             return watch.status()
-        control = self._control_node.read()
-        leader = find_leader(self._runtime.ports.store)
-        return WatchStatus(WatchMode.OFF, WatchState.OFF, leader, control.braked, control.holds)
+        control, leader = self._control_node.read(), find_leader(self._runtime.ports.store)
+        return replace(_OFF, leader=leader, braked=control.braked, holds=control.holds)
 
     def readings(self) -> WatchStatus | None:
         """The state from memory, for metrics; None while two-phase deletion is off."""
         if not self._runtime.configuration.enabled:
             return None
         watch = self._runtime.leak_watch
-        return WatchStatus(WatchMode.OFF, WatchState.OFF, None, None, ()) if watch is None else watch.readings()
+        return _OFF if watch is None else watch.readings()
 
     def leaks(
         self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int
@@ -78,7 +80,7 @@ class WatchCalls:
         return self._control_node.read()
 
     def resume(self) -> WatchControl:
-        """Append again after the brake."""
+        """Release the brake."""
         return self._changed(self._control_node.resume())
 
     def hold(self, item: str) -> WatchControl:

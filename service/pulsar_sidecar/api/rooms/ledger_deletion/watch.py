@@ -177,7 +177,9 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         if isinstance(listed, Redirect):
             return _redirected(listed, request)
         by_cause = {"unknown" if cause is None else cause.value: count for cause, count in listed.by_cause.items()}
-        return _json(LeaksAnswer(total=listed.total, by_cause=by_cause, leaks=[_leak(each) for each in listed.leaks]))
+        return _json(
+            LeaksAnswer(total=listed.total, by_cause=by_cause, leaks=list(map(LeakAnswer.model_validate, listed.leaks)))
+        )
 
     @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=ExplanationAnswer, responses=_REDIRECTS)
     def explain_ledger(ledger_id: _LedgerId, request: Request) -> Response:
@@ -211,10 +213,6 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     def unhold(parameters: Annotated[HoldParameters, InQuery()]) -> WatchControlAnswer:
         """Remove a hold; 404 if there is none."""
         return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))
-
-
-def _leak(leak: object) -> LeakAnswer:
-    return LeakAnswer.model_validate(leak)
 
 
 def _json(answer: schemas.Answer) -> JSONResponse:
