@@ -426,7 +426,7 @@ def test_a_tenant_that_the_policies_do_not_know_may_be_another_clusters(world: W
         (gone,) = world.trim(foreign, 1, dies_between=True)
         watcher.go(SETTLE_SECONDS + A_WHILE)
         assert appended(world) == []
-        assert "/admin/policies does not know its tenant other" in watcher.detail(gone)
+        assert "/admin/policies does not have its tenant other" in watcher.detail(gone)
 
 
 # --- the copy that tiered storage replaced ---------------------------------------------------------------------------
