@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     decode_segment,
     encode_metadata,
@@ -15,6 +16,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 )
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 
+from tests.fakes.index_building import DUE, IndexToBuild, small_buckets
 from tests.interop.java_tracker import JavaTrackers, java_trackers
 from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
 from tests.interop.tracker_histories import history
@@ -66,6 +68,39 @@ def test_snapshots_are_written_as_java_writes_them(java: JavaTrackers) -> None:
                 assert len(encode_metadata(map(segment_metadata_of, segments))) == len(head)
                 seen += 1
     assert seen > FEW
+
+
+@pytest.mark.parametrize(("ledgers", "last"), [(1, 3), (3, 3), (4, 1), (4, 4)])
+def test_java_merges_what_was_built_and_hands_all_out(java: JavaTrackers, ledgers: int, last: int) -> None:
+    most = 6
+    backlog = {3 + each: [DUE + each + 10 * row for row in range(4 if each else 7)] for each in range(ledgers)}
+    backlog[3 + ledgers] = [DUE + 10 * row for row in range(last)]
+    built = IndexToBuild(backlog, small_buckets(max_num_buckets=most))
+    built.build()
+    commands = _loaded(built, most)
+    answers, ours = list(_plain(java.answers(commands))), python_answers(commands, batches=False)
+    assert ERROR not in answers
+    assert answers == ours
+    assert len(answers[-1]) == len(built.times) + 6 * (most + 3)
+
+
+def test_java_throws_at_two_segments_of_which_build_makes_one(java: JavaTrackers) -> None:
+    built = IndexToBuild({3 + each: [DUE, DUE + 1, DUE + 2] for each in range(6)}, small_buckets())
+    built.build()
+    assert ERROR in _plain(java.answers(_loaded(built, 6)))
+
+
+def _loaded(built: IndexToBuild, most: int) -> list[str]:
+    """A broker loads the buckets, seals new ones until it merges, and hands out everything."""
+    payloads = built.bookies.payloads
+    puts = []
+    for name, ledger_id in built.named().items():
+        entries = [payloads[ledger_id, number] for number in range(sum(each == ledger_id for each, _ in payloads))]
+        key = BucketKey.parse(name)
+        puts.append(f"put {key.start} {key.end} {' '.join(base64.b64encode(entry).decode() for entry in entries)}")
+    old = [f"add {ledger} {entry} {due}" for (ledger, entry), due in built.times.items()]
+    new = [f"add {100 + each} {entry} {DUE + 5_000 + entry}" for each in range(most + 3) for entry in range(6)]
+    return [f"new 3 100 2 {most} 1 strict", *puts, "recover", *old, *new, f"now {DUE + 10_000}", "pop 1000"]
 
 
 def _plain(answers: list[Any]) -> Iterator[Any]:

@@ -78,7 +78,7 @@ class BookieBucketSnapshots:
         return self._closed(bucket_id).length_bytes
 
     def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
-        """See the port. `ConflictError` for a ledger that is no bucket's; nothing is deleted then."""
+        """See the port. `ConflictError` for a ledger without a bucket; nothing is deleted then."""
         node = self._store.read(ledger_path(bucket_id, self._root))
         if node is None:
             return
@@ -109,6 +109,6 @@ class BookieBucketSnapshots:
             )
         answer = self._entries.read_many(bucket_id, metadata, map(EntryId, wanted), bytes)
         for entry_id in (EntryId(each) for each in wanted if each not in answer.found):
-            reason = answer.unreadable.get(entry_id, "every bookie says it has no such entry")
+            reason = answer.unreadable.get(entry_id, "every bookie answers that it has no such entry")
             raise TemporaryError(f"no bookie delivers entry {bucket_id}:{entry_id} of a bucket ({reason}); try again")
         return [decode(answer.found[EntryId(entry_id)]) for entry_id in wanted]

@@ -2,7 +2,7 @@
 
 Invariant: a ledger's id is answered only when every bookie of every write set has stored its entries and the metadata
 says CLOSED, with that end. Whatever fails before, the ledger's node is deleted again, or the error names the ledger
-that was left. A ledger that its writer died over stays OPEN and nobody knows its id: the audit and the watch for left
+that was left. A ledger that its writer died over stays OPEN and no node names it: the audit and the watch for left
 ledgers find it.
 """
 
@@ -86,7 +86,7 @@ class LedgerWriter:
         Raises:
             InvalidInputError: there are no entries, or one is larger than bookies take.
             TemporaryError: too few bookies, or one of them or the store failed; no ledger is left.
-            OutcomeUnknownError: a ledger that nobody needs may be left; the text has its id.
+            OutcomeUnknownError: a ledger that is not needed may be left; the text has its id.
         """
         if not payloads or max(map(len, payloads)) > MOST_ENTRY_BYTES:
             raise InvalidInputError(
@@ -120,7 +120,7 @@ class LedgerWriter:
             self._discard(ledger_id, custom_metadata, TemporaryError(_joined(failures)))
 
     def delete(self, ledger_id: LedgerId, version: NodeVersion) -> None:
-        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. One that is gone is no error.
+        """Delete a ledger as BookKeeper does: its node; bookies collect the entries. One that is gone is not an error.
 
         Raises:
             ConflictError: the node has another version by now.
@@ -165,7 +165,7 @@ class LedgerWriter:
             try:
                 return ledger_id, self._store.create(ledger_path(ledger_id, self._root), data)
             except AlreadyExistsError:
-                continue  # As BookKeeper does: somebody reset the counter.
+                continue  # As BookKeeper does: the counter was reset.
             except OutcomeUnknownError as error:
                 self._discard(ledger_id, metadata.custom_metadata, error)
                 raise TemporaryError(f"ledger {ledger_id} was not created: {error}") from error

@@ -22,7 +22,7 @@ class CheckParameters(Query):
     sample: int = Field(default=1_000, ge=0, le=10_000_000)
     """So many messages of each bucket are read and compared with their index."""
     all_messages: bool = False
-    """Compare all of them, whatever ``sample`` says."""
+    """Compare all of them and ignore ``sample``."""
     orphans: bool = False
     """Search every ledger in BookKeeper for buckets that no cursor points to: reads each ledger's node."""
     settle_seconds: int = Field(default=600, ge=0, le=31_536_000)
@@ -112,7 +112,7 @@ class LoadedTopicAnswer(Answer):
     broker: str
     """The broker that has it loaded."""
     clients: list[str] | None
-    """Its producers and consumers, which would have it loaded again at once; null if the broker did not say."""
+    """Its producers and consumers, which would have it loaded again at once; null if the broker did not report them."""
 
 
 class PlanAnswer(Answer):

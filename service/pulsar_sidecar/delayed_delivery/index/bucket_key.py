@@ -8,6 +8,7 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 
 _SEPARATOR = "_"
 _PARTS = 3
+_REMEDY = "check the topic with `delayed-index fsck`"
 
 
 class BucketKey(NamedTuple):
@@ -35,16 +36,14 @@ class BucketKey(NamedTuple):
         """
         parts = name.split(_SEPARATOR)
         if len(parts) != _PARTS or parts[0] != DELAYED_BUCKET_KEY_PREFIX:
-            raise UndecodableError(f"{name!r:.120} does not name a bucket; look at the cursor's properties by hand")
+            raise UndecodableError(f"{name!r:.120} does not name a bucket; {_REMEDY}")
         start, end = (_ledger_id(part, name) for part in parts[1:])
         if start > end:
-            raise UndecodableError(f"{name!r:.120} ends before it begins; look at the cursor's properties by hand")
+            raise UndecodableError(f"{name!r:.120} ends before it begins; {_REMEDY}")
         return cls(start, end)
 
 
 def _ledger_id(text: str, name: str) -> LedgerId:
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LEDGER_ID)) and int(text) <= MAX_LEDGER_ID):
-        raise UndecodableError(
-            f"{name!r:.120} names no ledger as {text!r:.40}; look at the cursor's properties by hand"
-        )
+        raise UndecodableError(f"{name!r:.120} has {text!r:.40} instead of a ledger id; {_REMEDY}")
     return LedgerId(int(text))

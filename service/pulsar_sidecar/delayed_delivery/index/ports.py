@@ -60,7 +60,7 @@ class BucketSnapshotStorage(Protocol):
         """Bytes of all entries' payloads. Raises `NotFoundError` likewise."""
 
     def delete_bucket_snapshot(self, bucket_id: LedgerId) -> None:
-        """Take it away; one that is gone already is no error."""
+        """Delete it; one that is gone already is not an error."""
 
     def close(self) -> None:
         """Let go of what is kept open; idempotent."""
@@ -95,7 +95,7 @@ class BucketProperties(Protocol):
         """Set one; returns when it is durable."""
 
     def remove(self, name: str) -> None:
-        """Take one away; one that is gone already is no error."""
+        """Remove one; one that is gone already is not an error."""
 
 
 EveryLedger = Callable[[], Iterator[tuple[LedgerId, bytes]]]
@@ -147,7 +147,7 @@ class DelayTimes(Protocol):
 
 
 class BrokerTrackers(Protocol):
-    """What the live brokers say of how they keep delayed indexes."""
+    """How the live brokers keep delayed indexes, by their configuration."""
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
         """By broker id; one at least, and every live one. Raises `TemporaryError` otherwise."""

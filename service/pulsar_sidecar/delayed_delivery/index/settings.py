@@ -74,7 +74,7 @@ class TrackerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTracker:
-    """What a broker's configuration says (``GET /admin/v2/brokers/configuration/runtime``).
+    """A broker's configuration (``GET /admin/v2/brokers/configuration/runtime``).
 
     Attributes:
         factory: ``delayedDeliveryTrackerFactoryClassName``.

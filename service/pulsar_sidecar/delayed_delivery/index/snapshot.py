@@ -1,7 +1,7 @@
-"""A bucket's snapshot: entry 0 says what each segment holds, entries 1 to n are the segments (PIP-195).
+"""A bucket's snapshot: entry 0 describes each segment, entries 1 to n are the segments (PIP-195).
 
 Invariants: bytes are understood completely or not at all (`UndecodableError`). What is decoded keeps the order of what
-was written; whether it is in order, and whether bitmaps and segments agree, is for `fsck` and the tracker to say.
+was written; whether it is in order, and whether bitmaps and segments agree, is for `fsck` and the tracker to find out.
 """
 
 from array import array
@@ -28,6 +28,7 @@ MAX_INDEXES: Final = 1 << 26
 """No segment is taken to hold more: a bitmap of a few kilobytes can claim four thousand million entries."""
 
 _ENTRY_BITS: Final = 32
+_REMEDY: Final = "check the topic with `delayed-index fsck`"
 _ENTRIES_A_LEDGER: Final = 1 << _ENTRY_BITS
 
 
@@ -87,7 +88,7 @@ def joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
 
 @dataclass(frozen=True)
 class SegmentMetadata:
-    """What entry 0 says of one segment (``SnapshotSegmentMetadata``).
+    """What entry 0 holds about one segment (``SnapshotSegmentMetadata``).
 
     Attributes:
         bitmaps: the entries of each ledger that have an index in the segment.
@@ -110,7 +111,7 @@ SnapshotMetadata = tuple[SegmentMetadata, ...]
 
 
 def segment_metadata_of(segment: DelayedIndexes) -> SegmentMetadata:
-    """What entry 0 says of a segment, which is not empty."""
+    """What entry 0 holds about a segment, which is not empty."""
     bitmaps = bitmaps_of(segment.ledgers, segment.entries)
     return SegmentMetadata(bitmaps, int(segment.deliver_at_ms.min()), int(segment.deliver_at_ms.max()))
 
@@ -206,28 +207,28 @@ def decode_segment(payload: bytes) -> DelayedIndexes:
     try:
         return DelayedIndexes.of((each.timestamp, each.ledger_id, each.entry_id) for each in indexes)
     except OverflowError as error:
-        raise UndecodableError("a segment holds a number beyond 63 bits; look at the bucket by hand") from error
+        raise UndecodableError(f"a segment holds a number beyond 63 bits; {_REMEDY}") from error
 
 
 def _bitmap(data: bytes) -> BitMap:
     try:
         bitmap = BitMap.deserialize(data)
     except (ValueError, IndexError) as error:
-        raise UndecodableError(f"{len(data)} bytes are no roaring bitmap ({error}); read them again") from error
+        raise UndecodableError(f"{len(data)} bytes are not a roaring bitmap ({error}); read them again") from error
     if len(bitmap) > MAX_INDEXES:
         raise UndecodableError(f"a bitmap claims {len(bitmap):,} entries, more than any ledger of messages has")
     if bitmap.serialize() != data:
-        raise UndecodableError("a roaring bitmap holds more than it says; look at the bucket by hand")
+        raise UndecodableError(f"a roaring bitmap is longer than its header; {_REMEDY}")
     return bitmap
 
 
 def _ledger_id(value: int) -> LedgerId:
     if value > MAX_LEDGER_ID:
-        raise UndecodableError(f"{value} is no ledger id; look at the bucket by hand")
+        raise UndecodableError(f"{value} is not a ledger id; {_REMEDY}")
     return LedgerId(value)
 
 
 def _time(value: int) -> int:
     if value > MAX_LEDGER_ID:
-        raise UndecodableError(f"{value} is no time; look at the bucket by hand")
+        raise UndecodableError(f"{value} is not a time; {_REMEDY}")
     return value

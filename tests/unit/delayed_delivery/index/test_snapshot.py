@@ -115,12 +115,12 @@ GOOD = BitMap([1, 2, 9]).serialize()
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (_with_bitmap(b""), "no roaring bitmap"),
-        (_with_bitmap(GOOD[:-1]), "no roaring bitmap"),
-        (_with_bitmap(GOOD + b"\0"), "holds more"),
+        (_with_bitmap(b""), "not a roaring bitmap"),
+        (_with_bitmap(GOOD[:-1]), "not a roaring bitmap"),
+        (_with_bitmap(GOOD + b"\0"), "longer than its header"),
         (_with_bitmap(GOOD[:-6] + b"\x02\0\x01\0\x09\0"), "not strictly increasing"),
-        (_with_bitmap(b"\x3b\x30\xff\xff" + b"\xff" * 65536), "no roaring bitmap"),
-        (_with_bitmap(GOOD, 2**63), "no ledger id"),
+        (_with_bitmap(b"\x3b\x30\xff\xff" + b"\xff" * 65536), "not a roaring bitmap"),
+        (_with_bitmap(GOOD, 2**63), "not a ledger id"),
     ],
 )
 def test_a_damaged_bitmap_is_refused(payload: bytes, why: str) -> None:

@@ -3,7 +3,7 @@
 A broker reads the names once, when it loads the topic, and later writes its own copy of the cursor's node over whatever
 is there. So the node is changed by compare-and-set, only while no live broker lists the topic, and both are looked at
 again afterwards. Bundle ownership is never taken: a client that looks the topic up has a broker load it at any moment,
-and `PointerOutcome` says when one did.
+and `PointerOutcome` reports when one did.
 
 Invariants: nothing but the cursor's bucket properties changes; no bucket is named whose ledger is not there, or that
 overlaps another one. What a lost race costs is time, never a message: a broker that does not know a bucket reads the
@@ -73,7 +73,7 @@ class BucketPointers:
         """Refuse a topic that a broker has loaded.
 
         Raises:
-            ConflictError: a broker has it; the text says what to do.
+            ConflictError: a broker has it; the text has the command that helps.
             TemporaryError: not every broker could be asked.
         """
         broker = self._loaded.loaded_by(topic)

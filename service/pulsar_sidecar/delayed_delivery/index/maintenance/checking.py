@@ -1,8 +1,8 @@
 """Checks delayed indexes of a topic, a namespace or a tenant: reads what is stored and compares it.
 
 Invariant: what is found was found twice, of the same bucket, `BETWEEN_SECONDS` apart: brokers write and delete buckets
-in several steps, and what changed meanwhile is no finding. Only messages that no bookie has are asked for at a broker;
-otherwise nothing loads a topic.
+in several steps, and what changed meanwhile is not a finding. Only messages that no bookie has are asked for at a
+broker; otherwise nothing loads a topic.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,12 +63,12 @@ class CheckOptions:
     Attributes:
         sample: so many messages of each bucket are compared with their index; None for all.
         orphans: whether the metadata of every ledger in BookKeeper is read in search of buckets nothing points to.
-        settle_ms: a younger ledger may be pointed to yet, and what was due later may be deleted yet.
+        min_age_ms: a younger ledger may be pointed to yet, and what was due later may be deleted yet.
     """
 
     sample: int | None = 1_000
     orphans: bool = False
-    settle_ms: int = 600_000
+    min_age_ms: int = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CheckPorts:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckPass:
     """One reading of everything.
 
     Attributes:
@@ -117,7 +117,7 @@ class IndexChecker:
         look = self.confirmed(scope, options)
         return CheckReport(look.findings, look.checked, self._ports.clock.monotonic_seconds() - started)
 
-    def confirmed(self, scope: TopicName | str, options: CheckOptions) -> Look:
+    def confirmed(self, scope: TopicName | str, options: CheckOptions) -> CheckPass:
         """What was found twice, as it was at the second look. Raises as `check` does."""
         ports = self._ports
         trackers = ports.brokers.trackers()
@@ -149,11 +149,11 @@ class IndexChecker:
         trackers: Mapping[str, BrokerTracker],
         options: CheckOptions,
         candidates: Iterable[LedgerId],
-    ) -> Look:
+    ) -> CheckPass:
         findings: list[Finding] = []
         topics: dict[TopicName, StoredTopic] = {}
         checked = Checked()
-        due_by_ms = self._ports.store.now_ms() - options.settle_ms
+        due_by_ms = self._ports.store.now_ms() - options.min_age_ms
         for place, topic in self._ports.stored.read(places):
             if isinstance(topic, Unreadable):
                 found = [Finding(FindingKind.UNREADABLE_NODE, topic.reason, place)]
@@ -168,7 +168,7 @@ class IndexChecker:
             findings += found
         orphans = self._orphans(candidates, due_by_ms)
         findings += map(orphan_finding, orphans.values())
-        return Look(tuple(findings), topics, orphans, checked)
+        return CheckPass(tuple(findings), topics, orphans, checked)
 
     # --- contents of buckets ---------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class IndexChecker:
                 if not is_bucket_of(bucket.ledger, index.topic, index.subscription):
                     continue
                 read = read_segments(self._ports.buckets, bucket.ledger_id, bucket.ledger, bucket.snapshot)
-                if isinstance(read, Unsound):
+                if isinstance(read, MissingSegments):
                     found.append(of_bucket(index, bucket, read.kind, read.reason))
                     continue
                 assert isinstance(bucket.snapshot, tuple)
@@ -224,7 +224,7 @@ class IndexChecker:
         return list(check_messages(index, bucket, known, answers)), Checked(entries=len(known), entries_left=left)
 
     def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:
-        """What messages say of themselves, without those that cannot be read."""
+        """The messages' own metadata, without those that cannot be read."""
         answers: dict[Position, EntryAnswer] = {}
         rest = iter(positions)
         while some := list(islice(rest, _MESSAGES_AT_ONCE)):
@@ -237,7 +237,7 @@ class IndexChecker:
     # --- orphans ---------------------------------------------------------------------------------------------------
 
     def _bucket_ledgers(self, scope: TopicName | str) -> tuple[list[LedgerId], int]:
-        """The ledgers that say they are buckets of this scope, and how many ledgers were looked at."""
+        """The ledgers whose own metadata name a bucket of this scope, and how many ledgers were read."""
         found: list[LedgerId] = []
         count = 0
         for ledger_id, data in self._ports.ledgers():
@@ -265,7 +265,7 @@ class IndexChecker:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsound:
+class MissingSegments:
     """Why a bucket's segments are not there to be compared."""
 
     kind: FindingKind
@@ -277,15 +277,15 @@ def read_segments(
     ledger_id: LedgerId,
     ledger: LedgerMetadata,
     snapshot: SnapshotMetadata | Absent | Unreadable,
-) -> list[DelayedIndexes] | Unsound:
+) -> list[DelayedIndexes] | MissingSegments:
     """All segments of a bucket, in order, or why there are none."""
     if not isinstance(snapshot, tuple):
         position = Position(ledger_id, METADATA_ENTRY)
         payload = entries.read({ledger_id: ledger}, [position])[position]
         if isinstance(payload, Unreadable):
-            return Unsound(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
+            return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
         reason = snapshot.reason if isinstance(snapshot, Unreadable) else "no bookie has it"
-        return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {reason}")
+        return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {reason}")
     segments: list[DelayedIndexes] = []
     numbers = iter(range(1, len(snapshot) + 1))
     while some := [Position(ledger_id, EntryId(number)) for number in islice(numbers, _SEGMENTS_AT_ONCE)]:
@@ -293,13 +293,13 @@ def read_segments(
         for position in some:
             payload = payloads[position]
             if isinstance(payload, Unreadable):
-                return Unsound(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
+                return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
             if isinstance(payload, Absent):
-                return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: no bookie has it")
+                return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: no bookie has it")
             try:
                 segments.append(decode_segment(payload))
             except UndecodableError as error:
-                return Unsound(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {error}")
+                return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {error}")
     return segments
 
 
@@ -315,7 +315,7 @@ def _shuffled(
 
 
 def _bucket_claim(data: bytes) -> BucketClaim | None:
-    """What the ledger says of itself; None if it is no bucket, or cannot be read, so that nothing follows from it."""
+    """The bucket that the ledger's metadata names; None if that is none, or cannot be read, so that nothing follows."""
     try:
         claim = read_claim(decode_ledger_metadata(data).custom_metadata)
     except UndecodableError:

@@ -61,7 +61,7 @@ def check_downgrade(topic: StoredTopic, trackers: Mapping[str, BrokerTracker]) -
 
 
 def check_topic(topic: StoredTopic, due_by_ms: int) -> Iterator[Finding]:
-    """What nodes and entry 0 of each bucket tell.
+    """What follows from nodes and entry 0 of each bucket.
 
     Args:
         topic: what is stored.
@@ -100,7 +100,7 @@ def _check_bucket(topic: StoredTopic, index: StoredIndex, bucket: StoredBucket, 
             return
         case LedgerMetadata() as ledger:
             if not is_bucket_of(ledger, index.topic, index.subscription):
-                cause = f"ledger {bucket.ledger_id} says it is {read_claim(ledger.custom_metadata)}"
+                cause = f"ledger {bucket.ledger_id} is {read_claim(ledger.custom_metadata)}"
                 yield of_bucket(index, bucket, FindingKind.FOREIGN_LEDGER, cause)
                 return
     if isinstance(bucket.snapshot, tuple):
@@ -108,7 +108,7 @@ def _check_bucket(topic: StoredTopic, index: StoredIndex, bucket: StoredBucket, 
 
 
 def is_bucket_of(ledger: LedgerMetadata, topic: TopicName, subscription: str) -> bool:
-    """Whether the ledger itself says that it is a bucket of this subscription."""
+    """Whether the ledger's metadata name it a bucket of this subscription."""
     claim = read_claim(ledger.custom_metadata)
     return isinstance(claim, BucketClaim) and (claim.topic, claim.subscription) == (topic, subscription)
 
@@ -153,7 +153,7 @@ def _outside(
             reference = listed.get(ledger_id)
             if left and reference is None and ledger_id > first:
                 found.add(f"ledger {ledger_id}")
-            # The last ledger is still written to, and its list entry does not say how long it is.
+            # The last ledger is still written to, and its list entry does not have its length.
             elif left and reference is not None and 0 < reference.entries <= left.max():
                 found.add(f"{ledger_id}:{left.max()}")
     return found
@@ -213,7 +213,7 @@ def contradictions(metadata: SegmentMetadata, segment: DelayedIndexes) -> list[s
 def check_segments(
     index: StoredIndex, bucket: StoredBucket, snapshot: SnapshotMetadata, segments: Iterable[DelayedIndexes]
 ) -> Iterator[Finding]:
-    """Whether each segment is what entry 0 says of it."""
+    """Whether each segment agrees with entry 0."""
     for number, (metadata, segment) in enumerate(zip(snapshot, segments, strict=True), 1):
         for contradiction in contradictions(metadata, segment):
             cause = f"segment {number}: {contradiction}"
@@ -226,7 +226,7 @@ def check_segments(
 def check_messages(
     index: StoredIndex, bucket: StoredBucket, due_ms: Mapping[Position, int], answers: Mapping[Position, EntryAnswer]
 ) -> Iterator[Finding]:
-    """Whether messages are due when their index says; what cannot be read is no finding of the index."""
+    """Whether messages are due when their index says; what cannot be read is not a finding."""
     wrong = {
         position: difference
         for position, at_ms in due_ms.items()
@@ -246,9 +246,9 @@ def message_difference(at_ms: int, answer: EntryAnswer) -> str | None:
         case Unreadable():
             return None
         case EntryFacts(deliver_at_ms=None):
-            return f"the index says {at_ms}, the message is not delayed"
+            return f"the index has {at_ms}, the message is not delayed"
         case EntryFacts(deliver_at_ms=due) if due != at_ms:
-            return f"the index says {at_ms}, the message {due}"
+            return f"the index has {at_ms}, the message {due}"
         case EntryFacts():
             return None
 

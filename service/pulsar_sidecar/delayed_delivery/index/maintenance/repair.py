@@ -3,7 +3,7 @@
 Invariants: what is executed is what was approved, found anew. A cursor is changed only while no broker has the topic
 loaded, by compare-and-set (`attach.BucketPointers`). No ledger is deleted here: a record asks the deletion service to,
 which proves again that nothing references the ledger; it is durable before the cursor forgets the bucket, so nothing
-leaks. A bucket is attached only if every bit is an index and every index is what its message says: a broker does not
+leaks. A bucket is attached only if every bit is an index and every index has its message's due time: a broker does not
 dispatch what a bit hides, so a wrong bucket loses messages, and a dropped one costs time.
 """
 
@@ -18,10 +18,10 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
     CheckOptions,
+    CheckPass,
     CheckPorts,
     IndexChecker,
-    Look,
-    Unsound,
+    MissingSegments,
     read_segments,
 )
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind, RepairStep
@@ -83,7 +83,7 @@ class LoadedTopic:
     """A topic whose cursors would be changed and that a broker has loaded.
 
     Attributes:
-        clients: who is connected and would have it loaded again at once; None if the broker did not say.
+        clients: who is connected and would have it loaded again at once; None if the broker did not report it.
     """
 
     broker: str
@@ -189,7 +189,7 @@ class IndexRepair:
     ) -> list[Repaired]:
         """Find everything anew and carry the plan out if it is still the approved one, subscription by subscription.
 
-        What fails is told and keeps nothing else from being done.
+        An action that fails is reported and does not stop the others.
 
         Raises:
             ConflictError: the plan is another one now, or a broker has one of its topics loaded; nothing was changed.
@@ -224,7 +224,7 @@ class IndexRepair:
 
     # --- planning --------------------------------------------------------------------------------------------------
 
-    def _decided(self, look: Look, findings: Sequence[Finding]) -> Iterator[RepairAction | Finding]:
+    def _decided(self, look: CheckPass, findings: Sequence[Finding]) -> Iterator[RepairAction | Finding]:
         """One action a bucket, in order, following from everything that was found of it; or why there is none."""
         everything: dict[_Place, list[Finding]] = {}
         for each in look.findings:
@@ -313,7 +313,7 @@ class IndexRepair:
         position = Position(ledger_id, METADATA_ENTRY)
         snapshot = decode_snapshot(entries.read({ledger_id: ledger}, [position])[position])
         segments = read_segments(entries, ledger_id, ledger, snapshot)
-        if isinstance(segments, Unsound):
+        if isinstance(segments, MissingSegments):
             return Unreadable(segments.reason) if segments.kind is FindingKind.UNREAD_SNAPSHOT else RepairStep.HAND_OVER
         assert isinstance(snapshot, tuple)
         if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
@@ -390,7 +390,7 @@ class IndexRepair:
 
 def _step(findings: Iterable[Finding]) -> RepairStep:
     steps = {each.kind.step for each in findings if each.kind.step is not None}
-    # A ledger that does not exist, or is somebody else's, is not handed over, whatever else is wrong.
+    # A ledger that does not exist, or is not a bucket of the subscription, is not handed over, whatever else is wrong.
     return RepairStep.DROP_POINTER if RepairStep.DROP_POINTER in steps else steps.pop()
 
 

@@ -1,4 +1,4 @@
-"""Snapshots and cursor properties in memory: for simulations, and for whoever wants a tracker without a cluster."""
+"""Snapshots and cursor properties in memory: for simulations, and for a tracker without a cluster."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 No released broker knows field 4 of a ``DelayedIndex``, and one that met it would take a cancellation for a message. So
 these snapshots have a port, a type of segment and bytes of their own: a storage that brokers read takes
-`DelayedIndexes` and never `DelayedOperations`, and the bytes begin with what is no protobuf.
+`DelayedIndexes` and never `DelayedOperations`, and the bytes begin with what protobuf refuses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ class OperationSnapshots(Protocol):
         """Bytes of all entries."""
 
     def delete(self, bucket_id: LedgerId) -> None:
-        """Take it away; one that is gone already is no error."""
+        """Delete it; one that is gone already is not an error."""
 
     def pointers(self) -> Mapping[BucketKey, LedgerId]:
         """Which snapshot each bucket has."""
@@ -141,7 +141,7 @@ def decode_operations(payload: bytes) -> DelayedOperations:
         UndecodableError: anything else, a broker's segment too.
     """
     if not payload.startswith(_MAGIC):
-        raise UndecodableError(f"{len(payload)} bytes are no segment with operations; a broker may have written them")
+        raise UndecodableError(f"{len(payload)} bytes are not a segment with operations; perhaps a broker wrote them")
     parts: dict[bool, list[bytes]] = {False: [], True: []}
     for index, is_cancel in _indexes(payload[len(_MAGIC) :]):
         parts[is_cancel].append(bytes([_INDEX_TAG, len(index)]) + index)

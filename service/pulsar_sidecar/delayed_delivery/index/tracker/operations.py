@@ -1,4 +1,4 @@
-"""PIP-423: a tracker that can be told not to deliver a message.
+"""PIP-423: a tracker that accepts cancellations of messages.
 
 A cancellation of a message that is tracked takes its bit, and what has no bit is not handed out. One of a message that
 is not tracked (yet) is a command: it is known two ticks before the message is due, and a seal writes it into the
@@ -232,7 +232,7 @@ class _Commands:
             self._snapshots.unpoint(key)
 
     def delete_late(self, now_ms: int) -> None:
-        """Delete those that were to be deleted and whose commands nobody needs any more."""
+        """Delete those that were to be deleted and whose commands are not needed any more."""
         for key, bucket_id in tuple(self._late.items()):
             if self._needed_until_ms.get(bucket_id, 0) < now_ms:
                 self._snapshots.delete(bucket_id)

@@ -3,7 +3,7 @@
 Whichever subscription asks, what is due is taken out of the index once and put into the replay queue of every
 subscription, less what is before its mark-delete position. No released broker does this.
 
-After a restart nobody knows what was in a replay queue. That loses nothing: whoever drives the index reads from
+After a restart it is not known what was in a replay queue. That loses nothing: the dispatcher reads from
 `read_again_from`, and a message that is due by then is delivered without the index.
 """
 
@@ -67,7 +67,7 @@ class SharedDelayedIndex:
         self._replays.pop(subscription, None)
 
     def read_again_from(self) -> Position | None:
-        """The earliest mark-delete position, after which messages are to be added after a restart; None for nobody."""
+        """The earliest mark-delete position: a restart adds the messages after it; None without subscriptions."""
         return min((replay.mark_delete for replay in self._replays.values()), default=None)
 
     def has_message_available(self, subscription: str) -> bool:

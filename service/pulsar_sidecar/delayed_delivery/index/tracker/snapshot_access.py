@@ -35,7 +35,7 @@ class BucketOperation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FailedOperation:
-    """What a broker would log: the tracker goes on without.
+    """What a broker would log: the tracker continues without.
 
     Attributes:
         operation: what was to be done.
@@ -73,7 +73,7 @@ class SnapshotAccess:
     def save(self, bucket: ImmutableBucket, sealed: SealedIndexes) -> bool:
         """Write the snapshot and point to it; whether it was written.
 
-        A pointer that cannot be written is given up: nobody but this tracker knows the snapshot then.
+        A pointer that cannot be written is given up: only this tracker knows the snapshot then.
         """
 
         def create() -> LedgerId:

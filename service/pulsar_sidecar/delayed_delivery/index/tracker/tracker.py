@@ -1,7 +1,7 @@
 """``BucketDelayedDeliveryTracker`` of Pulsar 4.0.8: what a dispatcher asks which delayed messages are due.
 
 Invariants: a position is handed out only when it is due, less a tick unless the settings are strict. Indexes that are
-in no snapshot (of the mutable bucket, of older ledgers) are gone after a restart; whoever drives the tracker reads
+in no snapshot (of the mutable bucket, of older ledgers) are gone after a restart; the dispatcher reads
 messages again from the mark-delete position and adds them, as a dispatcher does.
 
 Waiting for the storage happens within the calls, so nothing of Java's states between is seen. Where 4.0.8 departs from

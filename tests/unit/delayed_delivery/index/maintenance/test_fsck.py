@@ -346,7 +346,7 @@ def test_a_bucket_is_dead_when_its_last_message_was_due_long_enough_ago(
     later_ms: int, kinds: list[FindingKind]
 ) -> None:
     index = CheckedIndex()
-    index.store.advance_ms(HOUR_MS + ALL.settle_ms + later_ms)
+    index.store.advance_ms(HOUR_MS + ALL.min_age_ms + later_ms)
     index.name((8, 9))
     assert [kind for kind, _ in found(index)] == kinds
 
@@ -355,7 +355,7 @@ def test_a_bucket_is_dead_when_its_last_message_was_due_long_enough_ago(
 def test_a_bucket_is_an_orphan_when_its_ledger_is_old_enough(later_ms: int, kinds: list[FindingKind]) -> None:
     index = CheckedIndex()
     name_only_the_second(index)
-    index.store.set_created_ms(ledger_path(LedgerId(FIRST)), index.store.now_ms() - ALL.settle_ms - later_ms)
+    index.store.set_created_ms(ledger_path(LedgerId(FIRST)), index.store.now_ms() - ALL.min_age_ms - later_ms)
     assert [kind for kind, _ in found(index)] == kinds
 
 
