@@ -27,12 +27,12 @@ class Rescheduling:
         self.sidecar, self.other = FakeSidecar(self.cluster), FakeSidecar(self.cluster)
 
     def expedite(self, entry: int = 0, sidecar: FakeSidecar | None = None) -> Rescheduled:
-        return self._reissue(entry, None, sidecar)
+        return self._reschedule(entry, None, sidecar)
 
     def reschedule(self, entry: int = 0, sidecar: FakeSidecar | None = None, in_ms: int = NEW_MS) -> Rescheduled:
-        return self._reissue(entry, self.begin_ms + in_ms, sidecar)
+        return self._reschedule(entry, self.begin_ms + in_ms, sidecar)
 
-    def _reissue(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Rescheduled:
+    def _reschedule(self, entry: int, deliver_at_ms: int | None, sidecar: FakeSidecar | None) -> Rescheduled:
         target = Target(at(entry), self.begin_ms + DUE_MS)
         return (sidecar or self.sidecar).room.reschedule(TOPIC, target, deliver_at_ms, CancelOptions())
 

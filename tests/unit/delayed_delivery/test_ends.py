@@ -72,6 +72,16 @@ def test_a_lost_cursor_just_before_the_due_time_is_told_as_unknown() -> None:
     assert ending.cluster.compacted() == {}
 
 
+def test_a_lost_acknowledgement_at_the_end_is_counted_as_a_failure() -> None:
+    ending = Ending()
+    ending.subscription.keeps = True
+    ending.live_until(1_500)
+    ending.cluster.lose_cursor("s")
+    ending.live_until(-10_000)
+    assert (ending.known.status, ending.known.cause) == (CancellationStatus.RACED, Cause.LOST)
+    assert ending.sidecar.metrics.counts[Cause.LOST.value] == 1
+
+
 def test_other_sidecars_are_told_that_it_is_unknown() -> None:
     ending = Ending()
     other = FakeSidecar(ending.cluster)

@@ -63,6 +63,22 @@ def test_what_cannot_be_read_is_no_sign_that_there_is_no_copy(world: Reschedulin
     assert world.cluster.compacted() == {}, "the intent is over, and forgotten although it could not be gone on with"
 
 
+def test_an_old_message_that_could_not_be_cancelled_is_cancelled_later(world: Rescheduling) -> None:
+    facts = world.cluster.entries[at(0)]
+
+    def hide(call: str) -> None:
+        if call == "republish":
+            world.cluster.entries[at(0)] = Unreadable("no bookie")
+
+    world.cluster.after = hide
+    done = world.reschedule()
+    assert (done.message_id, only(done)) == ("7:2:-1", (CancellationStatus.REFUSED, Cause.UNREADABLE))
+    world.cluster.entries[at(0)] = facts
+    world.live(10_000)
+    assert world.subscription.acked == {at(0)}
+    assert world.copies == [at(2)]
+
+
 def test_a_copy_is_found_beside_what_cannot_be_read(world: Rescheduling) -> None:
     lose_receipt(world, unreadable=at(3))
     assert world.reschedule().message_id == "7:2:-1"
