@@ -19,9 +19,9 @@ Everything is set in the environment:
   AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"; nothing can be deleted without
                        --bookkeeper-exclusive-to-cluster, your assurance that this BookKeeper serves only this Pulsar cluster
   METRICS_DIRECTORY    where the node exporter's textfile collector reads; metrics.prom is put there
-  PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; metrics.prom
-                       replaces what it holds. For audits in pods: each cluster of Pulsar's needs a group of its own.
-                       push_metrics.py beside this file does it
+  PUSHGATEWAY_URL      a group of a Pushgateway, such as http://HOST:9091/metrics/job/pulsar-sidecar-audit; the
+                       metrics replace what it holds. For audits in pods: each cluster of Pulsar's needs a group of its
+                       own
   KEEP                 how many listings, dumps and audits to keep in any case; 7
   KEEP_DAYS            and everything that is younger; 30
   PULSAR_SIDECAR_METADATA_STORE_AUTH   the credential for ZooKeeper, if it needs one
@@ -87,7 +87,7 @@ if [ -n "${METRICS_DIRECTORY:-}" ] && [ -f "$audit/metrics.prom" ]; then
     mv "$METRICS_DIRECTORY/.pulsar_sidecar_audit.prom.$$" "$METRICS_DIRECTORY/pulsar_sidecar_audit.prom"
 fi
 if [ -n "${PUSHGATEWAY_URL:-}" ] && [ -f "$audit/metrics.prom" ]; then
-    python3 "$here/push_metrics.py" "$audit/metrics.prom" "$PUSHGATEWAY_URL" || code=1
+    pulsar-sidecar audit push "$audit" --group-url "$PUSHGATEWAY_URL" || code=1
 fi
 pulsar-sidecar audit prune "$AUDIT_DIRECTORY" --keep "${KEEP:-7}" --older-than-days "${KEEP_DAYS:-30}" --execute ||
     exit 1

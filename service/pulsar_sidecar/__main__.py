@@ -36,6 +36,7 @@ def programs() -> Programs:
         explain_ledger=partial(_call, "audit_review", "explain_ledger"),
         apply_audit=partial(_call, "audit_review", "apply_audit"),
         report_audit=partial(_call, "audit_review", "report_audit"),
+        push_audit=partial(_call, "audit_review", "push_audit"),
         prune_archive=partial(_call, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
         look_for_duplicates=partial(_call, "duplicates_run", "look_for_duplicates"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pulsar_sidecar.audit.sources.manifests import SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -156,6 +157,22 @@ def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
     if servers == text or not all(server.strip() for server in servers.split(",")):
         raise InvalidInputError(f"{text!r:.200} is not a source of a listing; write {_LISTING_FORMS}")
     return SourceKind.BOOKIE_HTTP, tuple(f"http://{server.strip()}" for server in servers.split(","))
+
+
+def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
+    """The address of a Pushgateway, and the job and the other labels of one of its groups.
+
+    Raises:
+        InvalidInputError: the URL does not name a group.
+    """
+    gateway, _, group = url.partition("/metrics/job/")
+    job, *labels = (unquote(part) for part in group.rstrip("/").split("/"))
+    parts = urlsplit(gateway)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not all((job, *labels)) or len(labels) % 2:
+        raise InvalidInputError(
+            f"{url!r:.200} is not a group of a Pushgateway; write http://HOST:9091/metrics/job/NAME"
+        )
+    return gateway, job, dict(zip(labels[::2], labels[1::2], strict=True))
 
 
 def zookeeper_rate(asked: float | None) -> float | None:

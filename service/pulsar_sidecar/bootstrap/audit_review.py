@@ -6,12 +6,15 @@ Like `bootstrap.app` it names concrete adapters and closes what it opened. Nothi
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
+
+from prometheus_client import push_to_gateway
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, remove
+from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
@@ -33,10 +36,11 @@ from pulsar_sidecar.audit.requests import (
     ApplyRequest,
     AuditView,
     PruneResult,
+    pushgateway_group,
 )
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
-from pulsar_sidecar.audit.results.report import report_html, report_rows_of
+from pulsar_sidecar.audit.results.report import metrics_registry, report_html, report_rows_of
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.audit.results.tables import Subtree, Table
@@ -52,6 +56,7 @@ from pulsar_sidecar.model.progress import ReportCount
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 _ALL_AT_ONCE = 4096
+_PUSH_SECONDS = 60
 _NO_SIDECAR = (
     "no sidecar runs on this cluster: the records wait until one with topicTwoPhaseDeletionEnabled=true starts"
 )
@@ -112,6 +117,21 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
     except OSError as error:
         raise TemporaryError(f"{path} cannot be written ({error.strerror})") from error
     return path
+
+
+def push_audit(audit: Path, url: str) -> None:
+    """Replace what a group of a Pushgateway holds with the metrics of an audit.
+
+    Raises:
+        InvalidInputError: no audit, or the URL does not name a group.
+        TemporaryError: the Pushgateway did not take them.
+    """
+    gateway, job, labels = pushgateway_group(url)
+    registry = metrics_registry(read_summary(audit))
+    try:
+        push_to_gateway(gateway, job, registry, labels, timeout=_PUSH_SECONDS)
+    except (OSError, HTTPException, ValueError) as error:
+        raise TemporaryError(f"the metrics were not pushed to {url} ({error}); repeat the command") from error
 
 
 def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0, execute: bool = False) -> PruneResult:

@@ -71,6 +71,7 @@ class Programs:
     apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.AppliedPlan]
     report_audit: Callable[[Path, Path | None], Path]
     prune_archive: Callable[[Path, int, float, bool], audit.PruneResult]
+    push_audit: Callable[[Path, str], None]
     verify_stored: Callable[[VerifyRequest, Report], Sequence[VerifiedTopic]]
     make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
     publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"

@@ -1,11 +1,23 @@
 """What follows an audit, put together for real: audits and dumps on disk, the commands' programs on them."""
 
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.adapters.parquet.directories import read_summary
 from pulsar_sidecar.audit.requests import ApplyRequest
+from pulsar_sidecar.audit.results.report import metrics_text
 from pulsar_sidecar.audit.results.summaries import GuardResult
-from pulsar_sidecar.bootstrap.audit_review import apply_audit, explain_ledger, prune_archive, report_audit, show_audit
+from pulsar_sidecar.bootstrap.audit_review import (
+    apply_audit,
+    explain_ledger,
+    prune_archive,
+    push_audit,
+    report_audit,
+    show_audit,
+)
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
@@ -118,3 +130,73 @@ def test_pruning_only_tells_until_it_is_told_to_execute(tmp_path: Path) -> None:
     for wrong in ((tmp_path, 0), (tmp_path / "nowhere",)):
         with pytest.raises(InvalidInputError):
             prune_archive(*wrong)
+
+
+class Pushgateway:
+    """Takes what is pushed, or refuses it."""
+
+    def __init__(self) -> None:
+        taken: list[tuple[str, str, str]] = []
+        answers = [200]
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                taken.append((self.path, self.headers["Content-Type"], body))
+                self.send_response(answers[-1])
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.taken, self.answers = taken, answers
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics/job/audit"
+
+
+@pytest.fixture
+def pushgateway() -> Iterator[Pushgateway]:
+    gateway = Pushgateway()
+    thread = threading.Thread(target=gateway.server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield gateway
+    gateway.server.shutdown()
+    thread.join()
+    gateway.server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("below", "pushed"),
+    [
+        ("", ""),
+        ("/", ""),
+        ("/instance/west", "/instance/west"),
+        ("/instance/a%20b", "/instance@base64/YSBi"),
+        ("/instance@base64/YSBi", "/instance@base64/YSBi"),
+    ],
+)
+def test_the_metrics_of_an_audit_replace_those_of_a_group(
+    audit: Path, pushgateway: Pushgateway, below: str, pushed: str
+) -> None:
+    push_audit(audit, f"{pushgateway.url}{below}")
+    path, content_type, body = pushgateway.taken.pop()
+    assert path == f"/metrics/job/audit{pushed}"
+    assert content_type.startswith("text/plain; version=")
+    assert body == metrics_text(read_summary(audit))
+
+
+def test_metrics_that_are_not_taken_are_a_failure(audit: Path, pushgateway: Pushgateway) -> None:
+    pushgateway.answers.append(400)
+    with pytest.raises(TemporaryError, match=f"not pushed to {pushgateway.url}"):
+        push_audit(audit, pushgateway.url)
+    with pytest.raises(TemporaryError, match="not pushed"):
+        push_audit(audit, "http://127.0.0.1:9/metrics/job/audit")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "pushgateway:9091", "http://", "http:///metrics/job/a", "ftp://h/metrics/job/a", "http://h:9091/metrics/job/",
+     "http://h/metrics/job/a/instance", "http://h/metrics/job/a//b"],
+)  # fmt: skip
+def test_only_a_group_of_a_pushgateway_is_pushed_to(audit: Path, url: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not a group"):
+        push_audit(audit, url)

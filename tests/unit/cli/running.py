@@ -43,6 +43,8 @@ class Terminal:
         self.stuck: StuckReport | SidecarError | None = None
         self.explain: str | SidecarError | None = None
         self.applied: audit.AppliedPlan | SidecarError | None = None
+        self.pushed: list[tuple[Path, str]] = []
+        self.refusal: SidecarError | None = None
         self.report: Path | SidecarError | None = None
         self.prune: audit.PruneResult | SidecarError | None = None
         self.extracted: ExtractManifest | SidecarError | None = None
@@ -62,6 +64,7 @@ class Terminal:
                 self._serve, self._play, self._strike, self._noted(self.stuck),
                 self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
+                push_audit=self._push,
                 verify_stored=self._verify,
                 make_extract=self._extract,
                 publish_file=self._publish,
@@ -133,6 +136,11 @@ class Terminal:
         tell(2, 2)
         applied: audit.AppliedPlan = self._noted(self.applied)(request)
         return applied
+
+    def _push(self, directory: Path, url: str) -> None:
+        self.pushed.append((directory, url))
+        if self.refusal is not None:
+            raise self.refusal
 
     def _serve(self, flags: Mapping[str, str | None], config: Path | None) -> int:
         self.served.append((flags, config))

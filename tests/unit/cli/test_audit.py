@@ -10,7 +10,7 @@ from pulsar_sidecar.audit.requests import (
     AuditView,
     PruneResult,
 )
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
 from tests.unit.cli.running import Terminal
 
@@ -115,6 +115,15 @@ def test_report_says_where_it_is(terminal: Terminal) -> None:
     terminal.report = Path("x.html")
     assert terminal.run("audit", "report", "a", "--output", "x.html").out == "x.html\n"
     assert terminal.asked == [(Path("a"), Path("x.html"))]
+
+
+def test_push_ends_with_1_where_the_metrics_were_not_taken(terminal: Terminal) -> None:
+    command = ("audit", "push", "a", "--group-url", "http://h/metrics/job/a")
+    ran = terminal.run(*command)
+    assert (ran.code, ran.out) == (0, "")
+    assert terminal.pushed == [(Path("a"), "http://h/metrics/job/a")]
+    terminal.refusal = TemporaryError("the metrics were not pushed")
+    assert terminal.run(*command).code == 1
 
 
 def test_prune_says_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> None:

@@ -65,7 +65,7 @@ def test_scripts_are_mounted_or_in_the_image() -> None:
     for directory, files in ((SPARK, generated["files"]), (OPERATOR, copied[0].split())):
         text = json.dumps(documents_of(directory))
         used = set(re.findall(r"/scripts/([\w.]+)", text))
-        assert used | {"push_metrics.py"} == set(files), "the scripts call push_metrics.py"
+        assert used == set(files)
         assert all((SPARK / name).is_file() for name in files)
     assert json.dumps(documents_of(SPARK)).count(f'"name": "{generated["name"]}"') >= 2
     assert "configMap" not in json.dumps(documents_of(OPERATOR))

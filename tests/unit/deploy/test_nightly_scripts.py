@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ case "$(tail -n 1 "$CALLS")" in
     "metadata dump"*) exit "${DUMP_CODE:-0}" ;;
     "ledgers list"*) exit "${LIST_CODE:-0}" ;;
     "audit prune"*) exit "${PRUNE_CODE:-0}" ;;
+    "audit push"*) exit "${PUSH_CODE:-0}" ;;
 esac
 """
 """Also a spark-submit: it leaves what its option --output names."""
@@ -139,52 +138,21 @@ def test_the_cronjob_fails_where_no_audit_was_made(night: Night, code: str, seen
     assert night.run(command=command, DUMP_CODE="2").returncode == 1
 
 
-class Pushgateway:
-    """Takes what is pushed, or says no."""
-
-    def __init__(self) -> None:
-        taken: list[tuple[str, str, str]] = []
-        answers = [200]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                taken.append((self.path, self.headers["Content-Type"], body))
-                self.send_response(answers[-1])
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.taken, self.answers = taken, answers
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/metrics/job/audit"
-
-
-@pytest.fixture
-def pushgateway() -> Iterator[Pushgateway]:
-    gateway = Pushgateway()
-    thread = threading.Thread(target=gateway.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield gateway
-    gateway.server.shutdown()
-    thread.join()
-    gateway.server.server_close()
+GROUP = "http://pushgateway:9091/metrics/job/audit"
 
 
 @pytest.mark.parametrize("engine", ["embedded", "spark"])
-def test_metrics_are_pushed(night: Night, pushgateway: Pushgateway, engine: str) -> None:
-    assert night.run(AUDIT_ENGINE="none", PUSHGATEWAY_URL=pushgateway.url).returncode == 0
-    assert pushgateway.taken == []
-    assert night.run(AUDIT_ENGINE=engine, AUDIT_CODE="2", PUSHGATEWAY_URL=pushgateway.url).returncode == 2
-    assert pushgateway.taken == [("/metrics/job/audit", "text/plain; version=0.0.4; charset=utf-8", "metric\n")]
+def test_metrics_are_pushed(night: Night, engine: str) -> None:
+    assert night.run(AUDIT_ENGINE="none", PUSHGATEWAY_URL=GROUP).returncode == 0
+    assert not any(call.startswith("audit push") for call in night.called())
+    assert night.run(AUDIT_ENGINE=engine, AUDIT_CODE="2", PUSHGATEWAY_URL=GROUP).returncode == 2
+    (audit,) = (night.audits / "audits").iterdir()
+    assert night.called()[-2] == f"audit push {audit} --group-url {GROUP}"
 
 
-def test_metrics_that_nobody_took_fail_the_night_after_tidying_up(night: Night, pushgateway: Pushgateway) -> None:
-    pushgateway.answers.append(400)
-    for url in (pushgateway.url, "pushgateway:9091", "http://"):
-        ran = night.run(PUSHGATEWAY_URL=url, AUDIT_CODE="2")
-        assert (ran.returncode, f"not pushed to {url}" in ran.stderr) == (1, True)
-        assert night.called()[-1].startswith("audit prune")
+def test_metrics_that_are_not_pushed_fail_the_night_after_tidying_up(night: Night) -> None:
+    assert night.run(PUSHGATEWAY_URL=GROUP, PUSH_CODE="1", AUDIT_CODE="2").returncode == 1
+    assert night.called()[-1].startswith("audit prune")
 
 
 def test_inputs_alone_and_other_sources(night: Night) -> None:
@@ -271,10 +239,10 @@ def fake_job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def drive(directory: Path, *options: str, url: str = "") -> "subprocess.CompletedProcess[str]":
-    environment = {"PYTHONPATH": str(directory / "python"), "PUSHGATEWAY_URL": url}
+def drive(night: Night, directory: Path, *options: str, url: str = "", code: int = 0) -> int:
+    environment = {"PYTHONPATH": str(directory / "python"), "PUSHGATEWAY_URL": url, "PUSH_CODE": str(code)}
     command = [sys.executable, str(SPARK / "nightly_job.py"), str(directory), *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return night.run(command=command, **environment).returncode
 
 
 def make_inputs(directory: Path, name: str) -> None:
@@ -283,25 +251,22 @@ def make_inputs(directory: Path, name: str) -> None:
         (place / "manifest.json").touch()
 
 
-def test_findings_are_no_failed_run_of_the_drivers_program(fake_job: Path, pushgateway: Pushgateway) -> None:
-    assert drive(fake_job, url=pushgateway.url).returncode == 1
+def test_findings_are_no_failed_run_of_the_drivers_program(night: Night, fake_job: Path) -> None:
+    assert drive(night, fake_job, url=GROUP) == 1
     make_inputs(fake_job, "1")
-    assert drive(fake_job, "--wrong", url=pushgateway.url).returncode == 2
-    assert pushgateway.taken == []
-    assert drive(fake_job, url=pushgateway.url).returncode == 0
-    assert pushgateway.taken.pop()[2] == "made from 1"
+    assert drive(night, fake_job, "--wrong", url=GROUP) == 2
+    assert night.called() == []
+    assert drive(night, fake_job, url=GROUP) == 0
+    assert night.called() == [f"audit push {fake_job}/audits/1 --group-url {GROUP}"]
     make_inputs(fake_job, "2")
-    assert drive(fake_job).returncode == 0
-    assert pushgateway.taken == []
+    assert drive(night, fake_job) == 0
+    assert night.called() == []
 
 
-def test_metrics_that_nobody_took_fail_the_drivers_program_and_are_pushed_again(
-    fake_job: Path, pushgateway: Pushgateway
+def test_metrics_that_are_not_pushed_fail_the_drivers_program_and_are_pushed_again(
+    night: Night, fake_job: Path
 ) -> None:
     make_inputs(fake_job, "1")
-    pushgateway.answers.append(503)
-    assert drive(fake_job, url=pushgateway.url).returncode == 1
-    pushgateway.answers.append(200)
-    again = drive(fake_job, url=pushgateway.url)
-    assert (again.returncode, "audited already" in again.stderr) == (0, True)
-    assert [body for _, _, body in pushgateway.taken] == ["made from 1"] * 2
+    assert drive(night, fake_job, url=GROUP, code=1) == 1
+    assert drive(night, fake_job, url=GROUP) == 0
+    assert night.called() == [f"audit push {fake_job}/audits/1 --group-url {GROUP}"]

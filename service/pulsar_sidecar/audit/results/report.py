@@ -124,7 +124,12 @@ def _trends(history: Sequence[HistoryEntry]) -> list[tuple[str, list[PlotItem]]]
 
 
 def metrics_text(summary: AuditSummary) -> str:
-    """The file, in Prometheus' text format; every sample names the cluster."""
+    """The file, in Prometheus' text format."""
+    return generate_latest(metrics_registry(summary)).decode()
+
+
+def metrics_registry(summary: AuditSummary) -> CollectorRegistry:
+    """The metrics; every sample names the cluster."""
     registry = CollectorRegistry(auto_describe=False)
     cluster = summary.cluster_name or summary.instance_id
 
@@ -154,7 +159,7 @@ def metrics_text(summary: AuditSummary) -> str:
     gauge("guard_passed", "1 if the guard passed, else 0.", passed, "guard")
     unseen = {part.what: part.count for part in summary.unseen}
     gauge("unseen", "Inputs that could not be read.", unseen, "what")
-    return generate_latest(registry).decode()
+    return registry
 
 
 def _ledgers(counts: Mapping[str, Count]) -> dict[str, float | None]:

@@ -291,6 +291,30 @@ def report(
 
 
 @app.command(epilog=_EXIT_CODES)
+def push(
+    ctx: Context,
+    audit: _Audit,
+    group_url: Annotated[
+        str,
+        typer.Option(
+            "--group-url",
+            metavar="URL",
+            help="Group of a Pushgateway: http://HOST:9091/metrics/job/NAME[/LABEL/VALUE].",
+        ),
+    ],
+) -> None:
+    """Push the metrics of an audit to a Pushgateway, where they replace those of the group.
+
+    Use it where the audit ran in a pod, which Prometheus cannot scrape afterwards. Prometheus must scrape the
+    Pushgateway with honor_labels: true. Give each Pulsar cluster a group of its own.
+
+    Example: pulsar-sidecar audit push audits/monday --group-url http://pushgateway:9091/metrics/job/pulsar-sidecar-audit
+    """
+    ctx.obj.programs.push_audit(audit, group_url)
+    output.info(f"the metrics were pushed to {output.printable(group_url)}")
+
+
+@app.command(epilog=_EXIT_CODES)
 def prune(
     ctx: Context,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory with audits, dumps and listings.")],
