@@ -7,7 +7,7 @@ usage() {
 Usage: nightly.sh [--help]
 
 Makes a listing and a dump, audits them against the audit before, and removes what is old. Run it once a day: a ledger
-is deletable when two audits, far enough apart, found it unreferenced and unchanged. It deletes no ledger: look at the
+is deletable when two audits, far enough apart, found it unreferenced and unchanged. It deletes no ledger: read the
 report, then run "pulsar-sidecar audit apply".
 
 Everything is set in the environment:

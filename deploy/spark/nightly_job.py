@@ -44,7 +44,7 @@ def published(directory: Path) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Audit; 0 with findings too, since Spark calls everything else a failed run, and the metrics tell of them."""
+    """Audit; 0 with findings too, since Spark reports everything else as a failed run; the metrics show findings."""
     try:
         directory = Path(words[0])
         chosen = arguments(directory)

@@ -37,7 +37,7 @@ here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 submit=spark-submit
 if [ -n "${SPARK_HOME:-}" ]; then submit=$SPARK_HOME/bin/spark-submit; fi
 job=${SIDECAR_JOB:-$here/../../pyspark_jobs/orphan_ledgers/job.py}
-[ -f "$job" ] || { echo "there is no job at $job; say where with SIDECAR_JOB" >&2; exit 1; }
+[ -f "$job" ] || { echo "there is no job at $job; set SIDECAR_JOB to its path" >&2; exit 1; }
 if [ -n "${SIDECAR_WHEEL:-}" ]; then
     [ -f "$SIDECAR_WHEEL" ] || { echo "there is no wheel at $SIDECAR_WHEEL" >&2; exit 1; }
     set -- --py-files "$SIDECAR_WHEEL" "$job" "$@"

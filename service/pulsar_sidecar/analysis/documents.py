@@ -1,4 +1,4 @@
-"""The documents beside tables: what a directory says about itself, and how a program ends that looked at one.
+"""The documents beside tables: what a directory holds, and the exit codes of programs that read one.
 
 Invariant: such a document is written last, and only of something that is complete. No Arrow, so ``--help`` is quick.
 """

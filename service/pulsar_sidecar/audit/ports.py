@@ -1,4 +1,4 @@
-"""What dumps and listings need from the world.
+"""What dumps and listings need from outside.
 
 `NodeSource` is the port of metadata stores: a driver of another one (etcd, Oxia, RocksDB) yields the same rows, with
 its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port of BookKeeper.
@@ -57,11 +57,11 @@ class LedgerSource(NodeSource, Protocol):
     """One listing of all ledgers in the same way; its batches are `audit.results.tables.LEDGERS`, every ledger once."""
 
     def instance_id(self) -> str | None:
-        """BookKeeper's id of the ledger storage, None if the source does not tell."""
+        """BookKeeper's id of the ledger storage, None if the source does not report it."""
 
 
 class AuditInputs(Protocol):
-    """A dump and a listing, opened: every file is what its manifest says.
+    """A dump and a listing, opened: every file matches its manifest.
 
     ``work`` runs on one batch of rows at a time, maybe in another process and several at once; the answers come in the
     order of the rows. It and its answers must be picklable.

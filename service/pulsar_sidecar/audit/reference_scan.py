@@ -59,7 +59,7 @@ def scan_references(tree: ScannedTree, compacted: CompactedLedgers) -> Reference
     """Count the cluster: the ledgers first, the references after, so that a ledger linked in between is not an orphan.
 
     Raises:
-        TemporaryError: something could not be read; nothing can be said.
+        TemporaryError: something could not be read; nothing is known.
     """
     ledgers = tree.ledger_ids()
     found: dict[LedgerId, list[str]] = {}

@@ -11,7 +11,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 HOUR_MS = 3_600_000
 EXCLUSIVE = "bookkeeperExclusiveToCluster"
-"""In a summary's policy: whether the audit was told that this BookKeeper serves only its Pulsar cluster."""
+"""In a summary's policy: whether the audit may assume that this BookKeeper serves only its Pulsar cluster."""
 
 _DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-admin:http://HOST:PORT"
 _LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"

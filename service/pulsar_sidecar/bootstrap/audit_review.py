@@ -153,7 +153,7 @@ def prune_archive(directory: Path, keep: int = 5, older_than_days: float = 30.0,
 
 
 def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
-    """Hand the deletable ledgers to the deletion service, or only look at the plan.
+    """Send the deletable ledgers to the deletion service, or only verify the plan.
 
     Raises:
         InvalidInputError: no audit, a damaged one, or the plan is not the approved one; nothing was sent.

@@ -1,7 +1,7 @@
 """What a ledger is by its own metadata: the closed list of Pulsar's kinds of ledgers, and which node owns each.
 
 Pulsar stamps custom metadata on every ledger it creates (``org.apache.bookkeeper.mledger.impl.LedgerMetadataUtils``).
-A ledger without that stamp, or with a component this list does not know, belongs to somebody we don't know: it is
+A ledger without that stamp, or with a component this list does not know, has no known owner: it is
 reported and never deleted.
 """
 

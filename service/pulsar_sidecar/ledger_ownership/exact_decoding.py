@@ -1,7 +1,7 @@
 """Protobuf bytes are understood completely or not at all, and so is the optional compression around them.
 
 Protobuf itself forgives: unknown fields are kept aside, a repeated scalar's last value wins, messages glued together
-merge, text that is no UTF-8 arrives as bytes. Here a forgiven byte could be a ledger that is still referenced, so one
+merge, text that is not UTF-8 arrives as bytes. Here a forgiven byte could be a ledger that is still referenced, so one
 rule covers every case: what was understood, written again, must be exactly as long as what was read. Pulsar and
 BookKeeper write the shortest form.
 
@@ -52,7 +52,7 @@ def decode_exactly(message_type: type[M], data: bytes) -> M:
 
 
 def exact_text(value: object) -> str:
-    """A protobuf string as text; the runtime hands out bytes where it is no UTF-8 (`UndecodableError`)."""
+    """A protobuf string as text; the runtime hands out bytes where it is not UTF-8 (`UndecodableError`)."""
     if isinstance(value, str):
         return value
     raise UndecodableError(f"{value!r:.80} was to be UTF-8 text; read it again")

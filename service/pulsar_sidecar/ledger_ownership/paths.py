@@ -41,7 +41,7 @@ def schema_path(schema_id: SchemaId) -> str:
 
 
 def partitioned_topic_path(topic: TopicName) -> str:
-    """The node that says how many partitions a partitioned topic has."""
+    """The node that holds the number of partitions of a partitioned topic."""
     encoded = topic.managed_ledger_name.rsplit("/", 1)[1]
     return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain.value}/{encoded}"
 

@@ -79,7 +79,7 @@ def owner_at(path: str) -> Owner:
 
 
 def owner_of_managed_ledger(name: str) -> Owner:
-    """The owner by a managed ledger's name; nobody if that is no topic's."""
+    """The owner by a managed ledger's name; none if that is not a topic's."""
     parts = name.split("/")
     if len(parts) == _V2_PARTS and parts[2] in _DOMAINS and _PLAIN.fullmatch(parts[3]):
         namespace = f"{parts[0]}/{parts[1]}"
@@ -88,7 +88,7 @@ def owner_of_managed_ledger(name: str) -> Owner:
 
 
 def owner_of_schema(schema_id: str) -> Owner:
-    """The owner by a schema's id: the base topic, which all partitions share; nobody if no topic has this id."""
+    """The owner by a schema's id: the base topic, which all partitions share; none if no topic has this id."""
     return owner_of_topic(topic_of_schema(schema_id))
 
 

@@ -43,7 +43,7 @@ class LedgerReference:
 
     @property
     def in_bookkeeper(self) -> bool:
-        """Whether the list says that BookKeeper has it: tiered storage is not its only place."""
+        """Whether BookKeeper has it by the list: tiered storage is not its only place."""
         return self.offload is None or not self.offload.bookkeeper_deleted
 
 

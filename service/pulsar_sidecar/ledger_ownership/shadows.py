@@ -20,7 +20,7 @@ SHADOW_SOURCE = "PULSAR.SHADOW_SOURCE"
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A topic that a node says is a shadow, with its source as the node spells it."""
+    """A topic that is a shadow by its node, with its source as the node spells it."""
 
     topic: TopicName
     source: str

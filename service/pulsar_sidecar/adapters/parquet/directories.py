@@ -63,7 +63,7 @@ def open_audit(directory: Path) -> AuditSummary:
 
 
 def read_summary(directory: Path) -> AuditSummary:
-    """The summary alone, without a look at the tables.
+    """The summary alone, without reading the tables.
 
     Raises:
         InvalidInputError: there is none that can be read.

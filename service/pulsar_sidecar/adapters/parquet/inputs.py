@@ -112,7 +112,7 @@ class ParquetInputs:
         long steps, each of which leaves the interpreter to others meanwhile.
 
         Raises:
-            InvalidInputError: one of them is not what it says.
+            InvalidInputError: a file of one does not match its digest.
         """
         self._directories = (dump, listing)
         self.dump = dumped
@@ -148,10 +148,10 @@ class ParquetInputs:
 
 
 def open_earlier(directory: Path) -> EarlierAudit:
-    """An audit as a later one looks at it.
+    """An audit as a later one reads it.
 
     Raises:
-        InvalidInputError: it is not what it says.
+        InvalidInputError: a file does not match its digest.
     """
     summary = open_audit(directory)
     tables = AuditTables(directory, summary)

@@ -22,7 +22,7 @@ Worked = TypeVar("Worked")
 
 
 class MessageExtract:
-    """An extract, opened: every file is what its manifest says."""
+    """An extract, opened: every file matches its manifest."""
 
     def __init__(self, directory: Path, threads: Workers) -> None:
         """Compare every file with the manifest.
@@ -114,6 +114,6 @@ class DiskScratch:
         return table
 
     def close(self) -> None:
-        """Close what nobody took."""
+        """Close what was not taken."""
         while self._open:
             self._open.popitem()[1].close()

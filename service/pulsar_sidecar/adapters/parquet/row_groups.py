@@ -79,7 +79,7 @@ def work_on_rows(columns: Sequence[str], work: Work[Worked], marked: MarkedGroup
 
 
 def _batches(columns: Sequence[str], group: RowGroup) -> Iterator[pa.RecordBatch]:
-    """Not the whole group at once: memory that nobody has touched yet is dear."""
+    """Not the whole group at once: untouched memory is expensive."""
     with pq.ParquetFile(group.path) as file:
         for batch in file.iter_batches(
             ROWS_AT_ONCE, row_groups=[group.number], columns=list(columns), use_threads=False

@@ -1,1 +1,1 @@
-"""Vectorised reading of nodes, a column at a time: it must say what the exact decoder says."""
+"""Vectorised reading of nodes, a column at a time: it must read what the exact decoder reads."""

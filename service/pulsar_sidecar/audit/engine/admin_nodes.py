@@ -30,10 +30,10 @@ _TENANT: Final = r"^/admin/(policies|local-policies)/[^/]+$"
 
 @dataclass(frozen=True, slots=True)
 class AdminFacts:
-    """What some nodes tell.
+    """What some nodes hold.
 
     Attributes:
-        retentions: what namespaces' policies say of retention, by ``tenant/namespace``.
+        retentions: the retention in namespaces' policies, by ``tenant/namespace``.
         unreadable_nodes: partitioned topics' nodes that may be shadows' and cannot be read.
     """
 
@@ -102,7 +102,7 @@ def _why(shadow: Shadow, retention: str | None) -> str:
 
 
 def _retention(value: bytes) -> str:
-    """What a namespace's policies say."""
+    """The retention in a namespace's policies."""
     try:
         retention = json.loads(value).get("retention_policies")
         if retention is None:

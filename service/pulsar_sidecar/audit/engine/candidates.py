@@ -40,7 +40,7 @@ from pulsar_sidecar.model.names import (
 )
 
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
-"""What `owner_nodes` looks at."""
+"""What `owner_nodes` reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ OpenAudit = Callable[[Mapping[str, pa.Schema], str], AbstractContextManager[Tabl
 
 @dataclass(frozen=True, slots=True)
 class EarlierAudit:
-    """The audit before: what guards compare, and what of its tables a later one looks at.
+    """The audit before: what guards compare, and what of its tables a later one reads.
 
     Attributes:
         orphans: answers its orphans' rows of these ledgers.

@@ -34,10 +34,10 @@ from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 _SCHEMA_SLASHES = 2
 
 NODE_COLUMNS = ("path", "value", "unreadable")
-"""What of `audit.results.tables.NODES` decoding looks at."""
+"""What of `audit.results.tables.NODES` decoding reads."""
 
 REFERENCES = pa.schema([*SINGLES, pa.field("entries", pa.int64()), pa.field("size_bytes", pa.int64())])
-"""Single references. ``size_bytes`` and ``entries`` are null where the node does not tell them."""
+"""Single references. ``size_bytes`` and ``entries`` are null where the node does not report them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def singles_batch(references: Iterable[Reference]) -> pa.RecordBatch:
 
 
 def single_references(singles: pa.Table) -> pa.RecordBatch:
-    """`REFERENCES` of `SINGLES`; nodes do not tell their sizes."""
+    """`REFERENCES` of `SINGLES`; nodes do not report their sizes."""
     none = pa.nulls(singles.num_rows, pa.int64())
     columns = (column.combine_chunks() for column in singles.columns)
     return pa.RecordBatch.from_arrays([*columns, none, none], schema=REFERENCES)

@@ -31,7 +31,7 @@ from pulsar_sidecar.ledger_ownership.protections import Protection
 
 _WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
 NODE_METADATA_COLUMNS = ("value", *_WRITES)
-"""What of `audit.results.tables.NODES` judging looks at, where the ledger's id is known."""
+"""What of `audit.results.tables.NODES` judging reads, where the ledger's id is known."""
 
 LISTED_METADATA_COLUMNS = ("metadata", *_WRITES)
 """What of `audit.results.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
@@ -41,7 +41,7 @@ LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
 """The same with what tells the id."""
 
 EARLIER_COLUMNS = ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")
-"""What of the earlier audit's orphans judging looks at."""
+"""What of the earlier audit's orphans judging reads."""
 
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
@@ -156,7 +156,7 @@ def _hours(milliseconds: int) -> str:
 
 
 Case = tuple[dict[str, Any], ClaimedLedger | UnattributedLedger]
-"""An unreferenced ledger's row, and what its metadata says."""
+"""An unreferenced ledger's row, and what its metadata names."""
 
 
 def read_cases(ledgers: pa.RecordBatch) -> list[Case]:

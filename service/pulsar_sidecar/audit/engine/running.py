@@ -158,8 +158,8 @@ def _audit_id(opened: OpenedInputs, policy: AuditPolicy) -> str:
     """The id of the audit of these inputs: the same from both engines."""
     moment = datetime.fromtimestamp(as_of_ms(opened.dump) / 1000, UTC)
     inputs = [f"{role}:{opened.inputs[role].sha256}" for role in sorted(opened.inputs)]
-    told = [*inputs, json.dumps(policy.document())]
-    return f"{moment:%Y%m%dT%H%M%SZ}-{hashlib.sha256(repr(told).encode()).hexdigest()[:_ID_DIGITS]}"
+    about = [*inputs, json.dumps(policy.document())]
+    return f"{moment:%Y%m%dT%H%M%SZ}-{hashlib.sha256(repr(about).encode()).hexdigest()[:_ID_DIGITS]}"
 
 
 def _withheld(found: AuditCounts) -> AuditCounts:

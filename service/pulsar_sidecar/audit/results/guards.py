@@ -23,7 +23,7 @@ LEAST_REFERENCED = 0.5
 MOST_MISSING = 1_000_000
 """More references to ledgers that do not exist are not a finding but wrong inputs."""
 _FEW = 20
-"""Numbers below this say nothing about a trend."""
+"""Numbers below this show no trend."""
 
 _DUMP_ALLOWS_DELETION = "dump-may-condemn"
 """The user chose inputs that only nominate: no plan, but no error either."""
@@ -84,7 +84,7 @@ class AuditCounts:
 
 @dataclass(frozen=True, slots=True)
 class EarlierCounts:
-    """The earlier audit, as far as guards look at it."""
+    """The earlier audit, as far as guards use it."""
 
     summary: AuditSummary
     references: Mapping[str, int]

@@ -56,7 +56,7 @@ def plan_digest(audit_id: str, instance_id: str, rows: int, blocks: Iterable[byt
 
 
 class PlanDigest:
-    """Takes deletable rows, batch by batch in the order of their ledger ids, however cut, and tells the plan."""
+    """Takes deletable rows, batch by batch in the order of ledger ids, however cut, and makes a plan of them."""
 
     def __init__(self, audit_id: str, instance_id: str) -> None:
         self._about = (audit_id, instance_id)

@@ -25,7 +25,7 @@ class Input(Document, frozen=True):
     Attributes:
         sha256: digest of its manifest or summary.
         source: kind and address, without credentials.
-        first_zxid: as of when, at the earliest; None where the source does not tell.
+        first_zxid: as of when, at the earliest; None where the source does not report it.
         last_zxid: as of when, at the latest.
         store_time_ms: the newest write seen in it, by the store's clock.
     """

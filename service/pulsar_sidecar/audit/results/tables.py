@@ -43,7 +43,7 @@ LEDGERS = schema_of("""
     mtime_ms bigint, czxid bigint, mzxid bigint, unreadable string
 """)
 """A listing of ledgers. ``metadata`` is the node's value, ``metadata_json`` what a bookie's HTTP API answers instead;
-both are null in a listing of ids alone, and so is everything that the source does not tell."""
+both are null in a listing of ids alone, and so is everything that the source does not report."""
 
 
 ORPHAN_LEDGERS = schema_of("""

@@ -59,7 +59,7 @@ class OrderRange(Document, frozen=True):
     """The store's order of changes (ZooKeeper ``zxid``) between which a source was read.
 
     Everything was read as of some moment not before ``first``; no change after ``last`` is in it. Both are None for a
-    source that does not tell.
+    source without one.
     """
 
     first: int | None
@@ -67,7 +67,7 @@ class OrderRange(Document, frozen=True):
 
 
 class NewestWrite(Document, frozen=True):
-    """The newest write that was seen: its order and the store's own time of it, by which ages are told."""
+    """The newest write that was seen: its order and the store's own time of it, from which ages are computed."""
 
     zxid: int
     store_time_ms: int
@@ -84,11 +84,11 @@ class Manifest(Document, frozen=True, kw_only=True):
     """The manifest of either kind.
 
     Attributes:
-        instance_id: BookKeeper's id of the ledger storage; None where the source does not tell (bookies' HTTP API).
+        instance_id: BookKeeper's id of the ledger storage; None from a source without it (bookies' HTTP API).
         cluster_name: Pulsar's name of the cluster, if there is exactly one in the store.
         ledgers_root: BookKeeper's root path in the metadata store.
         zxids: when it was read, in the store's order.
-        as_of: when it was read, in the store's time; None for a source that does not tell.
+        as_of: when it was read, in the store's time; None for a source that does not report it.
         counts: rows by subtree (of a dump's nodes) and by table.
         left_out: what was not read, because the user chose so.
         allows_deletion: whether a ledger that nothing here references may be deleted for it, given the other guards.

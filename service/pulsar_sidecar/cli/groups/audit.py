@@ -15,7 +15,7 @@ _EXIT_CODES = (
     "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
     "1 an error, wrong usage, or a failed guard. Standard error has the reason."
 )
-_HELP = """Find ledgers that nothing references, and hand them to the deletion service.
+_HELP = """Find unreferenced ledgers, and send them to the deletion service.
 
 An audit compares a listing of ledgers with a dump of the metadata store (see: ledgers list, metadata dump). A ledger is
 deletable only when two audits, days apart, find it unreferenced and unchanged. The deletable ones make a plan with a
@@ -39,7 +39,7 @@ def _share(help_text: str) -> Any:
 
 
 class _AuditGroup(CommandGroup):
-    """Every error ends with 1, also that no answer came: 2 says that something was found."""
+    """Every error exits with 1, also a missing answer: 2 means that something was found."""
 
     @staticmethod
     def exit_code(error: SidecarError) -> int:
