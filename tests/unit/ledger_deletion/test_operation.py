@@ -12,7 +12,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
     OperationEndedError,
-    decode_operation,
+    decode_node,
     driver_path,
     encode_operation,
     operation_path,
@@ -63,7 +63,7 @@ def encoded(**changes: object) -> bytes:
 def test_the_node_is_what_other_versions_read() -> None:
     """The form is fixed: a sidecar of another version goes on with it."""
     assert encode_operation(OPERATION) == json.dumps(DOCUMENT, separators=(",", ":")).encode()
-    assert decode_operation(encoded()) == OPERATION
+    assert decode_node(encoded(), Operation) == OPERATION
 
 
 def test_where_it_is() -> None:
@@ -91,24 +91,24 @@ operations = st.builds(
 
 @given(operations)
 def test_what_is_written_is_read(operation: Operation) -> None:
-    assert decode_operation(encode_operation(operation)) == operation
+    assert decode_node(encode_operation(operation), Operation) == operation
 
 
 def test_what_no_longer_fits_is_forgotten_under_another_producers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode_operation(OPERATION))
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size)
-    assert decode_operation(encode_operation(OPERATION)) == OPERATION
+    assert decode_node(encode_operation(OPERATION), Operation) == OPERATION
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size - 1)
-    forgotten = decode_operation(encode_operation(OPERATION))
+    forgotten = decode_node(encode_operation(OPERATION), Operation)
     assert forgotten == replace(OPERATION, recorded=(), generation=4)
     assert forgotten.producer_name == "pulsar-sidecar-topic-deletion-op-1-4"
 
 
 def test_a_node_holds_most_of_a_megabyte() -> None:
     large = replace(OPERATION, recorded=("x" * 899_000,))
-    assert decode_operation(encode_operation(large)) == large
+    assert decode_node(encode_operation(large), Operation) == large
     too_large = replace(OPERATION, recorded=("x" * 900_000,))
-    assert decode_operation(encode_operation(too_large)).recorded == ()
+    assert decode_node(encode_operation(too_large), Operation).recorded == ()
 
 
 UNREADABLE = {
@@ -155,7 +155,7 @@ def test_what_another_version_wrote_is_left_alone(case: str) -> None:
         UndecodableError,
         match=r"^the node of a topic's deletion cannot be read \([A-Z][A-Za-z]+Error: .+\); continue with",
     ):
-        decode_operation(UNREADABLE[case])
+        decode_node(UNREADABLE[case], Operation)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_what_another_version_wrote_is_left_alone(case: str) -> None:
 )
 def test_why_it_cannot_be_read(data: bytes, why: str) -> None:
     with pytest.raises(UndecodableError, match=rf"\({why}"):
-        decode_operation(data)
+        decode_node(data, Operation)
 
 
 def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,14 +180,14 @@ def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPa
     after = store.peek(operation_path(OPERATION_ID))
     assert after is not None
     assert held == HeldOperation(later, after.version)
-    assert decode_operation(after.data) == later
+    assert decode_node(after.data, Operation) == later
     with pytest.raises(ConflictError):
         write_operation(store, OPERATION, node.version)
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", 10)
     write_operation(store, later, after.version)
     small = store.peek(operation_path(OPERATION_ID))
     assert small is not None
-    assert decode_operation(small.data).recorded == ()
+    assert decode_node(small.data, Operation).recorded == ()
 
 
 def test_an_operation_that_has_ended_cannot_be_written() -> None:
@@ -214,12 +214,12 @@ def test_its_state_as_an_operator_sees_it() -> None:
 
 def test_only_true_confirms_the_loss_of_a_sources_data() -> None:
     """An older sidecar's node has no such field, and a node without it is what an older sidecar reads."""
-    assert not decode_operation(encoded()).source_data_loss_confirmed
+    assert not decode_node(encoded(), Operation).source_data_loss_confirmed
     confirmed = replace(OPERATION, source_data_loss_confirmed=True)
     assert json.loads(encode_operation(confirmed)) == DOCUMENT | {"sourceDataLossConfirmed": True}
-    assert decode_operation(encode_operation(confirmed)) == confirmed
+    assert decode_node(encode_operation(confirmed), Operation) == confirmed
     with pytest.raises(UndecodableError):
-        decode_operation(encoded(sourceDataLossConfirmed=1))
+        decode_node(encoded(sourceDataLossConfirmed=1), Operation)
 
 
 def test_the_node_is_ascii() -> None:
@@ -227,4 +227,4 @@ def test_the_node_is_ascii() -> None:
     reason = "caf\u00e9 \ud800"
     encoded_operation = encode_operation(replace(OPERATION, last_reason=reason))
     assert encoded_operation == json.dumps(DOCUMENT | {"lastReason": reason}, separators=(",", ":")).encode()
-    assert decode_operation(encoded_operation).last_reason == reason
+    assert decode_node(encoded_operation, Operation).last_reason == reason

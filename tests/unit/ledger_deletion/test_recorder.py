@@ -11,7 +11,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
     OperationEndedError,
-    decode_operation,
+    decode_node,
     encode_operation,
     operation_path,
 )
@@ -38,7 +38,7 @@ def held(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False) -> He
 def resumed(world: World) -> HeldOperation:
     node = world.store.peek(operation_path(OP))
     assert node is not None
-    return HeldOperation(decode_operation(node.data), node.version)
+    return HeldOperation(decode_node(node.data, Operation), node.version)
 
 
 def ids(world: World) -> list[int]:
@@ -397,7 +397,7 @@ def operation(**changes: object) -> Operation:
 
 @pytest.mark.parametrize("changes", [{}, {"partitions": 3}, {"requested_by": "me", "last_reason": None}])
 def test_an_operation_is_read_back(changes: dict[str, object]) -> None:
-    assert decode_operation(encode_operation(operation(**changes))) == operation(**changes)
+    assert decode_node(encode_operation(operation(**changes)), Operation) == operation(**changes)
 
 
 def test_as_many_ledgers_as_there_may_be_fit_into_a_node() -> None:
@@ -429,13 +429,13 @@ def test_as_many_ledgers_as_there_may_be_fit_into_a_node() -> None:
 def test_a_node_of_another_version_is_left_alone(changes: dict[str, object]) -> None:
     document = json.loads(encode_operation(operation())) | changes
     with pytest.raises(UndecodableError):
-        decode_operation(json.dumps(document).encode())
+        decode_node(json.dumps(document).encode(), Operation)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b"\xff", b"[" * 100_000])
 def test_what_is_no_operation_is_left_alone(data: bytes) -> None:
     with pytest.raises(UndecodableError):
-        decode_operation(data)
+        decode_node(data, Operation)
 
 
 def test_a_lost_answer_to_the_operations_node_is_unknown() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, decode_operation, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, Operation, decode_node, operation_path
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import (
@@ -292,7 +292,7 @@ def test_the_confirmation_is_kept_for_whoever_goes_on() -> None:
     assert sidecar.delete_topic(source, confirmed=True) is OperationState.RUNNING
     node = world.store.peek(operation_path(OP))
     assert node is not None
-    assert decode_operation(node.data).source_data_loss_confirmed
+    assert decode_node(node.data, Operation).source_data_loss_confirmed
     resumed = restarted(world)
     world.clock.advance_ms(60_000)
     assert resumed.drive() is OperationState.DONE

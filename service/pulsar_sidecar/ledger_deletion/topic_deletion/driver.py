@@ -23,7 +23,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     HeldOperation,
     Operation,
     OperationEndedError,
-    decode_operation,
+    decode_node,
     driver_path,
     encode_operation,
     incarnations,
@@ -155,7 +155,7 @@ class TopicDeleter:
             operation = held.operation
             # Asking again could hit a topic that was created again under the same name.
             if self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0):
-                return self._done(held)
+                return self._ended(held, OperationState.DONE)
             held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             _refuse_shadow(self.store, held.operation)
@@ -166,7 +166,7 @@ class TopicDeleter:
             _refuse_data_loss(self.store, self.admin, held.operation)
             # After the look for shadows, which may take long: until then an earlier request may have done its work.
             if self._all_nodes_gone(held.operation):
-                return self._done(held)
+                return self._ended(held, OperationState.DONE)
             with self.steps.taking(Step.BROKER_ASKED):
                 delete_marked(self.store, self.admin, held.operation)
             remaining = remaining_nodes(self.store, held.operation.incarnations)
@@ -177,22 +177,18 @@ class TopicDeleter:
                 return Attempt(held, OperationState.REFUSED, ConflictError(refused))
             return Attempt(held, OperationState.DONE)
         except DataLossError as error:
-            return self._refused(held, error)
+            return self._ended(held, OperationState.REFUSED, error)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._postpone(held, str(error))
         except PermanentError as error:
-            return self._refused(held, error)
+            return self._ended(held, OperationState.REFUSED, error)
         if remaining:
             return self._postpone(held, f"{remaining[0]} still exists")
-        return self._done(held)
+        return self._ended(held, OperationState.DONE)
 
-    def _done(self, held: HeldOperation) -> Attempt:
+    def _ended(self, held: HeldOperation, state: OperationState, refusal: PermanentError | None = None) -> Attempt:
         self.end(held.operation)
-        return Attempt(held, OperationState.DONE)
-
-    def _refused(self, held: HeldOperation, refusal: PermanentError) -> Attempt:
-        self.end(held.operation)
-        return Attempt(held, OperationState.REFUSED, refusal)
+        return Attempt(held, state, refusal)
 
     def end(self, operation: Operation) -> None:
         """Withdraw the promise: from now on "in use" becomes final for its records.
@@ -252,7 +248,7 @@ class TopicDeleter:
         current = self._take_over(node) if operation is not None and operation.not_before_ms <= now_ms else None
         if current is None:
             return None
-        held = HeldOperation(decode_operation(current.data), current.version)
+        held = HeldOperation(decode_node(current.data, Operation), current.version)
         if not held.operation.incarnations:
             # Nothing was marked and no caller waits for the broker's answer: a topic of that name now is another one.
             self.end(held.operation)
@@ -315,7 +311,7 @@ class TopicDeleter:
             node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
                 return Attempt(held, OperationState.RUNNING)
-            current = decode_operation(node.data)
+            current = decode_node(node.data, Operation)
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
             later = replace(current, last_reason=reason, not_before_ms=self.store.now_ms() + backoff_ms)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
@@ -326,7 +322,7 @@ class TopicDeleter:
 
 def _decoded(data: bytes) -> Operation | None:
     try:
-        return decode_operation(data)
+        return decode_node(data, Operation)
     except UndecodableError:
         return None
 

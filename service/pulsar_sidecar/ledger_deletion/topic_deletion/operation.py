@@ -266,11 +266,6 @@ def encode_operation(operation: Operation) -> bytes:
     return encode_node(replace(operation, recorded=(), generation=operation.generation + 1))
 
 
-def decode_operation(data: bytes) -> Operation:
-    """Read the node, as `decode_node` does."""
-    return decode_node(data, Operation)
-
-
 def encode_node(deletion: DeletionNode) -> bytes:
     """The node's bytes."""
     return json.dumps(msgspec.to_builtins(deletion), separators=(",", ":")).encode()
