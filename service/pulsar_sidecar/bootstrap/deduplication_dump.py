@@ -29,6 +29,6 @@ def find_stuck_in_dump(
     nodes, alone = DumpedDeduplication(dump), DumpedSnapshots()
     stored = StoredDeduplications(nodes, alone, alone, alone)
     places = stored.topics.all_places() if namespace is None else stored.topics.places_below(namespace)
-    switches = DumpedDeduplicationSettings(nodes, BrokerDeduplication(enabled=broker_enabled))
-    report = StuckCursors(stored, switches, None).find(places, limits, most)
+    settings = DumpedDeduplicationSettings(nodes, BrokerDeduplication(enabled=broker_enabled))
+    report = StuckCursors(stored, settings, None).find(places, limits, most)
     return replace(report, unreadable=(*nodes.unreadable, *report.unreadable))

@@ -34,13 +34,13 @@ class DeduplicationCheckAnswer(Answer):
 
     namespace: str
     topic: Text
-    """The check's own topic, which is gone unless ``leftBehind`` says why not."""
+    """The check's own topic, which is gone unless ``leftBehind`` has a reason."""
     outcome: CheckOutcome
     reason: str
     policy: PolicyValuesAnswer
     """The policy that should decide it."""
     as_configured: bool
-    """Whether the broker did what the policy says."""
+    """Whether the broker did what the policy demands."""
     status: str | None
     """The topic's ``deduplicationStatus``."""
     first: _SendAnswer
@@ -55,7 +55,7 @@ def router(checks: DeduplicationChecks) -> APIRouter:
 
     @routes.post(f"{NAMESPACE_PATH}/deduplication/check")
     def check_deduplication(namespace: V2Namespace) -> DeduplicationCheckAnswer:
-        """Publish twice under one sequence id to a new topic of the namespace, look what the broker does, delete it.
+        """Publish twice under one sequence id to a new topic of the namespace, observe the broker, delete the topic.
 
         No existing topic is touched. 404: no such namespace.
         """

@@ -23,7 +23,7 @@ class StuckParameters(Query):
     size_bytes: int = Field(default=DEFAULT_BYTES, ge=0, le=_MOST)
     """The same in bytes."""
     most: int = Field(default=100, ge=1, le=100_000)
-    """How many are shown at most."""
+    """Maximum number of cursors shown."""
 
     @property
     def limits(self) -> LagLimits:
@@ -39,7 +39,7 @@ class AmountAnswer(Answer):
 
 
 class StuckCursorAnswer(Answer):
-    """A cursor that holds storage for nothing, or for too long."""
+    """A cursor that retains ledgers although deduplication is off, or that lags."""
 
     topic: Text
     """A topic without partitions, or a partition."""
@@ -53,9 +53,9 @@ class StuckCursorAnswer(Answer):
     """What came after it; null if that is not known."""
     held_ledgers: int
     held_bytes: int
-    """What the cursor keeps from being deleted."""
+    """Bytes of the ledgers that the cursor retains."""
     freed_bytes: int | None
-    """What of it no other cursor keeps: the remedy frees it once retention has ended. Null if that is not known."""
+    """Those of them that no other cursor retains: the remedy frees them once retention has ended. Null if unknown."""
     status: str | None
     """The broker's ``deduplicationStatus``; null where the topic is not loaded, or brokers were not asked."""
     remedy: str
@@ -65,7 +65,7 @@ class StuckReportAnswer(Answer):
     """What a search found."""
 
     topics: int
-    """How many partitions, and topics without, were looked at."""
+    """Partitions, and topics without partitions, that were searched."""
     cursors: int
     """How many of them have a deduplication cursor."""
     found: int
@@ -116,7 +116,7 @@ def router(health: DeduplicationHealth) -> APIRouter:
 
     @routes.get("/admin/v2/deduplication/stuck")
     def stuck_deduplication_cursors(parameters: _Parameters) -> StuckReportAnswer:
-        """Deduplication cursors of all topics that stand although deduplication is off, or lag. Loads nothing."""
+        """Deduplication cursors of all topics that exist although deduplication is off, or lag. Loads no topic."""
         return StuckReportAnswer.model_validate(health.stuck(None, parameters.limits, parameters.most))
 
     @routes.get(f"{NAMESPACE_PATH}/deduplication/stuck")
@@ -126,7 +126,7 @@ def router(health: DeduplicationHealth) -> APIRouter:
 
     @routes.get(f"{NAMESPACE_PATH}/deduplication/forecast")
     def deduplication_forecast(namespace: V2Namespace) -> LoadForecastsAnswer:
-        """The ten loads of a namespace that would take longest for deduplication. Loads nothing."""
+        """The ten slowest loads of a namespace, because of deduplication. Loads no topic."""
         return LoadForecastsAnswer.model_validate(health.slowest_loads(namespace))
 
     return routes

@@ -1,4 +1,4 @@
-"""The policies of deduplication, on Pulsar's own paths; a change is answered with what came of it."""
+"""The policies of deduplication, on Pulsar's own paths; a change is answered with its effect."""
 
 from typing import Annotated
 
@@ -23,7 +23,7 @@ class DeduplicationPolicyParameters(Parameters):
     """Parameters of reading a topic's policy."""
 
     applied: bool = False
-    """What is in effect, of all levels."""
+    """Answer the policy in effect, of all levels."""
 
 
 class PolicyValuesAnswer(Answer):
@@ -35,7 +35,7 @@ class PolicyValuesAnswer(Answer):
     namespace: _Value | None
     broker: _Value
     applied: _Value
-    """What is in effect."""
+    """The policy in effect."""
     decided_by: PolicyLevel
     """The level that decides."""
 
@@ -49,7 +49,7 @@ class TopicStatusAnswer(Answer):
 
 
 class PolicyChangeAnswer(Answer):
-    """What came of a change."""
+    """The effect of a change."""
 
     asked: _Value | None
     """What was to be set; null for a removal."""
@@ -59,7 +59,7 @@ class PolicyChangeAnswer(Answer):
     statuses: list[TopicStatusAnswer]
     """Of a topic each partition, of a namespace some loaded topics; at most 20."""
     remarks: list[str]
-    """What one would not expect."""
+    """Unexpected effects of the change."""
 
 
 _Parameters = Annotated[DeduplicationPolicyParameters, Query()]
@@ -82,7 +82,7 @@ def _add_of_topic(routes: APIRouter, policies: PolicyChanges, policy: Deduplicat
 
     @routes.get(path, name=name)
     def read(topic: V2Topic, parameters: _Parameters) -> _Value | None:
-        """The topic's own policy, null if it has none; with ``applied`` what is in effect."""
+        """The topic's own policy, null if it is not set; with ``applied`` the policy in effect."""
         values = policies.of_topic(policy, topic)
         return values.applied if parameters.applied else values.topic
 

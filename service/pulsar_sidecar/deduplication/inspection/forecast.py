@@ -59,7 +59,7 @@ class LoadForecasts:
 
 
 def slowest_loads(
-    stored_topics: StoredDeduplications, switches: DeduplicationSettings, places: Iterable[TopicName]
+    stored_topics: StoredDeduplications, settings: DeduplicationSettings, places: Iterable[TopicName]
 ) -> LoadForecasts:
     """The loads that would take longest; changes nothing.
 
@@ -82,19 +82,19 @@ def slowest_loads(
         else:
             costs.append((replay_seconds(stored.since), stored))
     costs.sort(key=lambda cost: (-cost[0], str(cost[1].topic)))
-    slowest = islice(_deduplicated(costs, switches, unreadable), MOST_SHOWN)
-    return LoadForecasts(topics, cursors, switches.broker().load_timeout_seconds, tuple(slowest), tuple(unreadable))
+    slowest = islice(_deduplicated(costs, settings, unreadable), MOST_SHOWN)
+    return LoadForecasts(topics, cursors, settings.broker().load_timeout_seconds, tuple(slowest), tuple(unreadable))
 
 
 def _deduplicated(
-    costs: Iterable[tuple[float, StoredDeduplication]], switches: DeduplicationSettings, unreadable: list[str]
+    costs: Iterable[tuple[float, StoredDeduplication]], settings: DeduplicationSettings, unreadable: list[str]
 ) -> Iterator[LoadForecast]:
     """Without those that are certainly not deduplicated: the broker that loads them deletes the cursor.
 
     A topic's own policy costs several requests. Once enough topics were asked about, the levels above decide: where
     these are on, the topic is in; where they are off, it is left out, and reported.
     """
-    timeout_seconds = switches.broker().load_timeout_seconds
+    timeout_seconds = settings.broker().load_timeout_seconds
     asked, left_out = 0, 0
     for seconds, stored in costs:
         snapshot, since, place = stored.snapshot, stored.since, stored.topic
@@ -103,10 +103,10 @@ def _deduplicated(
         deduplicated: bool | None = None
         if asked < _MOST_ASKED:
             asked += 1
-            values = switches.of_topic(place)
+            values = settings.of_topic(place)
             deduplicated = None if isinstance(values, Unreadable) else bool(values.applied)
         else:
-            above = switches.inherited(place.namespace)
+            above = settings.inherited(place.namespace)
             if not isinstance(above, Unreadable) and not above.applied:
                 left_out += 1
                 continue

@@ -1,9 +1,9 @@
-"""Deduplication cursors that keep storage for nothing, or for longer than they should.
+"""Deduplication cursors that retain ledgers although deduplication is off, or for too long.
 
 A cursor is left over where deduplication was switched off while no broker had the topic loaded: its next load deletes
 it. It lags where no snapshot was taken for long: what came after it is kept, and the next load replays it. Invariant: a
 cursor is only called left over if the level that decides says so, or its broker does; where the topic's own policy is
-not known, that is said.
+not known, the finding is not certain.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ class DeduplicationSettings(Protocol):
         ...
 
     def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
-        """What every level says, the topic's own included."""
+        """The policy of every level, the topic's own included."""
         ...
 
 
@@ -64,14 +64,14 @@ class StuckCursor:
     """A cursor of a partition, or of a topic without.
 
     Attributes:
-        because: who says that deduplication is off, or how far the cursor is behind.
+        because: the level that switches deduplication off, or how far the cursor is behind.
         certain: False where the topic's own policy, or the cursor's true position, is not known.
         position: of the snapshot; the true one is at or after it.
         since: what came after it; None if that is not known.
         held_ledgers: how many ledgers it keeps from being deleted.
         held_bytes: their bytes.
         freed_bytes: those of them that no other cursor keeps; None if that is not known.
-        status: the broker's word, None where no broker has the topic loaded or brokers were not asked.
+        status: as the broker reports it, None where no broker has the topic loaded or brokers were not asked.
         remedy: what to do.
     """
 
@@ -145,11 +145,11 @@ class StuckCursors:
     """Searches what is stored; changes nothing and loads no topic."""
 
     def __init__(
-        self, stored: StoredDeduplications, switches: DeduplicationSettings, running: RunningDeduplication | None
+        self, stored: StoredDeduplications, settings: DeduplicationSettings, running: RunningDeduplication | None
     ) -> None:
         """Without ``running`` no broker is asked which topics it has loaded."""
         self._stored = stored
-        self._switches = switches
+        self._settings = settings
         self._running = running
         self._unreadable: list[str] = []
 
@@ -183,7 +183,7 @@ class StuckCursors:
         if stored.unmeasured is not None:
             self._unreadable.append(f"{place}: {stored.unmeasured}")
         lags = _exceeds(limits, stored.since)
-        is_off, is_known, because = self._switched_off(place, ask=lags or bool(stored.held))
+        is_off, is_known, because = self._is_switched_off(place, ask=lags or bool(stored.held))
         if not is_off and not lags:
             if not is_known and self._running is not None:
                 self._unreadable.append(f"{place}: its own policy is not known: {because}")
@@ -207,19 +207,19 @@ class StuckCursors:
         if isinstance(lookup, Unreadable):
             self._unreadable.append(f"{place}: {lookup.reason}")
 
-    def _switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
-        """Whether deduplication is off, whether that is certain, and who says so.
+    def _is_switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
+        """Whether deduplication is off, whether that is certain, and which level decides.
 
         A topic's own policy is asked for where the levels above say off, or with ``ask``: it costs several requests.
         If it is not known, the last one is why.
         """
         if place.is_system_topic:
             return True, True, "brokers never deduplicate a system topic"
-        above = self._switches.inherited(place.namespace)
+        above = self._settings.inherited(place.namespace)
         if isinstance(above, Unreadable):
             self._unreadable.append(f"{place}: {above.reason}")
             return False, True, above.reason
-        values = self._switches.of_topic(place) if ask or not above.applied else above
+        values = self._settings.of_topic(place) if ask or not above.applied else above
         if isinstance(values, Unreadable):
             if above.applied:
                 return False, False, values.reason
@@ -228,7 +228,7 @@ class StuckCursors:
 
     def _with_remedies(self, found: Sequence[StuckCursor], limits: LagLimits) -> Iterator[StuckCursor]:
         statuses, asked = self._statuses([each.topic for each in found])
-        broker = self._switches.broker()
+        broker = self._settings.broker()
         for cursor in found:
             status = statuses.get(cursor.topic)
             judged = cursor
@@ -274,7 +274,7 @@ def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication
         return f"{unless}load the topic: its broker replays the entries, and takes a snapshot: {load}"
     if entries > _NORMAL_INTERVALS * broker.entries_interval:
         return (
-            'look for "deduplication snapshot" in its broker\'s log: snapshots fail, or wait for one that never ends; '
+            'search its broker\'s log for "deduplication snapshot": snapshots fail, or wait for one that never ends; '
             f"an unload and a load replay the entries and take one: {unload}; {load}"
         )
     return (

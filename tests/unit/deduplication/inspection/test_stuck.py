@@ -180,7 +180,7 @@ REPLAYED = f"load the topic: its broker replays the entries, and takes a snapsho
 AGAIN = "unload the topic and load it, so that its broker tries again"
 BY_TIME = "have brokers take snapshots by time (topics set-deduplication-snapshot-interval), or more often "
 FAILS = (
-    'look for "deduplication snapshot" in its broker\'s log: snapshots fail, or wait for one that never ends; '
+    'search its broker\'s log for "deduplication snapshot": snapshots fail, or wait for one that never ends; '
     f"an unload and a load replay the entries and take one: {UNLOAD}; {STATS}"
 )
 

@@ -1,0 +1,130 @@
+"""What replicators, and replicated subscriptions, leave in a deduplicated topic of another cluster."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import pytest
+from pulsar_sidecar.bootstrap.stored_messages import verify_stored
+from pulsar_sidecar.deduplication.verifying.findings import Producer
+from pulsar_sidecar.deduplication.verifying.requests import StoredMessagesRequest, VerifyRequest
+from pulsar_sidecar.deduplication.verifying.rows import MessageKind
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.deduplication import BROKER_CONF, Stage, staged
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.topics import Workload
+
+CONF = BROKER_CONF | {
+    "brokerDeduplicationEntriesInterval": "10",
+    "replicatedSubscriptionsSnapshotFrequencyMillis": "500",
+}
+MESSAGES = 45
+
+
+@dataclass(frozen=True, slots=True)
+class TwoClusters:
+    """Two clusters that replicate one deduplicated topic to each other, and a sidecar in the west."""
+
+    topic: TopicName
+    east: Workload
+    west: Stage
+
+
+@pytest.fixture(scope="module")
+def clusters(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoClusters]:
+    with (
+        special_cluster(cluster_name="east", broker_conf=CONF) as east,
+        special_cluster(cluster_name="west", broker_conf=CONF) as west,
+        staged(west, tmp_path_factory.mktemp("sidecars")) as stage,
+        closing(Workload(east)) as workload,
+    ):
+        for own, name, other in ((workload, "west", west), (stage.workload, "east", east)):
+            own.admin("PUT", f"clusters/{name}", _urls(other))
+            own.admin("PUT", "tenants/geo", {"allowedClusters": ["east", "west"], "adminRoles": []})
+            own.admin("PUT", "namespaces/geo/orders", {"replication_clusters": ["east", "west"]})
+            own.admin("POST", "namespaces/geo/orders/deduplication", True)
+        yield TwoClusters(parse_topic_name("persistent://geo/orders/t"), workload, stage)
+
+
+def _urls(cluster: ClusterUnderTest) -> dict[str, str]:
+    addresses = cluster.addresses
+    return {"serviceUrl": addresses.web_service_urls[0], "brokerServiceUrl": addresses.broker_service_url}
+
+
+def verified(clusters: TwoClusters) -> VerifiedTopic:
+    url = clusters.west.cluster.addresses.metadata_store_url
+    (only,) = verify_stored(VerifyRequest(str(clusters.topic), StoredMessagesRequest(url)), lambda text: None)
+    return only
+
+
+def publish(workload: Workload, topic: TopicName, ids: range) -> None:
+    producer: Any = workload.client.create_producer(str(topic), producer_name="p", batching_enabled=False)
+    for sequence_id in ids:
+        producer.send(b"%d" % sequence_id, sequence_id=sequence_id)
+    producer.close()
+
+
+def test_replicated_messages_and_markers_are_told_apart(clusters: TwoClusters) -> None:
+    topic, west = clusters.topic, clusters.west
+    consumer: Any = clusters.east.client.subscribe(
+        str(topic),
+        "everywhere",
+        replicate_subscription_state_enabled=True,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    publish(clusters.east, topic, range(1, MESSAGES + 1))
+    for _ in range(MESSAGES):
+        consumer.acknowledge(consumer.receive(60_000))
+    # The same name and ids in the west are another producer's.
+    publish(west.workload, topic, range(1, 6))
+    replicated, local = Producer("p", "east"), Producer("p", None)
+
+    def is_there() -> bool:
+        found = verified(clusters)
+        counts = found.producers.get(replicated)
+        return counts is not None and counts.messages == MESSAGES and found.rows[MessageKind.MARKER] > 0
+
+    until(is_there, "the messages and a snapshot of the subscription were replicated")
+    consumer.close()
+    found = verified(clusters)
+    assert (found.findings, found.unseen, found.result) == ((), (), TopicResult.CLEAN)
+    assert found.rows[MessageKind.REPLICATED] == MESSAGES
+    assert {name: found.producers[name].messages for name in (replicated, local)} == {replicated: MESSAGES, local: 5}
+    assert set(found.producers) == {replicated, local}
+
+
+def test_replicators_are_shown_with_their_positions(clusters: TwoClusters) -> None:
+    west = clusters.west
+
+    def shown() -> dict[str, Any]:
+        (place,) = west.call("GET", west.workload.of_topic(clusters.topic, "deduplication"), replay="true")
+        found: dict[str, Any] = place
+        return found
+
+    until(lambda: bool(shown()["snapshot"]["replicators"]), "a snapshot has the replicator's position")
+    place = shown()
+    assert place["replay"]["isWhole"], place["replay"]["problems"]
+    (replicator,) = place["snapshot"]["replicators"]
+    assert "east" in replicator["producer"]
+    ledgers = {ledger["ledgerId"] for ledger in _ledgers(clusters)}
+    assert int(replicator["position"].split(":")[0]) in ledgers, "a position of the topic in the east"
+    west.workload.unload(clusters.topic)
+    unloaded = shown()
+    rebuilt = {row["name"]: row["replayed"] for row in unloaded["replay"]["rows"]}
+    producer: Any = west.workload.client.create_producer(str(clusters.topic), producer_name="p")
+    assert producer.last_sequence_id() == rebuilt["p"], rebuilt
+    producer.close()
+    assert west.replayed(clusters.topic)[-1] == unloaded["since"]["entries"]
+
+
+def _ledgers(clusters: TwoClusters) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = clusters.east.admin("GET", clusters.east.of_topic(clusters.topic, "internalStats"))[
+        "ledgers"
+    ]
+    return found
