@@ -1,6 +1,6 @@
 """The composition root of the demo: a cluster of this machine, and inspector to look at it with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,24 +13,25 @@ from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
-from pulsar_sidecar.demo.run import Report, run
+from pulsar_sidecar.demo.run import DemoReport, run
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.progress import Report
 from pulsar_sidecar.observability.logging import configure_logging
 
 
-def run_demo(directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+def run_demo(directory: Path | None, topics: int, report: Report) -> DemoReport:
     """Run the demo on a cluster of this machine; leaves it running."""
     configure_logging("ERROR", "text")
     clock = SystemClock()
-    return run(DemoEnvironment(directory, clock, say), lambda at: _inspector(at, clock), topics)
+    return run(DemoEnvironment(directory, clock, report), lambda at: _inspector(at, clock), topics)
 
 
-def tear_demo_down(directory: Path | None, say: Callable[[str], None]) -> None:
+def tear_demo_down(directory: Path | None, report: Report) -> None:
     """End the demo's processes and remove its files."""
-    DemoEnvironment(directory, SystemClock(), say).tear_down()
+    DemoEnvironment(directory, SystemClock(), report).tear_down()
 
 
 @contextmanager

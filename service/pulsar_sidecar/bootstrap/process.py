@@ -4,8 +4,10 @@ import importlib.metadata
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+from pulsar_sidecar.model.progress import Report
 
 _MOST_FILES = 65_536
 """More would only make the tables larger that some libraries keep for each."""
@@ -23,7 +25,7 @@ def ended_in_order() -> Iterator[None]:
 
 
 @contextmanager
-def asked_to_stop(say: Callable[[str], None], what_follows: str) -> Iterator[threading.Event]:
+def asked_to_stop(report: Report, what_follows: str) -> Iterator[threading.Event]:
     """SIGINT and SIGTERM set the event, and a second one ends the command as it would without this."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -35,7 +37,7 @@ def asked_to_stop(say: Callable[[str], None], what_follows: str) -> Iterator[thr
     def ask(_number: int, _frame: object) -> None:
         back()
         stop.set()
-        say(what_follows)
+        report(what_follows)
 
     for number in before:
         signal.signal(number, ask)

@@ -1,6 +1,5 @@
 """The composition root of publishing a file: it needs brokers, their admin REST service and the file, nothing else."""
 
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
@@ -11,16 +10,18 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.bootstrap.process import asked_to_stop
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, Report
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
+from pulsar_sidecar.deduplication.publishing.file_publisher import Report as ReportProgress
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
 from pulsar_sidecar.deduplication.publishing.steps import PublishSteps
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.progress import Report
 
 _STOPPING = "stopping: waiting until what was sent is confirmed, then writing the checkpoint (again: end at once)"
 
 
 def publish_file(
-    request: PublishFileRequest, say: Callable[[str], None], report: Report, steps: PublishSteps | None = None
+    request: PublishFileRequest, report: Report, report_progress: ReportProgress, steps: PublishSteps | None = None
 ) -> Published:
     """Publish a file's records, as `FilePublisher.run`, until its end or a signal.
 
@@ -43,7 +44,7 @@ def publish_file(
         producers = stack.enter_context(sequenced_producers(url, [brokers.web_service_url], credentials, tls, clock))
         connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock)))
         admin = BrokerTopicAdmin(AdminRest([brokers.web_service_url], credentials, tls))
-        stop = stack.enter_context(asked_to_stop(say, _STOPPING))
+        stop = stack.enter_context(asked_to_stop(report, _STOPPING))
         publisher = FilePublisher(
             source,
             request.publish,
@@ -52,7 +53,7 @@ def publish_file(
             CheckpointFile(place),
             clock,
             stop,
-            report=report,
+            report=report_progress,
             steps=steps,
         )
         return publisher.run()

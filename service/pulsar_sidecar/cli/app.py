@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from pulsar_sidecar.cli import output as say
+from pulsar_sidecar.cli import output as terminal
 from pulsar_sidecar.cli.command_groups import LazyCommand, new_group
 from pulsar_sidecar.cli.connecting import GlobalOptions, Programs
 from pulsar_sidecar.cli.groups import (
@@ -74,7 +74,7 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        say.result(version("pulsar-sidecar"))
+        terminal.result(version("pulsar-sidecar"))
         raise typer.Exit
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
     from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
     from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
-    from pulsar_sidecar.demo.run import Report as DemoReport
+    from pulsar_sidecar.demo.run import DemoReport
 
 _NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})

@@ -8,11 +8,12 @@ cursor.
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, Self
 
 from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.model.progress import Report
 
 _PROGRESS_LINES: Final = 20
 
@@ -55,13 +56,13 @@ def printable(text: str, kept: str = "\n") -> str:
 class ProgressBar:
     """Shows how much of long work is done, from the first report on: a bar on a terminal, else a line now and then."""
 
-    def __init__(self, what: str, say: Callable[[str], None]) -> None:
+    def __init__(self, what: str, report: Report) -> None:
         from rich.console import Console  # it takes longer to load than --help to answer
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._what = what
-        self._say = say
-        self._said = -1
+        self._report = report
+        self._reported = -1
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=Console(file=sys.stderr))
         self._task = self._bar.add_task(what, visible=False)
@@ -77,9 +78,9 @@ class ProgressBar:
         if sys.stderr.isatty():
             self._bar.start()
             self._bar.update(self._task, completed=done, total=total, visible=True)
-        elif total and done * _PROGRESS_LINES // total > self._said:
-            self._said = done * _PROGRESS_LINES // total
-            self._say(f"{self._what}: {done:,} of {total:,}")
+        elif total and done * _PROGRESS_LINES // total > self._reported:
+            self._reported = done * _PROGRESS_LINES // total
+            self._report(f"{self._what}: {done:,} of {total:,}")
 
 
 def _as_table(value: object) -> str:

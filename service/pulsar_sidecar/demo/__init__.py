@@ -1,1 +1,1 @@
-"""The main job told as a story on a real cluster, with measured numbers."""
+"""The demonstration: what the sidecar does, on a real cluster, with measured numbers."""

@@ -1,4 +1,4 @@
-"""The last act: what the brokers leaked is found by audits, handed to the sidecar, and gone.
+"""The step of the audit: what the brokers leaked is found by audits, handed to the sidecar, and gone.
 
 Everything is done with the commands that a user would type; the figures are read from what they leave.
 """
@@ -18,6 +18,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.progress import Report
 
 _JOB: Final = "pyspark_jobs.orphan_ledgers.job"
 _FINDINGS: Final = 2
@@ -33,12 +34,12 @@ IMPATIENT: Final = (
     "--min-age-hours", "0", "--allow-young", "--look-window-hours", "0", "--max-share", "1", "--max-shrink", "1",
     "--bookkeeper-exclusive-to-cluster",
 )  # fmt: skip
-"""An audience does not sit through three days, and a small cluster's leaks are a large share of it."""
+"""The demo does not wait three days, and a small cluster's leaks are a large share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an audit found, in ledgers: unreferenced, referenced but gone, and claimed by nobody known."""
+    """What an audit found, in ledgers: unreferenced, referenced but gone, and claimed by no known owner."""
 
     orphans: int
     missing: int
@@ -84,23 +85,23 @@ class AuditResult:
 
 
 class Commands:
-    """Runs the commands that a user would type, in processes of their own, and says which."""
+    """Runs the commands that a user would type, in processes of their own, and reports them."""
 
-    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, directory: Path, report: Report) -> None:
+        self._report = report
         self._directory = directory
 
     def run(self, *arguments: str) -> str:
         """A command of the sidecar's; what it wrote to standard output.
 
         Raises:
-            TemporaryError: it failed; findings are no failure.
+            TemporaryError: it failed; findings are not a failure.
         """
-        self._say(f"   $ pulsar-sidecar {' '.join(arguments)}")
+        self._report(f"   $ pulsar-sidecar {' '.join(arguments)}")
         return self._sidecar(*arguments)
 
     def shown(self, audit: str, *more: str) -> dict[str, Any]:
-        """What ``audit show`` tells of an audit, as JSON."""
+        """What ``audit show`` prints of an audit, as JSON."""
         return dict(json.loads(self._sidecar("audit", "show", audit, "--format", "json", *more)))
 
     def on_spark(self, *options: str) -> bool:
@@ -136,12 +137,12 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class AuditScenario:
-    """Audits the cluster, applies the plan, and audits again; ``existing`` tells which of some ledgers still exist."""
+    """Audits the cluster, applies the plan, and audits again; ``existing`` keeps of some ledgers those that exist."""
 
     commands: Commands
     addresses: ClusterAddresses
     clock: Clock
-    say: Callable[[str], None]
+    report: Report
     existing: Callable[[frozenset[LedgerId]], frozenset[LedgerId]]
 
     def run(self, leaked: frozenset[LedgerId], dangling: frozenset[LedgerId]) -> AuditResult:
@@ -151,10 +152,12 @@ class AuditScenario:
             leaked: ledgers to be found.
             dangling: ledgers that were missing before the sidecar came; nothing brings them back.
         """
-        self.say("   a ledger is deletable if two looks, half a day apart, found it unreferenced and three days old;")
-        self.say(f"   this audience gets both at once: {' '.join(IMPATIENT)}")
+        self.report(
+            "   a ledger is deletable if two audits, half a day apart, found it unreferenced and three days old;"
+        )
+        self.report(f"   the demo skips both waits: {' '.join(IMPATIENT)}")
         first = self._audit("first", None)
-        self.say("   after a first look nothing is deletable; the second one makes the plan")
+        self.report("   the first audit makes no ledger deletable; the second one makes the plan")
         second = self._audit("second", "first")
         spark_agrees = self._on_spark(second)
         deletable = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
@@ -184,33 +187,33 @@ class AuditScenario:
         shown = self.commands.shown(name, *_EVERY_TABLE)
         summary = shown["summary"]
         for standing, count in summary["orphans"].items():
-            self.say(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
+            self.report(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
         if not summary["orphans"]:
-            self.say(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
+            self.report(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
         return shown
 
     def _on_spark(self, embedded: dict[str, Any]) -> bool | None:
-        self.say("   the same dump and listing again, with the Spark job")
+        self.report("   the same dump and listing again, with the Spark job")
         if not self.commands.on_spark(*_inputs("second", "first"), "--output", "second-on-spark", *IMPATIENT):
-            self.say("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
+            self.report("   PySpark IS NOT INSTALLED, so nothing is compared with the Spark job")
             return None
         differing = differences(embedded, self.commands.shown("second-on-spark", *_EVERY_TABLE))
         same = "the same: the plan, and every row of the four tables"
-        self.say(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
+        self.report(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
         return not differing
 
     def _explain(self, ledger_id: int | None) -> None:
         if ledger_id is not None:
             text = self.commands.run("audit", "explain", "second", str(ledger_id))
             for line in text.splitlines():
-                self.say(f"     | {line}")
+                self.report(f"     | {line}")
 
     def _apply(self, summary: dict[str, Any]) -> None:
         if not _planned(summary):
-            self.say("   nothing is deletable, so there is nothing to apply")
+            self.report("   nothing is deletable, so there is nothing to apply")
             return
         plan = summary["plan"]["sha256"]
-        self.say(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
+        self.report(f"   the plan's hash is approved ({plan[:12]}...), and the plan goes to the sidecar")
         self.commands.run(
             "audit", "apply", "second", "--execute", "--plan", plan,
             "--metadata-store-url", self.addresses.metadata_store_url,
@@ -221,7 +224,7 @@ class AuditScenario:
         give_up = self.clock.monotonic_seconds() + _GONE_SECONDS
         while (left := self.existing(ledger_ids)) and self.clock.monotonic_seconds() < give_up:
             self.clock.wait_seconds(1.0)
-        self.say(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
+        self.report(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
         return left
 
     def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:
@@ -232,19 +235,19 @@ class AuditScenario:
             findings = findings_of(self._audit(f"last-{look}", "second"), dangling)
             if findings.clean or self.clock.monotonic_seconds() >= give_up:
                 return findings
-            self.say(f"   {findings}; what brokers have yet to write down looks like that for a minute, so once more")
+            self.report(f"   {findings}; what brokers have not stored yet looks like that for a minute; once more")
             self.clock.wait_seconds(_NEXT_LOOK_SECONDS)
             look += 1
 
 
 def differences(embedded: dict[str, Any], spark: dict[str, Any]) -> list[str]:
-    """In what two audits of the same inputs differ, as ``audit show`` tells them: the plan, or rows of tables."""
+    """In what two audits of the same inputs differ, as ``audit show`` prints them: the plan, or rows of tables."""
     plans = [] if embedded["summary"]["plan"] == spark["summary"]["plan"] else ["plan"]
     return plans + [table for table in _TABLES if _rows(embedded, table) != _rows(spark, table)]
 
 
 def findings_of(shown: dict[str, Any], dangling: frozenset[LedgerId]) -> Findings:
-    """What an audit found, as ``audit show`` tells it, without the references that dangled before."""
+    """What an audit found, as ``audit show`` prints it, without the references that dangled before."""
     summary = shown["summary"]
     return Findings(
         orphans=sum(count["ledgers"] for count in summary["orphans"].values()),

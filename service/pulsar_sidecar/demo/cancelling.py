@@ -1,6 +1,6 @@
-"""The act of the delayed messages: some are cancelled, both brokers are killed, and the rest comes when it is due.
+"""The step of the delayed messages: some are cancelled, both brokers are killed, and the rest is delivered.
 
-Every number is counted on the cluster in this run, by a client that is no part of the sidecar.
+Every number is counted on the cluster in this run, by a client that is not a part of the sidecar.
 """
 
 import json
@@ -29,7 +29,7 @@ class CancellationResult:
     """What became of the delayed messages.
 
     Attributes:
-        proofs: how many cancellations were answered with which proof.
+        statuses: how many cancellations were answered with which proof.
         delivered: cancelled ones that were delivered all the same.
         lost: others that were not delivered.
         repeated: others that were delivered more than once.
@@ -37,7 +37,7 @@ class CancellationResult:
 
     sent: int
     cancelled: int
-    proofs: dict[str, int]
+    statuses: dict[str, int]
     delivered: int
     lost: int
     repeated: int
@@ -45,7 +45,7 @@ class CancellationResult:
     @property
     def kept_its_promise(self) -> bool:
         """Exactly the others were delivered."""
-        return not (self.delivered or self.lost) and self.proofs == {"PERSISTED": self.cancelled}
+        return not (self.delivered or self.lost) and self.statuses == {"PERSISTED": self.cancelled}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class CancellationScenario:
         """Send, cancel a random half, kill the brokers, and see what is delivered."""
         topic = f"persistent://public/default/{_TOPIC}"
         self.inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=self.inspector.shared).close()
-        self.environment.say(
+        self.environment.report(
             f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled"
         )
         ids = self._send(topic)
         chosen = set(random.sample(range(_MESSAGES), _MESSAGES // 2))
-        proofs = self._cancel([ids[number] for number in sorted(chosen)])
-        self.environment.say(
-            f"   {', '.join(f'{count} {proof}' for proof, count in proofs.items())}; killing both brokers (kill -9)"
+        statuses = self._cancel([ids[number] for number in sorted(chosen)])
+        self.environment.report(
+            f"   {', '.join(f'{count} {status}' for status, count in statuses.items())}; killing both brokers (kill -9)"
         )
         self.environment.kill_brokers()
         counts = self._receive(topic, set(range(_MESSAGES)) - chosen)
         return CancellationResult(
             sent=_MESSAGES,
             cancelled=len(chosen),
-            proofs=dict(proofs),
+            statuses=dict(statuses),
             delivered=len(chosen & counts.keys()),
             lost=len(set(range(_MESSAGES)) - chosen - counts.keys()),
             repeated=sum(count > 1 for number, count in counts.items() if number not in chosen),
@@ -114,7 +114,7 @@ class CancellationScenario:
                 if self.environment.clock.monotonic_seconds() - missing_since > 2:
                     break
         consumer.close()
-        self.environment.say(f"   {len(counts)} messages were delivered when they were due")
+        self.environment.report(f"   {len(counts)} messages were delivered when they were due")
         return counts
 
     def _subscribed(self, topic: str, give_up: float) -> Any:

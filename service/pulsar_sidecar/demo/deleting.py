@@ -37,17 +37,17 @@ KILL_AFTER_ANSWERS = 20
 """Deletions that are answered before the brokers are killed, so that many others are then under way."""
 
 _DRAIN_SECONDS = 120.0
-_MOST_PLAIN_ACTS = 3
+_MOST_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionResult:
-    """What one act left behind.
+    """What one step left behind.
 
     Attributes:
-        orphans: ledgers of the act's topics that exist and that nothing references.
-        dangling: references of the act's topics to ledgers that do not exist.
-        topics_left: topics of the act that still exist.
+        orphans: ledgers of the step's topics that exist and that nothing references.
+        dangling: references of the step's topics to ledgers that do not exist.
+        topics_left: topics of the step that still exist.
     """
 
     topics: int
@@ -77,7 +77,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class WatchedDeletion:
-    """What became of a deletion that nobody told the sidecar of.
+    """What became of a deletion without any request to the sidecar.
 
     Attributes:
         left: leaked ledgers that the sidecar did not delete.
@@ -103,18 +103,18 @@ class DeletionScenario:
 
         Whether a broker dies between two steps is chance, so this is repeated until something leaks.
         """
-        acts = [self._plain_act("public/plain-1")]
-        while not (acts[-1].orphans or acts[-1].dangling) and len(acts) < _MOST_PLAIN_ACTS:
-            self.environment.say("   nothing leaked this time, the brokers died at a lucky moment; once more")
-            acts.append(self._plain_act(f"public/plain-{len(acts) + 1}"))
-        return _sum_of(acts)
+        attempts = [self._without_sidecar("public/plain-1")]
+        while not (attempts[-1].orphans or attempts[-1].dangling) and len(attempts) < _MOST_ATTEMPTS:
+            self.environment.report("   nothing leaked this time, the brokers died at a lucky moment; once more")
+            attempts.append(self._without_sidecar(f"public/plain-{len(attempts) + 1}"))
+        return _sum_of(attempts)
 
     def with_sidecar(self, sidecar_url: str) -> tuple[DeletionResult, Drain]:
         """The same through the sidecar, then wait until nothing is pending."""
         namespace = "public/two-phase"
         names, ledgers = self._prepare(namespace)
         failed = self._delete_and_kill(sidecar_url, namespace, names)
-        self.environment.say("   the user repeats only what was not accepted; the sidecar finishes the rest")
+        self.environment.report("   the user repeats only what was not accepted; the sidecar finishes the rest")
         left = delete_again(sidecar_url, namespace, failed, self._wait)
         if left:
             raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
@@ -123,14 +123,14 @@ class DeletionScenario:
         return self._count(namespace, ledgers, self.topics - len(failed)), Drain(recorded, finished, pending, seconds)
 
     def watched(self, sidecar_url: str) -> WatchedDeletion:
-        """The act without the sidecar once more, while the sidecar watches; nobody calls it."""
+        """The step without the sidecar once more, while the sidecar watches; no request is sent to it."""
         self._wait_until(lambda: _watch_state(sidecar_url) == "watching", _DRAIN_SECONDS)
         orphans, attempt = frozenset[LedgerId](), 0
-        while not orphans and attempt < _MOST_PLAIN_ACTS:
+        while not orphans and attempt < _MOST_ATTEMPTS:
             attempt += 1
-            orphans = self._plain_act(f"public/watched-{attempt}").orphans
+            orphans = self._without_sidecar(f"public/watched-{attempt}").orphans
         started = self.environment.clock.monotonic_seconds()
-        self.environment.say(f"   {len(orphans)} ledgers leaked; waiting for the sidecar, which nobody calls")
+        self.environment.report(f"   {len(orphans)} ledgers leaked; waiting for the sidecar to find them")
         self._wait_until(lambda: not self.existing(orphans), _DRAIN_SECONDS)
         seconds = self.environment.clock.monotonic_seconds() - started
         return WatchedDeletion(len(orphans), len(self.existing(orphans)), seconds)
@@ -141,20 +141,20 @@ class DeletionScenario:
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
 
-    def _plain_act(self, namespace: str) -> DeletionResult:
+    def _without_sidecar(self, namespace: str) -> DeletionResult:
         names, ledgers = self._prepare(namespace)
         failed = self._delete_and_kill(self.web_service_url, namespace, names)
-        self.environment.say("   the user repeats what failed until each topic is reported gone")
+        self.environment.report("   the user repeats what failed until each topic is reported gone")
         delete_again(self.web_service_url, namespace, failed, self._wait)
         return self._count(namespace, ledgers, self.topics - len(failed))
 
     def _prepare(self, namespace: str) -> tuple[list[str], int]:
-        self.environment.say(f"   making {self.topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
+        self.environment.report(f"   making {self.topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
         names = make_topics(self.inspector.client, self.web_service_url, namespace, self.topics)
         return names, len(self._of_namespace(namespace, self._scan().ledgers))
 
     def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> list[str]:
-        self.environment.say(
+        self.environment.report(
             f"   deleting all of them, and killing both brokers (kill -9) after {KILL_AFTER_ANSWERS} answers"
         )
         answers = threading.Semaphore(0)
@@ -165,7 +165,7 @@ class DeletionScenario:
             self.environment.kill_brokers()
             failed = run.result()
         accepted = len(names) - len(failed)
-        self.environment.say(f"   {accepted} deletions were accepted at the first try, {len(failed)} were not")
+        self.environment.report(f"   {accepted} deletions were accepted at the first try, {len(failed)} were not")
         return failed
 
     def _count(self, namespace: str, ledgers: int, accepted: int) -> DeletionResult:
@@ -184,7 +184,7 @@ class DeletionScenario:
         )
 
     def _of_namespace(self, namespace: str, ledger_ids: Collection[LedgerId]) -> frozenset[LedgerId]:
-        """Those that say of themselves that they belong to a topic of the namespace."""
+        """Those whose metadata says that they belong to a topic of the namespace."""
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ledger_ids])
         return frozenset(
             ledger_id
@@ -205,14 +205,14 @@ class DeletionScenario:
             seconds = self.environment.clock.monotonic_seconds() - started
             if (pending == 0 and running == 0) or seconds > _DRAIN_SECONDS:
                 return pending, seconds
-            self.environment.say(f"   {pending} pending, {running} topic deletions running")
+            self.environment.report(f"   {pending} pending, {running} topic deletions running")
             self._wait(2.0)
 
     def _wait(self, seconds: float) -> None:
         self.environment.clock.wait_seconds(seconds)
 
     def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:
-        """Returns in any case; whoever asked counts what is so."""
+        """Returns in any case; the caller checks."""
         give_up = self.environment.clock.monotonic_seconds() + most_seconds
         while not is_so() and self.environment.clock.monotonic_seconds() < give_up:
             self._wait(1.0)
@@ -245,14 +245,14 @@ def _total(sidecar_url: str, counter: str) -> int:
     return round(sum(float(line.rsplit(" ", 1)[1]) for line in metrics.splitlines() if line.startswith(name)))
 
 
-def _sum_of(acts: Sequence[DeletionResult]) -> DeletionResult:
+def _sum_of(attempts: Sequence[DeletionResult]) -> DeletionResult:
     return DeletionResult(
-        topics=sum(act.topics for act in acts),
-        ledgers=sum(act.ledgers for act in acts),
-        accepted_at_first=sum(act.accepted_at_first for act in acts),
-        orphans=frozenset().union(*(act.orphans for act in acts)),
-        dangling=frozenset().union(*(act.dangling for act in acts)),
-        topics_left=sum(act.topics_left for act in acts),
+        topics=sum(attempt.topics for attempt in attempts),
+        ledgers=sum(attempt.ledgers for attempt in attempts),
+        accepted_at_first=sum(attempt.accepted_at_first for attempt in attempts),
+        orphans=frozenset().union(*(attempt.orphans for attempt in attempts)),
+        dangling=frozenset().union(*(attempt.dangling for attempt in attempts)),
+        topics_left=sum(attempt.topics_left for attempt in attempts),
     )
 
 

@@ -24,6 +24,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.progress import Report
 
 PREFERRED_PORT = 8750
 _READY_SECONDS = 60.0
@@ -42,7 +43,7 @@ SIDECAR_ENVIRONMENT = {
     "PULSAR_SIDECAR_DELAYED_MESSAGE_CANCELLING_ENABLED": "true",
     "PULSAR_SIDECAR_TOPIC_TWO_PHASE_DELETION_ENABLED": "true",
     "PULSAR_SIDECAR_BOOKKEEPER_EXCLUSIVE_TO_CLUSTER": "true",
-    # Waiting times of minutes and hours, cut down to what an audience sits through.
+    # Waiting times of minutes and hours, shortened, so that the demo takes minutes.
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_RECONSUME_LATER_IN_SECONDS": "2",
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_POSTPONE_IN_SECONDS": "2",
     "PULSAR_SIDECAR_TWO_PHASE_DELETION_OPEN_LEDGER_MIN_AGE_IN_SECONDS": "5",
@@ -69,26 +70,26 @@ class ClusterInspector:
 
 
 class DemoEnvironment:
-    """The demo's cluster and sidecar, and what every act needs: a clock and somebody to tell.
+    """The demo's cluster and sidecar, and what every step needs: a clock and a way to report.
 
     Attributes:
         cluster: two bookies and two brokers.
         audits: the directory of the demo's listings, dumps and audits.
     """
 
-    def __init__(self, directory: Path | None, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(self, directory: Path | None, clock: Clock, report: Report) -> None:
         self.clock = clock
-        self.say = say
+        self.report = report
         self._directory = directory or cache_directory() / "demo"
         self._state_file = self._directory / "demo.json"
         self.audits = self._directory / "audits"
-        self.cluster = LocalCluster(self._directory / "cluster", clock, say)
+        self.cluster = LocalCluster(self._directory / "cluster", clock, report)
 
     def start(self) -> ClusterAddresses:
         """Clear away an earlier demo and start the cluster.
 
         Raises:
-            ConflictError: the directory holds something that is no demo.
+            ConflictError: the directory holds something that is not a demo.
         """
         if self._directory.exists() and any(self._directory.iterdir()) and not self._state_file.exists():
             raise ConflictError(f"{self._directory} is not empty and holds no demo; remove it or name another --dir")
@@ -96,13 +97,13 @@ class DemoEnvironment:
         self._directory.mkdir(parents=True)
         self._write({})
         spec = ClusterSpec(directory=self._directory / "cluster", broker_conf=BROKER_CONF)
-        return LocalCluster.up(spec, self.say, self.clock).addresses()
+        return LocalCluster.up(spec, self.report, self.clock).addresses()
 
     def kill_brokers(self) -> None:
         """Kill both brokers at once, and start them again."""
         for broker in _BROKERS:
             self.cluster.kill(broker)
-        self.say("   both brokers are dead; starting them again")
+        self.report("   both brokers are dead; starting them again")
         with ThreadPoolExecutor(len(_BROKERS)) as restarts:
             list(restarts.map(self.cluster.restart, _BROKERS))
 
@@ -122,7 +123,7 @@ class DemoEnvironment:
         return url
 
     def tear_down(self) -> None:
-        """End every process of the demo and remove its files; doing it twice is no error."""
+        """End every process of the demo and remove its files; doing it twice is not an error."""
         if not self._state_file.exists():
             return
         state = json.loads(self._state_file.read_text())

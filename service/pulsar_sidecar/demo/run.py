@@ -14,7 +14,7 @@ OpenInspector = Callable[[ClusterAddresses], AbstractContextManager[ClusterInspe
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DemoReport:
     """What the demonstration measured, and where to look next."""
 
     plain: DeletionResult
@@ -30,11 +30,17 @@ class Report:
     @property
     def kept_its_promise(self) -> bool:
         """Nothing leaked through the sidecar, nothing is left to do, and what leaked before was found and deleted."""
-        act = self.two_phase
+        two_phase = self.two_phase
         return (
             self.audit.kept_its_promise
             and self.cancelling.kept_its_promise
-            and not (act.orphans or act.dangling or act.topics_left or self.drain.pending or self.watched.left)
+            and not (
+                two_phase.orphans
+                or two_phase.dangling
+                or two_phase.topics_left
+                or self.drain.pending
+                or self.watched.left
+            )
         )
 
     def lines(self) -> list[str]:
@@ -61,7 +67,7 @@ class Report:
             f"{watched.seconds:.0f} s later (settle time {SETTLE_SECONDS} s, by default 200)",
             *_audit_lines(self.audit),
             *_cancelling_lines(self.cancelling),
-            f"  the whole story took {self.seconds:.0f} s",
+            f"  all steps took {self.seconds:.0f} s",
             "",
             "  Look around (everything is still running):",
             f"    status    curl {self.sidecar_url}/admin/v2/ledger-deletion/status",
@@ -73,39 +79,39 @@ class Report:
         ]
 
 
-def run(environment: DemoEnvironment, open_inspector: OpenInspector, topics: int) -> Report:
+def run(environment: DemoEnvironment, open_inspector: OpenInspector, topics: int) -> DemoReport:
     """Start everything, run all parts, and leave everything running."""
-    clock, say = environment.clock, environment.say
+    clock, report = environment.clock, environment.report
     started = clock.monotonic_seconds()
-    say("1. A real cluster: ZooKeeper, two bookies, two brokers")
+    report("1. A real cluster: ZooKeeper, two bookies, two brokers")
     addresses = environment.start()
     with open_inspector(addresses) as inspector:
         deleting = DeletionScenario(environment, inspector, addresses.web_service_urls[0], topics)
-        say("2. Without the sidecar")
+        report("2. Without the sidecar")
         plain = deleting.without_sidecar()
-        say(
+        report(
             f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker repairs it"
         )
-        say("3. With the sidecar")
+        report("3. With the sidecar")
         url = environment.start_sidecar(addresses)
         two_phase, drain = deleting.with_sidecar(url)
-        say("4. Act 2 once more while the sidecar watches the metadata store: nobody calls it")
+        report("4. Step 2 once more while the sidecar watches the metadata store; no request is sent to it")
         watched = deleting.watched(url)
-        say("5. The audit: what leaked in act 2 is found, and deleted by the sidecar")
-        commands = Commands(environment.audits, say)
-        audit = AuditScenario(commands, addresses, clock, say, deleting.existing).run(plain.orphans, plain.dangling)
-        say("6. Delayed messages: half of them are cancelled, and the brokers are killed")
+        report("5. The audit: it finds what leaked in step 2, and the sidecar deletes it")
+        commands = Commands(environment.audits, report)
+        audit = AuditScenario(commands, addresses, clock, report, deleting.existing).run(plain.orphans, plain.dangling)
+        report("6. Delayed messages: half of them are cancelled, and the brokers are killed")
         cancelling = CancellationScenario(environment, inspector, url).run()
     seconds = clock.monotonic_seconds() - started
-    return Report(plain, two_phase, drain, watched, audit, cancelling, seconds, url, addresses.web_service_urls[0])
+    return DemoReport(plain, two_phase, drain, watched, audit, cancelling, seconds, url, addresses.web_service_urls[0])
 
 
-def _cancelling_lines(act: CancellationResult) -> list[str]:
-    proofs = ", ".join(f"{count} {proof}" for proof, count in act.proofs.items())
+def _cancelling_lines(found: CancellationResult) -> list[str]:
+    statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
     return [
-        f"  of {act.sent} delayed messages {act.cancelled} were cancelled ({proofs}) before both brokers were killed: "
-        f"{act.delivered} of these were",
-        f"  delivered; of the others {act.lost} were lost and {act.repeated} delivered twice",
+        f"  of {found.sent} delayed messages {found.cancelled} were cancelled ({statuses}) before both brokers were "
+        f"killed: {found.delivered} of these were",
+        f"  delivered; of the others {found.lost} were lost and {found.repeated} delivered twice",
     ]
 
 

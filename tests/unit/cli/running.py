@@ -16,7 +16,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.requests import Duplicate
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
-from pulsar_sidecar.demo.run import Report
+from pulsar_sidecar.demo.run import DemoReport
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
@@ -76,7 +76,7 @@ class Terminal:
         streams = self._capsys.readouterr()
         return Ran(int(code or 0), streams.out, streams.err)
 
-    def _play(self, directory: Path | None, topics: int, say: Callable[[str], None]) -> Report:
+    def _play(self, directory: Path | None, topics: int, say: Callable[[str], None]) -> DemoReport:
         self.played.append((directory, topics))
         raise TemporaryError("no cluster was started for this test")
 

@@ -8,14 +8,14 @@ import pytest
 from pulsar_sidecar.demo.auditing import AuditResult, Findings
 from pulsar_sidecar.demo.cancelling import CancellationResult
 from pulsar_sidecar.demo.deleting import DeletionResult, Drain, WatchedDeletion
-from pulsar_sidecar.demo.run import Report
+from pulsar_sidecar.demo.run import DemoReport
 from pulsar_sidecar.model.ids import LedgerId
 
 _ACT = DeletionResult(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
 _CLEAN = replace(_ACT, accepted_at_first=100, orphans=frozenset())
 _AUDIT = AuditResult(0, 9, 1, 1, 0, Findings(0, 0, 0), True, Path("report.html"))
 _CANCELLING = CancellationResult(60, 30, {"PERSISTED": 30}, 0, 0, 0)
-_REPORT = Report(
+_REPORT = DemoReport(
     _ACT,
     _CLEAN,
     Drain(801, 801, 0, 9.5),

@@ -20,6 +20,7 @@ from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotErro
 from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof, Source, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UnreachableError
+from pulsar_sidecar.model.progress import Report
 from pulsar_sidecar.model.tls import trusting
 
 _SNAPSHOT_NAME = re.compile(r"snapshot\.(?P<zxid>[0-9a-f]{1,16})(\.gz|\.snappy)?")
@@ -147,7 +148,7 @@ class AdminServer(SnapshotNodes):
     def __init__(
         self,
         url: str,
-        say: Callable[[str], None],
+        report: Report,
         *,
         credential: ZooKeeperCredential | None = None,
         trusted_certificates: Path | None = None,
@@ -155,7 +156,7 @@ class AdminServer(SnapshotNodes):
         skip: tuple[str, ...] = (),
     ) -> None:
         self._url = url.rstrip("/")
-        self._say = say
+        self._report = report
         self._credential = credential or _NOBODY
         self._session = requests.Session()
         # Nothing of the environment (proxies, netrc) is sent to it.
@@ -204,7 +205,7 @@ class AdminServer(SnapshotNodes):
             return
         version = tuple(int(part) for part in match.groups())
         if version < _SAFE_VERSION:
-            self._say(
+            self._report(
                 f"ZooKeeper {match[0]} hands snapshots to users with few rights (CVE-2025-58457); "
                 "upgrade to 3.9.4 or close the AdminServer's port"
             )
