@@ -18,12 +18,13 @@ from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 
-_DESCRIPTION = """Two-phase ledger deletion (PIP-186) beside unmodified brokers.
+_DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger deletion (PIP-186), delayed messages (PIP-423)
+and their index (PIP-195), acknowledgement state (PIP-299), deduplication (PIP-6).
 
-Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is no
-superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`), or the path
-has another method. 409: it does not fit the present state, such as a ledger still in use. 412: the record is not what
-the metadata says. 413: more than 8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's
+Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is
+not a superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
+`delayedMessageCancellingEnabled`), or the path has another method. 409: the request does not fit the present state,
+such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's
 refusal keeps the broker's status.
 
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
@@ -50,8 +51,8 @@ def create_app(
 ) -> FastAPI:
     """Build the app that `gate.Gate` stands around.
 
-    ``missing`` says at once why no work can be done, None when it can; ``/readyz`` tells it, and answers 503 once
-    ``draining`` is set. ``token_required`` is what the reference says of tokens; ``docs`` makes a page of it.
+    ``missing`` answers at once why no work can be done, None when it can; ``/readyz`` reports it, and answers 503 once
+    ``draining`` is set. ``token_required`` is what the reference shows of tokens; ``docs`` makes a page of it.
     """
     app = _App(
         title="pulsar-sidecar",
@@ -102,7 +103,7 @@ def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, drai
 
     @routes.get("/readyz")
     async def readyz() -> Healthy:
-        """Work can be done; 503 says what is missing."""
+        """The sidecar is ready; 503 names what is missing."""
         reason = "the service is stopping" if draining.is_set() else missing()
         if reason is not None:
             raise TemporaryError(reason)

@@ -97,10 +97,10 @@ async def _ours(_: Request, error: errors.SidecarError) -> JSONResponse:
 
 async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
     problems = error.errors()
-    told = [_problem(problem["loc"], problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
-    if len(problems) > len(told):
-        told.append(f"and {len(problems) - len(told)} more")
-    return reason_response(400, "; ".join(told))
+    texts = [_problem(problem["loc"], problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
+    if len(problems) > len(texts):
+        texts.append(f"and {len(problems) - len(texts)} more")
+    return reason_response(400, "; ".join(texts))
 
 
 def _problem(location: tuple[str | int, ...], message: str) -> str:

@@ -31,7 +31,7 @@ class Request(Query):
 
 
 class Answer(BaseModel):
-    """What the service says."""
+    """What the service answers."""
 
     model_config = ConfigDict(
         from_attributes=True,

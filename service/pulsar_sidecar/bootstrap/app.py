@@ -53,7 +53,7 @@ def serve(
     """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
 
     ``steps`` is told of each step of ledger deletion; None in production. `InvalidInputError` if a setting is wrong or
-    the address is taken, `PermanentError` if the brokers refuse to say which cluster they are.
+    the address is taken, `PermanentError` if the brokers refuse to report their cluster.
     """
     warnings: list[str] = []
     settings = load_settings(flags, environment, config, warnings.append)
@@ -126,7 +126,7 @@ class _Process:
         """End the process when closing takes too long: a cluster that hangs must not keep it."""
         if not self._closed.wait(seconds):
             log.error(
-                "not everything could be closed; the process ends, and what it had in hand is taken up later",
+                "closing failed; other sidecars resume the unfinished work",
                 seconds=seconds,
             )
             os._exit(1)
@@ -149,18 +149,18 @@ class _Process:
 
     def _cluster_name(self) -> str | None:
         """What the brokers call their cluster; they may still be starting, or be away. None when the process ends."""
-        self._waits_for = f"the brokers at {self._rest.addresses} have not said yet which cluster they are"
+        self._waits_for = f"the brokers at {self._rest.addresses} have not reported their clusterName yet"
         while not self._ended.is_set():
             try:
                 name = RuntimeConfiguration.of(self._rest).text("clusterName")
             except TemporaryError as error:
                 if str(error) != self._waits_for:
                     self._waits_for = str(error)
-                    log.warning("the brokers do not say yet which cluster they are", error=self._waits_for)
+                    log.warning("the brokers do not report their clusterName yet", error=self._waits_for)
                 self._clock.wait_seconds(1.0, self._ended)
                 continue
             if not name:
-                raise InvalidInputError("the brokers do not say their clusterName; set clusterName")
+                raise InvalidInputError("the brokers do not report their clusterName; set clusterName")
             return name
         return None
 
@@ -236,8 +236,8 @@ class ClusterWatch:
             except SidecarError as error:
                 self._note(part, str(error))
             except Exception:  # a defect must not leave the last answer standing for good
-                self._note(part, f"{part} could not be asked; the log says more")
-                log.exception("a part of the cluster could not be asked", part=part)
+                self._note(part, f"the sidecar could not query {part}; see the log")
+                log.exception("a part of the cluster could not be queried", part=part)
             else:
                 self._note(part, None)
             away = self._missing[part] is not None

@@ -135,7 +135,7 @@ def close_at_the_end(stack: ExitStack, close: Callable[[], object]) -> None:
             with translated(f"calling {close.__qualname__}"):
                 close()
         except SidecarError as error:
-            _log.warning("something did not close in order", error=str(error))
+            _log.warning("an adapter did not close in order", error=str(error))
 
     stack.callback(closing)
 

@@ -377,7 +377,7 @@ def _release(watchdog: subprocess.Popen[bytes]) -> None:
     try:
         watchdog.wait(_RELEASE_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
-        raise TemporaryError(f"the watchdog {watchdog.pid} did not end; look at it") from error
+        raise TemporaryError(f"the watchdog {watchdog.pid} did not end; end it with kill -9") from error
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def end(processes: Sequence[ProcessIdentity], clock: Clock, timeout_seconds: flo
         send_signal(process, signal.SIGKILL)
     for process in processes:
         if not wait_until_gone(process, clock, timeout_seconds):
-            raise TemporaryError(f"process {process.pid} did not end; look at it and run down again")
+            raise TemporaryError(f"process {process.pid} did not end; check why, and run `local-cluster down` again")
 
 
 def wait_until_gone(process: ProcessIdentity, clock: Clock, timeout_seconds: float) -> bool:

@@ -91,7 +91,7 @@ def find_java() -> JavaRuntime:
     build = answer.stderr + answer.stdout
     version = re.search(r'version "(?:1\.)?(\d+)', build)
     if version is None:
-        raise MissingPrerequisiteError(f"{found} -version tells no version; install a JDK {OLDEST_JAVA}")
+        raise MissingPrerequisiteError(f"{found} -version shows no version; install a JDK {OLDEST_JAVA}")
     if int(version.group(1)) < OLDEST_JAVA:
         raise MissingPrerequisiteError(
             f"Pulsar needs a JDK {OLDEST_JAVA} or later and {found} is version {version.group(1)}; "
@@ -179,15 +179,15 @@ def fetched(coordinates: str, kind: str, directory: Path) -> Path:
             f"Maven is needed once to fetch {coordinates} and there is no mvn on the path; install Maven"
         )
     command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={directory}"]
-    by_hand = " ".join(command[:-1])
+    shown = " ".join(command[:-1])
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
             command, cwd=directory, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DistributionError(f"{by_hand} did not finish: {error}; run it by hand") from error
+        raise DistributionError(f"{shown} did not finish: {error}; run it yourself to see why") from error
     archives = sorted(directory.glob(f"*.{kind}"))
     if answer.returncode != 0 or len(archives) != 1:
-        said = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
-        raise DistributionError(f"Maven could not fetch it; try by hand: {by_hand}\n{said}")
+        output = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
+        raise DistributionError(f"Maven could not fetch it; try it yourself: {shown}\n{output}")
     return archives[0]

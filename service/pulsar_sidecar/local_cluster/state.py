@@ -100,7 +100,7 @@ def read_state(directory: Path) -> ClusterState:
     except FileNotFoundError as error:
         raise ClusterNotFoundError(f"no cluster in {directory}; start one with up") from error
     except msgspec.DecodeError as error:
-        raise UndecodableError(f"{path} cannot be read: {error}; end its processes by hand") from error
+        raise UndecodableError(f"{path} cannot be read: {error}; end its processes with kill") from error
 
 
 def write_state(directory: Path, state: ClusterState) -> None:

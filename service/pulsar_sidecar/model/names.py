@@ -216,7 +216,7 @@ def _topic_from_parts(domain: TopicDomain, rest: str) -> TopicName:
         )
     for entity in (tenant, namespace_portion) if cluster is None else (tenant, cluster, namespace_portion):
         if not _NAMED_ENTITY.fullmatch(entity) or entity in _NO_NODE_NAMES:
-            raise InvalidInputError(f"{entity[:80]!r} is no valid tenant, cluster or namespace name")
+            raise InvalidInputError(f"{entity[:80]!r} is not a valid tenant, cluster or namespace name")
     if not local_name or local_name in _NO_NODE_NAMES:
         raise InvalidInputError("the topic's own name is empty, or one that no metadata store can hold")
     return TopicName(domain, tenant, cluster, namespace_portion, local_name)

@@ -24,7 +24,7 @@ def process_registry(*, cluster: str, instance: str, version: str) -> CollectorR
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    info = Info("pulsar_sidecar", "Always 1; the labels say which sidecar this is.", registry=registry)
+    info = Info("pulsar_sidecar", "Always 1; the labels identify the sidecar.", registry=registry)
     info.info({"cluster": cluster, "instance": instance, "version": version})
     return registry
 

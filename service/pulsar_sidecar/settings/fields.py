@@ -226,8 +226,8 @@ class LedgerDeletion(_Group):
     deletion in any case."""
     ledger_deletion_watch: Literal["off", "report", "append"] = "report"
     """The first phase by observation: the sidecar watches the metadata store for ledgers that lose their last
-    reference, whoever takes it away, and that no broker deletes. ``report`` counts and shows them, ``append`` also
-    hands them to the deletion, which proves each one as ever; ``off`` does not watch."""
+    reference and that no broker deletes. ``report`` counts and shows them; ``append`` also appends them to the
+    pending-deletion topic, where the second phase checks each one; ``off`` disables the watch."""
     ledger_deletion_watch_settle_in_seconds: Annotated[int, Field(ge=10, le=86_400)] = 200
     """Seconds for which a ledger must have been unreferenced before the sidecar takes it for leaked. After 200 seconds
     a broker has used up its own retries."""

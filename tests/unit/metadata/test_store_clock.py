@@ -71,5 +71,5 @@ def test_the_quickest_answer_tells_the_time(round_trips_ms: tuple[int, ...]) -> 
 def test_no_time_is_better_than_a_wrong_one() -> None:
     clock = FakeClock()
     store = StoreClock(Session(clock, 2_500, 2_100, 9_000), clock)  # type: ignore[arg-type]
-    with pytest.raises(TemporaryError, match="too long to tell its time"):
+    with pytest.raises(TemporaryError, match="too long to read its clock"):
         store.now_ms()

@@ -201,7 +201,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_file_older_than_its_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.30"
     path.write_bytes(SnapshotWriter(last_zxid=0x22).snapshot(SOME))
-    with pytest.raises(TemporaryError, match="not what its name says"):
+    with pytest.raises(TemporaryError, match="under the name that ZooKeeper gave it"):
         nodes_of(snapshot_file(path))
 
 

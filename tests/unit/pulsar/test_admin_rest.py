@@ -284,7 +284,7 @@ def test_asking_exactly_one_broker_follows_nothing(brokers: list[HttpBroker]) ->
 
 def test_an_unknown_broker_is_not_asked(brokers: list[HttpBroker]) -> None:
     first, second = brokers
-    with pytest.raises(PermanentError, match="no broker of this cluster"):
+    with pytest.raises(PermanentError, match="not a broker of this cluster"):
         rest(first.url, store=FakeMetadataStore()).get_exactly(second.url, "/x")
     assert not second.arrived
 

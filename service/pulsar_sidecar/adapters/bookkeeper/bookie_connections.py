@@ -84,7 +84,7 @@ def bookie_address(
     if host and _PORT.fullmatch(port) and 0 < int(port) <= _LAST_PORT:
         return host, int(port)
     if store is None or "/" in bookie:
-        raise TemporaryError(f"bookie id {bookie!r:.200} is no host:port, and there is no registry to ask")
+        raise TemporaryError(f"bookie id {bookie!r:.200} is not a host:port, and there is no registry to ask")
     folder = f"{ledgers_root}/available"
     for node in store.read_many([f"{folder}/{bookie}", f"{folder}/readonly/{bookie}"]):
         if node is None:
@@ -92,7 +92,7 @@ def bookie_address(
         for endpoint in decode_exactly(bookkeeper.BookieServiceInfoFormat, node.data).endpoints:
             if endpoint.protocol == "bookie-rpc":
                 return exact_text(endpoint.host), endpoint.port
-        raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; look at its node")
+        raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; check its node below {folder}")
     raise TemporaryError(f"bookie {bookie} is not registered; it may be down, try again")
 
 
@@ -375,7 +375,7 @@ class _Adding(_Exchange):
         if code == _EREADONLY:
             raise TemporaryError("a bookie has become read-only; free space on its disks or start another one")
         if code != _EOK:
-            raise TemporaryError(f"a bookie refused to store an entry, with its code {code}; look at the bookie's log")
+            raise TemporaryError(f"a bookie refused to store an entry, with its code {code}; check the bookie's log")
 
 
 def _answers(connection: socket.socket) -> Iterator[list[bytes]]:
@@ -402,7 +402,7 @@ def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
     while len(received) - position >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(received, position)
         if not _RESPONSE.size <= length <= _MAX_FRAME_BYTES:
-            raise TemporaryError(f"a bookie announced {length} bytes, which is no answer of a bookie")
+            raise TemporaryError(f"a bookie announced {length} bytes, which is not an answer of a bookie")
         start = position + _LENGTH.size
         position = start + length
         if position > len(received):

@@ -170,7 +170,7 @@ class BookieEntries:
             is_confirmed = confirmed is None or entry_id <= confirmed
             failures = answer.failures.get(entry_id, [])
             if entry_id not in entries and (is_confirmed or len(failures) >= metadata.ack_quorum_size):
-                reason = "; ".join(failures) or "every bookie says it has no such entry"
+                reason = "; ".join(failures) or "no bookie has the entry"
                 raise _not_delivered(ledger_id, entry_id, reason)
         return tuple(entries[EntryId(entry_id)] for entry_id in wanted if entry_id in entries)
 
@@ -337,7 +337,7 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
         raise UndecodableError("the ledger's metadata names no digest, so its entries cannot be checked")
     digest_end = _ENTRY_HEADER.size + _DIGEST_BYTES[digest_type]
     if len(data) < digest_end:
-        raise UndecodableError(f"a bookie answered with {len(data)} bytes, which is no entry; read it again")
+        raise UndecodableError(f"a bookie answered with {len(data)} bytes, which is not an entry; read it again")
     header, payload = data[: _ENTRY_HEADER.size], data[digest_end:]
     ledger_id, entry_id, last_confirmed, ledger_bytes = _ENTRY_HEADER.unpack(header)
     stored_digest = data[_ENTRY_HEADER.size : digest_end]

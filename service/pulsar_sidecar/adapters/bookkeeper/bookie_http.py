@@ -37,7 +37,7 @@ class BookieHttp:
         try:
             return sorted(_ledger_id(key) for key in response.json())
         except (ValueError, TypeError) as error:
-            raise TemporaryError(f"{_answered(response)} with something that is no listing of ledgers") from error
+            raise TemporaryError(f"{_answered(response)} with something that is not a listing of ledgers") from error
 
     def ledger_metadata(self, ledger_id: LedgerId) -> str | None:
         """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why."""
@@ -106,5 +106,5 @@ def _answered(response: requests.Response) -> str:
 
 def _ledger_id(text: object) -> LedgerId:
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or int(text) > MAX_LEDGER_ID:
-        raise ValueError(f"{text!r:.80} is no ledger id")
+        raise ValueError(f"{text!r:.80} is not a ledger id")
     return LedgerId(int(text))

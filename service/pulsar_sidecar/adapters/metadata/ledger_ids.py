@@ -53,7 +53,9 @@ class ZooKeeperLedgerIds:
                     self._make(self._high_bits_folder(high_bits + 1))
         except OutcomeUnknownError as error:
             raise TemporaryError(f"no new ledger id was had: {error}") from error
-        raise TemporaryError(f"the counters below {self._long} are used up again and again; look at them, try again")
+        raise TemporaryError(
+            f"the counters below {self._long} are used up repeatedly; check what creates nodes there, and try again"
+        )
 
     def _high_bits_folder(self, high_bits: int) -> str:
         return f"{self._long}/{_HIGH_BITS_PREFIX}{high_bits:010d}"

@@ -157,7 +157,7 @@ class _ProbeConnection:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if not 0 <= length <= _MAX_ANSWER_BYTES:
-            raise ConnectionError("this is no ZooKeeper server")
+            raise ConnectionError("this is not a ZooKeeper server")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None

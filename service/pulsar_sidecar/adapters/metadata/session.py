@@ -103,12 +103,12 @@ def writing_failed(error: Exception, what: str) -> SidecarError:
 def _cause(error: Exception) -> str:
     name = type(error).__name__
     if isinstance(error, _CREDENTIAL_WANTED):
-        return f"ZooKeeper says {name}; give the sidecar a credential that may do this"
+        return f"ZooKeeper answered {name}; give the sidecar a credential that may do this"
     if isinstance(error, exceptions.UnimplementedError):
         return "this ZooKeeper does not know the request; it takes version 3.6 or later"
     if is_lost(error):
         return f"ZooKeeper did not answer ({name}); check that it runs and is reachable"
-    return f"ZooKeeper says {name}"
+    return f"ZooKeeper answered {name}"
 
 
 class Patience:

@@ -126,7 +126,7 @@ class SnapshotReader:
         """The header, sessions, and access control lists."""
         magic, version, _ = _HEADER.unpack(self._input.take(_HEADER.size))
         if magic != _MAGIC:
-            raise DamagedSnapshotError("this is no ZooKeeper snapshot: it does not begin with ZKSN; check the file")
+            raise DamagedSnapshotError("this is not a ZooKeeper snapshot: it does not begin with ZKSN; check the file")
         if version != _FORMAT:
             raise DamagedSnapshotError(f"snapshot format {version} is not known to this version; upgrade first")
         for _ in range(self._input.take_count("sessions")):

@@ -90,8 +90,8 @@ class SnapshotNodes:
         last_zxid = reader.last_zxid
         if last_zxid is not None and last_zxid < first_zxid:
             raise DamagedSnapshotError(
-                f"the snapshot ends at zxid 0x{last_zxid:x}, before the 0x{first_zxid:x} it is called by; "
-                "it is not what its name says"
+                f"the snapshot ends at zxid 0x{last_zxid:x}, before the 0x{first_zxid:x} of its name; "
+                "use a snapshot under the name that ZooKeeper gave it"
             )
         proof = Proof(
             f"ZKSN format 2, called by zxid 0x{first_zxid:x}",
@@ -119,8 +119,8 @@ def snapshot_file(path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -
     match = _SNAPSHOT_NAME.fullmatch(path.name)
     if match is None:
         raise InvalidInputError(
-            f"{path.name!r} is no name of a snapshot; keep ZooKeeper's own, such as snapshot.1f3a: nothing else says "
-            "as of when the file is"
+            f"{path.name!r} is not a name of a snapshot; keep ZooKeeper's own, such as snapshot.1f3a: only the "
+            "name has the transaction at which the file begins"
         )
     zxid = int(match["zxid"], 16)
 
@@ -193,7 +193,7 @@ class AdminServer(SnapshotNodes):
                 allow_redirects=False,
             )
         except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
-            raise InvalidInputError(f"{self._url!r} is no address of an AdminServer ({error})") from error
+            raise InvalidInputError(f"{self._url!r} is not an address of an AdminServer ({error})") from error
         except requests.RequestException as error:
             raise UnreachableError(
                 f"the AdminServer at {self._url} gave no answer ({error}); check admin.enableServer and the address"

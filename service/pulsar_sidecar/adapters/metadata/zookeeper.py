@@ -210,7 +210,7 @@ class StoreClock:
         round_trip_seconds, offset_ms, measured = min(found)
         if round_trip_seconds > _MAX_ROUND_TRIP_SECONDS:
             raise TemporaryError(
-                f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to tell its time; "
+                f"ZooKeeper took longer than {_MAX_ROUND_TRIP_SECONDS:.0f} s for a write, too long to read its clock; "
                 "try again when it is less busy"
             )
         self._offset_ms, self._measured = offset_ms, measured

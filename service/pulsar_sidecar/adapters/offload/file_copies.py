@@ -147,7 +147,8 @@ def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
     if name in _MAP_FILE and is_file and (name not in _SEQUENCE_FILES or _is_sequence_file(directory, name)):
         return
     raise PermanentError(
-        f"{copy.directory_name} is not a MapFile: {name[:80]!r} does not belong in one; check it by hand"
+        f"{copy.directory_name} is not a MapFile: {name[:80]!r} does not belong in one; "
+        "inspect the directory before you delete it"
     )
 
 

@@ -129,7 +129,7 @@ def copy_of(ledger_id: LedgerId, context: OffloadContext, managed_ledger: Manage
     if context.segments:
         raise PermanentError(
             f"ledger {ledger_id} was offloaded in streaming segments, which may hold other ledgers as well; "
-            "delete them by hand when no ledger in them is wanted any more"
+            "delete the objects in the object store when no ledger in them is needed any more"
         )
     halves = (context.uid_msb, context.uid_lsb)
     if not 0 <= ledger_id <= MAX_LEDGER_ID or any(half not in _HALF_RANGE for half in halves):
@@ -162,8 +162,8 @@ class AllowedLocations:
         azure = [item.container for item in self._locations if item.storage is Storage.AZURE]
         if len(azure) != len(set(azure)):
             raise InvalidInputError(
-                f"{ALLOWED_LOCATIONS_SETTING} has one Azure container at two accounts; an offload context does not say "
-                "which one it means, so list only one"
+                f"{ALLOWED_LOCATIONS_SETTING} has one Azure container at two accounts; an offload context does not "
+                "name the account, so list only one"
             )
 
     def permitted(self, wanted: OffloadLocation) -> OffloadLocation:
@@ -237,7 +237,7 @@ def _driver(name: str) -> OffloadDriver:
     if not name:
         raise PermanentError(
             "the offload context names no driver, so its copy cannot be located; the namespace's present offload "
-            "policies are no evidence of where it was put"
+            "policies do not prove where it was put"
         )
     for driver in OffloadDriver:
         if driver.value.casefold() == name.casefold():

@@ -270,7 +270,7 @@ def check_identity(copy: OffloadedCopy, role: ObjectRole, attributes: Mapping[st
         if present is None:
             raise PermanentError(
                 f"{copy.key(role)} does not name its owner: its {name} is missing, expected {value!r}; delete it "
-                "by hand if it is not needed any more"
+                "in the object store if it is not needed any more"
             )
         raise PermanentError(
             f"{copy.key(role)} is not the copy that the record names: its {name} is {present[:200]!r}, expected "

@@ -152,7 +152,7 @@ _TLS_NEXT_STEP: Final = (
 )
 
 _NEXT_STEP: Final[dict[_Kind, str]] = {
-    ConflictError: "somebody else holds it now",
+    ConflictError: "another client holds it now",
     InvalidInputError: "correct the setting or the input it names",
     NotAuthenticatedError: "check the sidecar's credentials for the brokers",
     NotAuthorizedError: "grant the sidecar's role this operation",

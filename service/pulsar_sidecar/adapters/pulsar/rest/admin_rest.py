@@ -218,7 +218,7 @@ class AdminRest:
         call = _Call("GET", path, dict(params or {}), None)
         if not self.reachable([web_service_url]) or not self._knows(web_service_url):
             raise PermanentError(
-                f"{_shown_address(web_service_url)} is no broker of this cluster; nothing was sent to it"
+                f"{_shown_address(web_service_url)} is not a broker of this cluster; nothing was sent to it"
             )
         answer = self._attempt(call, web_service_url.rstrip("/") + path, call.params)
         if call.redirected_by(answer):
@@ -338,7 +338,7 @@ def _bases(urls: Sequence[str]) -> tuple[str, ...]:
             bases = (*bases[:index], f"{urlsplit(bases[0]).scheme}://{base}", *bases[index + 1 :])
     for base in bases:
         if _address_of(base) is None:
-            raise InvalidInputError(f"{_shown_address(base)} is no web service URL; write http://host:port")
+            raise InvalidInputError(f"{_shown_address(base)} is not a web service URL; write http://host:port")
     if not bases:
         raise InvalidInputError("no web service URL is configured; write http://host:port")
     return bases

@@ -55,37 +55,37 @@ class AdminBrokersMetadata:
 
     def mismatch(self) -> str | None:
         document = self._rest.get("/admin/v2/brokers/internal-configuration")
-        told = document.get("metadataStoreUrl") if isinstance(document, dict) else None
-        if not isinstance(document, dict) or not isinstance(told, str):
-            raise TemporaryError("the brokers do not say their metadataStoreUrl (brokers/internal-configuration)")
-        return self._store_differs(told) or self._ledgers_differ(document)
+        theirs = document.get("metadataStoreUrl") if isinstance(document, dict) else None
+        if not isinstance(document, dict) or not isinstance(theirs, str):
+            raise TemporaryError("the brokers' internal-configuration has no metadataStoreUrl; try again")
+        return self._store_differs(theirs) or self._ledgers_differ(document)
 
-    def _store_differs(self, told: str) -> str | None:
-        said = f"the brokers' metadataStoreUrl is {told!r}, the sidecar's is zk:{self._own.hosts}"
+    def _store_differs(self, url: str) -> str | None:
+        difference = f"the brokers' metadataStoreUrl is {url!r}, the sidecar's is zk:{self._own.hosts}"
         cure = "set metadataStoreUrl and webServiceUrl to the same cluster's"
         try:
-            theirs = parse_metadata_store_url(told)
+            theirs = parse_metadata_store_url(url)
         except InvalidInputError:
-            return f"{said}; {cure}"
+            return f"{difference}; {cure}"
         if theirs.chroot == self._own.chroot:
             same_servers = not set(theirs.servers).isdisjoint(self._own.servers)
             if same_servers or self._registered_here():
                 return None
-        return f"{said}; {cure}"
+        return f"{difference}; {cure}"
 
     def _ledgers_differ(self, document: Mapping[str, object]) -> str | None:
         """The store is the same by now; without a URI of its own BookKeeper's ledgers are in it, at the root path."""
         uri, root = document.get("bookkeeperMetadataServiceUri"), document.get("ledgersRootPath")
         if isinstance(uri, str) and uri:
-            said, path = f"bookkeeperMetadataServiceUri is {uri!r}", _path_of(uri)
+            setting, path = f"bookkeeperMetadataServiceUri is {uri!r}", _path_of(uri)
         elif isinstance(root, str) and root:
-            said, path = f"ledgersRootPath is {root!r}", self._own.chroot + root
+            setting, path = f"ledgersRootPath is {root!r}", self._own.chroot + root
         else:
             return None
         if path.rstrip("/") == self._ledgers:
             return None
         return (
-            f"the brokers' {said}, the sidecar's ledgers are at {self._ledgers}; "
+            f"the brokers' {setting}, the sidecar's ledgers are at {self._ledgers}; "
             "set metadataStoreUrl and ledgersRootPath to where BookKeeper's ledgers are"
         )
 

@@ -52,7 +52,7 @@ class RestBrokerTrackers:
 def _tracker(configuration: RuntimeConfiguration) -> BrokerTracker:
     factory = configuration.text("delayedDeliveryTrackerFactoryClassName")
     if factory is None:
-        raise TemporaryError("a broker does not say its delayedDeliveryTrackerFactoryClassName; try again")
+        raise TemporaryError("a broker's configuration lacks delayedDeliveryTrackerFactoryClassName; try again")
     usual = TrackerSettings()
     step = "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds"
     return BrokerTracker(

@@ -244,7 +244,8 @@ class _Reading:
             self._frames_heard, self._heard_at = self._connection.frames_received, now
         elif now - self._heard_at > _SILENCE_SECONDS:
             raise TemporaryError(
-                f"the broker has said nothing to the reader of {self._topic} for long; it is read again"
+                f"the broker has sent nothing to the reader of {self._topic} for {_SILENCE_SECONDS:g} s; "
+                "it is read again"
             )
 
     def _hold(self, command: api.BaseCommand, message: bytes) -> None:

@@ -144,7 +144,7 @@ class BulkDelayedEntries:
             assert isinstance(document, dict)
             return Position(LedgerId(int(document["ledgerId"])), EntryId(int(document["entryId"])))
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            raise TemporaryError(f"a broker does not say which message of {topic} is the last; try again") from error
+            raise TemporaryError(f"a broker does not report the last message of {topic}; try again") from error
 
     def _from_broker(
         self, topic: TopicName, ledger_id: LedgerId, wanted: Sequence[EntryId]

@@ -250,7 +250,7 @@ def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
     """An entry's records, whoever made it, and how many messages it had before compaction; raises as `metadata_of`."""
     metadata, start = metadata_of(entry)
     if metadata.compression or metadata.encryption_keys:
-        raise UndecodableError("an entry of the log is compressed or encrypted, which nobody here has made")
+        raise UndecodableError("an entry of the log is compressed or encrypted; the sidecar writes neither")
     if not metadata.HasField("num_messages_in_batch"):
         key = exact_text(metadata.partition_key)
         return [(key, entry[start:] or None)] if key else [], 1
