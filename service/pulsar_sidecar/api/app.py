@@ -18,14 +18,14 @@ from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 
-_DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger deletion (PIP-186), delayed messages (PIP-423)
-and their index (PIP-195), acknowledgement state (PIP-299), deduplication (PIP-6).
+_DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger deletion (PIP-186), delayed messages
+(PIP-423) and their index (PIP-195), acknowledgement state (PIP-299), deduplication (PIP-6).
 
 Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is
 not a superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
 `delayedMessageCancellingEnabled`), or the path has another method. 409: the request does not fit the present state,
-such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's
-refusal keeps the broker's status.
+such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may
+work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
 
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
 
