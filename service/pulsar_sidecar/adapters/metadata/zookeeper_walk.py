@@ -124,7 +124,7 @@ class ZooKeeperWalk:
                 yield from self._found.batches()
 
     def ending(self) -> ReadResult:
-        """What the syncs at both ends said."""
+        """The answers of the syncs at both ends."""
         if self.first_zxid is None or self.last_zxid is None:
             raise TemporaryError("the walk is not over; begin again")
         proof = Proof(f"sync at zxid 0x{self.first_zxid:x}", f"sync at zxid 0x{self.last_zxid:x}", dict(self.checks))

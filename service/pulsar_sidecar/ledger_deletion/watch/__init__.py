@@ -1,1 +1,1 @@
-"""The first phase by observation: which ledgers nothing references any more, whoever took the last reference away."""
+"""The first phase by observation: which ledgers lost their last reference."""

@@ -103,7 +103,7 @@ class Assessor:
     def evidence(self, candidate: Candidate, vanished: VanishedReference) -> Evidence | None:
         """What proves that this cluster's own list named the ledger; None if the node was not its claimed owner's.
 
-        A list that named another topic's ledger was a shadow's, or somebody's by hand.
+        A list that named another topic's ledger was a shadow's or was edited by hand.
         """
         if owner_path(candidate.claim) != vanished.path:
             return None
@@ -118,7 +118,7 @@ class Assessor:
     def verdicts(
         self, records: Sequence[PendingDeleteLedgerInfo], unreadable: Sequence[UnreadableNode]
     ) -> list[Verdict]:
-        """What the second phase would say of each record now; what could not be read protects as in an audit."""
+        """The second phase's verdict on each record now; unreadable nodes protect as in an audit."""
         protection = Protection(unreadable, self.store.children(POLICIES) or ())
         return [self._verdict(facts, protection) for facts in self.gatherer.gather([(each, None) for each in records])]
 

@@ -1,4 +1,4 @@
-"""Stops the watch when more references vanish at once than brokers take away: pure, and told the time.
+"""Stops the watch when more references vanish at once than brokers usually remove: pure, the caller gives the time.
 
 A restored metadata store, a ``deleteall``, or a migration makes thousands of living ledgers look unreferenced within
 minutes. Invariant: what vanished counts for the whole window, whatever was deleted or linked again since, unless an

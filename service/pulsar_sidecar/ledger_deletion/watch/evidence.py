@@ -1,7 +1,7 @@
 """What proves that a ledger leaked, and why it did.
 
 Invariant: a ledger was *seen referenced* only if this watch itself read a node of the ledger's claimed owner that named
-it, and later read the same node without it. A record's word is never evidence, because whoever may produce to
+it, and later read the same node without it. A record's content is never evidence, because every producer of
 ``pulsar/system`` could forge it; so evidence that outlives a sidecar is signed with the cluster's key.
 """
 
@@ -92,7 +92,7 @@ def cause_of(component: LedgerComponent, around: RemainingNodes, *, replaced: bo
 def record_of(
     ledger_id: LedgerId, ledger: StoredLedger, claim: Claim, instance_id: str, dereferenced_ms: int | None
 ) -> PendingDeleteLedgerInfo | None:
-    """The record about an unreferenced ledger, not yet signed; None where its owner's name is no topic's.
+    """The record about an unreferenced ledger, not yet signed; None where its owner is not a topic.
 
     ``dereferenced_ms`` is None for a ledger that was never seen referenced.
     """

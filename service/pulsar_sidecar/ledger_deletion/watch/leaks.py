@@ -78,7 +78,7 @@ class LeakStore:
         """Drop it: the ledger is gone, or referenced again; idempotent."""
         with self.steps.taking(Step.LEAK_FORGOTTEN):
             if self.store.delete(_path(ledger_id)) is DeletionResult.UNKNOWN:
-                raise TemporaryError(f"the metadata store did not say whether {_path(ledger_id)} is gone; try again")
+                raise TemporaryError(f"the outcome of deleting {_path(ledger_id)} is unknown; the watch tries again")
 
     def all(self, known: Collection[LedgerId] = ()) -> tuple[list[Evidence], list[str]]:
         """What is kept of other ledgers than ``known``.

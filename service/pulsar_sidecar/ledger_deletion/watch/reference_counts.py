@@ -3,7 +3,7 @@
 Counts, not a diff of nodes: an id that was put into a list and taken out between two readings is in no reading, but
 the ledger's own node was seen to be made. Invariants: a ledger counts as referenced as long as one node, as it was last
 read, names it; what an unread node may name is never counted as unreferenced by it (`unreadable`), and the copy of a
-ledger that tiered storage replaced is told apart (`VanishedReference.replaced`).
+ledger that tiered storage replaced is marked (`VanishedReference.replaced`).
 
 Ten million ledgers take 100 MB here (10 bytes each, in arrays), and three million nodes that name them 0.9 GB.
 """
@@ -95,7 +95,7 @@ def named_ledgers(path: str, data: bytes) -> NamedLedgers:
 
 
 def _of_either(path: str, data: bytes) -> NamedLedgers:
-    """Where only the value tells which it is: what it names as the one, and as the other if it could be both."""
+    """Where the path fits a managed ledger and a cursor: what the value names as either, if it could be both."""
     read: list[NamedLedgers] = []
     for place in (_of_managed_ledger, _of_cursor_node):
         with suppress(UndecodableError):

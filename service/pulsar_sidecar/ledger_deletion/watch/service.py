@@ -30,7 +30,7 @@ class WatchState(StrEnum):
     WATCHING = "watching"
     """It hears of every change."""
     WALKING = "walking"
-    """The server withholds changes, or has none to tell, so the watch reads everything again and again."""
+    """The server withholds changes or has no watches, so the sidecar reads everything in turns."""
 
 
 class LeakState(StrEnum):
@@ -39,9 +39,9 @@ class LeakState(StrEnum):
     SETTLING = "settling"
     """A broker may still delete it."""
     KEPT = "kept"
-    """The evaluation says that it must not go, or not yet; ``detail`` says why."""
+    """It must not be deleted, or not yet; ``detail`` has the reason."""
     LEAKED = "leaked"
-    """It may go, and was not appended: ``detail`` says why."""
+    """It may be deleted, but was not appended; ``detail`` has the reason."""
     APPENDED = "appended"
     """Its record is on ``__ledger_deletion``."""
     DELETED = "deleted"
@@ -81,9 +81,9 @@ class LedgerExplanation:
     Attributes:
         exists: whether it has a node.
         named_by: the nodes that name it, as they were last read.
-        owner: the node that its own metadata says must name it; None if it names none that this version knows.
+        owner: the node that its own metadata names as its owner; None if this version does not know the kind.
         hold: the hold that it falls under.
-        verdict: what the evaluation says now, and why.
+        verdict: the decision of the evaluation now, and the reason.
         leak: as in the list of leaks; None if it is not among them.
     """
 
@@ -119,7 +119,7 @@ class WatchStatus:
 
     Attributes:
         leader: the sidecar that watches.
-        detail: what it waits for, or why it walks; None when there is nothing to say.
+        detail: what it waits for, or why it walks; None otherwise.
         braked: why nothing is appended until an operator resumes.
         walked_ms: when the last whole reading ended; None before the first.
         walk_seconds: how long it took.

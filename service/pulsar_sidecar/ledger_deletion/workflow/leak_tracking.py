@@ -31,14 +31,11 @@ from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, Not
 from pulsar_sidecar.ledger_deletion.watch.brake import Brake
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
+from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedReference
-from pulsar_sidecar.ledger_deletion.watch.service import (
-    Leak,
-    LeakState,
-    WatchMode,
-)
+from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode
+from pulsar_sidecar.ledger_deletion.watch.tracked import TrackedLedger, restored
 from pulsar_sidecar.ledger_ownership.claims import CompactedClaim
 from pulsar_sidecar.ledger_ownership.protections import UnreadableNode
 from pulsar_sidecar.model.clocks import Clock
@@ -53,7 +50,6 @@ log = structlog.get_logger("ledger-deletion")
 
 GRACE_MS = 5_000
 """A broker deletes a ledger within 50 ms of its last reference; what is there after this time is written down."""
-_KEPT_LOOK_MS = 10_000
 _LONGEST_LOOK_MS = 3_600_000
 _TAKE_OVER_MS = 10_000
 _JUDGED_AT_ONCE = 200
@@ -102,28 +98,6 @@ class WatchPorts:
     leaks: LeakStore
     publisher: Callable[[], Publisher]
     recorded_topics: Callable[[], frozenset[TopicName]]
-
-
-@dataclass(slots=True)
-class TrackedLedger:
-    """A ledger that lost its last reference, or never had one, on its way to its end."""
-
-    leak: Leak
-    look_ms: int
-    vanished: VanishedReference | None = None
-    evidence: Evidence | None = None
-    record: PendingDeleteLedgerInfo | None = None
-    pause_ms: int = _KEPT_LOOK_MS
-    is_noted: bool = False
-    is_counted: bool = False
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        return self.leak.ledger_id
-
-    @property
-    def is_open(self) -> bool:
-        return self.leak.state in (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED)
 
 
 class LeakTracker:
@@ -216,7 +190,7 @@ class LeakTracker:
         """What is done each second.
 
         Raises:
-            SidecarError: somebody did not answer; what was not done is done the next time.
+            SidecarError: the store, a broker or a bookie did not answer; the next call does what is left.
         """
         self._take_orders()
         if now_ms - self._taken_over_ms >= _TAKE_OVER_MS:
@@ -318,7 +292,7 @@ class LeakTracker:
             self._ports.leaks.keep(evidence)
             look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
         with self._lock:
-            _entered(tracked, candidate, evidence)
+            tracked.enter(candidate, evidence)
             tracked.look_ms = look_ms
 
     def _treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
@@ -463,31 +437,7 @@ class LeakTracker:
                 # What vanished before another sidecar's eyes vanished all the same.
                 self.brake.note(evidence.dereferenced_ms)
                 self.unlinked.pop(evidence.record.ledger_id, None)
-                self.tracked[evidence.record.ledger_id] = _restored(evidence, self._configuration.settle_ms)
-
-
-def _entered(tracked: TrackedLedger, candidate: Candidate, evidence: Evidence | None) -> None:
-    """Its own metadata was read: whose it is, and why it is not referenced."""
-    record = candidate.record if evidence is None else evidence.record
-    cause = LeakCause.NEVER_LINKED if evidence is None else evidence.cause
-    tracked.record, tracked.evidence = record, evidence
-    tracked.leak = replace(tracked.leak, cause=cause, topic=str(record.topic), length_bytes=record.mark.length_bytes)
-
-
-def _restored(evidence: Evidence, settle_ms: int) -> TrackedLedger:
-    record = evidence.record
-    leak = Leak(
-        record.ledger_id,
-        LeakState.SETTLING if evidence.appended_ms is None else LeakState.APPENDED,
-        evidence.cause,
-        evidence.dereferenced_ms,
-        "an earlier watch saw its last reference vanish",
-        str(record.topic),
-        evidence.path,
-        record.mark.length_bytes,
-        evidence.appended_ms,
-    )
-    return TrackedLedger(leak, evidence.dereferenced_ms + settle_ms, evidence=evidence, record=record, is_noted=True)
+                self.tracked[evidence.record.ledger_id] = restored(evidence, self._configuration.settle_ms)
 
 
 def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

@@ -1,7 +1,7 @@
 """The calls about the watch for leaked ledgers, on whichever sidecar they arrive.
 
-The sidecar that watches knows the leaks; what operators tell the watch is in the metadata store, so any sidecar takes
-it, also while the watch is off: a hold is best set before the watch appends.
+The sidecar that watches knows the leaks; what operators order is in the metadata store, so any sidecar takes it,
+also while the watch is off: a hold is best set before the watch appends.
 """
 
 from collections import Counter

@@ -76,7 +76,7 @@ class LeakWatch:
         self._started_anew()
 
     def _started_anew(self) -> None:
-        """Forget everything: what an interruption hid cannot be told from what was there."""
+        """Forget everything: after an interruption nothing shows what was missed."""
         self._counts = ReferenceCounts()
         self._tracker = LeakTracker(self._configuration, self._ports, self._counts, self._steps, self._lock)
         self._state = WatchState.STANDBY
@@ -134,7 +134,7 @@ class LeakWatch:
             self._ports.clock.wait_seconds(_BETWEEN_WALKS_SECONDS, stop)
 
     def _arm(self) -> bool:
-        """Whether the server will tell of every change from now on."""
+        """Whether the server will report every change from now on."""
         armed = self._ports.clock.monotonic_seconds()
         try:
             self._ports.changes.arm()
@@ -172,7 +172,7 @@ class LeakWatch:
     def _follow(self, stop: StopSignal, *, hears: bool) -> bool:
         """Go on from a walk until the next is due, True; False when another sidecar leads."""
         clock = self._ports.clock
-        # Events on nodes that may not be read are withheld, and nothing tells that they are.
+        # ZooKeeper silently withholds events on nodes that may not be read.
         hidden = self._counts.hidden
         if hears and hidden is None:
             self._report(WatchState.WATCHING, None)
@@ -200,7 +200,7 @@ class LeakWatch:
                 log.warning("changes may have been missed; the sidecar reads everything again", error=str(error))
                 return True
             except SidecarError as error:
-                # Brokers that do not answer, say: the watch goes on, and asks again.
+                # Such as brokers that do not answer: the watch continues, and asks again.
                 self._failure = str(error)
             clock.wait_seconds(_COALESCE_SECONDS, stop)
         return True
@@ -295,7 +295,7 @@ class LeakWatch:
         return find_leader(self._ports.store)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
-        """Everything that is known of one ledger, and what the evaluation says of it now."""
+        """Everything that is known of one ledger, with the verdict of the evaluation now."""
         with self._lock:
             leak, record = self._tracker.find(ledger_id)
             counts, unreadable = self._counts, list(self._counts.unreadable.values())

@@ -232,7 +232,7 @@ def test_an_unknown_outcome_is_never_taken_for_done(leaks: LeakStore, store: Fak
         leaks.keep(first)
     leaks.keep(first)
     store.lose_answer_next("delete", applied=applied)
-    with pytest.raises(TemporaryError, match=f"did not say whether {LEAKS}/7 is gone"):
+    with pytest.raises(TemporaryError, match=f"the outcome of deleting {LEAKS}/7 is unknown"):
         leaks.forget(LedgerId(7))
     leaks.forget(LedgerId(7))
     assert leaks.all() == ([], [])
