@@ -64,7 +64,7 @@ class BookieTopicEntries:
 
         def unseen(first: int, cause: UnseenCause, reason: str) -> Iterator[UnseenEntries]:
             last = None if listed_last is None else EntryId(min(listed_last, wanted[-1]))
-            if first <= wanted[-1] and (last is None or last >= first):
+            if last is None or last >= first:
                 yield UnseenEntries(ledger_id, EntryId(first), last, cause, reason)
 
         path = ledger_path(ledger_id, self._root)
