@@ -1,6 +1,11 @@
 """What a look-up answers where it found nothing: a failed one is not an absence."""
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+from pulsar_sidecar.model.errors import TemporaryError
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +18,10 @@ class Unreadable:
     """It could not be read, so nothing is known of it; ``reason`` says why."""
 
     reason: str
+
+
+def demanded(value: _Value | Unreadable, what: str) -> _Value:
+    """What was read. Raises `TemporaryError` where it could not be."""
+    if isinstance(value, Unreadable):
+        raise TemporaryError(f"{what} cannot be read: {value.reason}")
+    return value

@@ -8,10 +8,10 @@ from pulsar_sidecar.api.paths import TOPIC_PATHS
 from pulsar_sidecar.api.schemas import Answer, PlanHash, Reason, Text
 from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import PlannedBucket
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import (
     BuiltSubscription,
     IndexBuilder,
-    PlannedBucket,
     SubscriptionBuild,
 )
 from pulsar_sidecar.model.names import TopicName

@@ -10,26 +10,27 @@ name is deleted again, or the error names its ledger.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
 
 import numpy as np
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
+from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import (
+    PlannedBucket,
+    planned_buckets,
+    unacknowledged_of,
+)
 from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
-    NO_INDEXES,
     DelayedIndexes,
     encode_metadata,
     encode_segment,
-    joined,
 )
-from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex, StoredIndexes, StoredTopic
-from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
@@ -42,30 +43,9 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
-from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.lookups import demanded
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, encode_cursor
-
-_Value = TypeVar("_Value")
-
-_SEGMENTS_THAT_BREAK_A_MERGE: Final = 2
-"""A load reads the first one; a broker of 4.0.8 that merges throws at a bucket with exactly one segment left to load.
-
-It leaves a bucket alone that has none left.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBucket:
-    """A bucket that does not exist yet."""
-
-    key: BucketKey
-    sealed: SealedIndexes
-
-    @property
-    def count(self) -> int:
-        """How many messages it indexes."""
-        return sum(map(len, self.sealed.segments))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +121,7 @@ class IndexBuilder:
         builds = [
             build
             for place, found in self._stored.read(self._stored.topics.places_of(topic), subscription)
-            for build in self._of_place(place, _demanded(found, str(place)), settings)
+            for build in self._of_place(place, demanded(found, str(place)), settings)
         ]
         if subscription is not None and not builds:
             raise NotFoundError(f"there is no subscription {subscription} on {topic}")
@@ -195,21 +175,19 @@ class IndexBuilder:
     def _of_place(self, place: TopicName, topic: StoredTopic, settings: TrackerSettings) -> list[SubscriptionBuild]:
         self._pointers.demand_unloaded(place)
         lengths, left_out = self._lengths(topic)
-        wanted = {
-            name: _wanted(_demanded(index, f"subscription {name} of {place}"), lengths)
+        waiting = {
+            name: unacknowledged_of(demanded(index, f"subscription {name} of {place}"), lengths)
             for name, index in topic.subscriptions.items()
         }
         delayed = {
             ledger_id: self._delays.delayed(ledger_id, metadata, needed)
             for ledger_id, metadata in lengths.items()
-            if (needed := BitMap().union(*(each.uncovered.get(ledger_id, BitMap()) for each in wanted.values())))
+            if (needed := BitMap().union(*(each.uncovered.get(ledger_id, BitMap()) for each in waiting.values())))
         }
         builds = []
-        for each in wanted.values():
+        for each in waiting.values():
             without = {id_: why for id_, why in left_out.items() if id_ >= each.first_ledger}
-            buckets = tuple(_buckets(each, without, delayed, settings))
-            if buckets:
-                _demand_no_merge(each.index, len(buckets), settings)
+            buckets = planned_buckets(each, without, delayed, settings)
             builds.append(SubscriptionBuild(each.index, buckets, each.covered, without))
         return builds
 
@@ -295,98 +273,6 @@ class IndexBuilder:
                 f"{cause}; ledgers {_listed(left.values())} of new buckets are left "
                 f"({failure or 'the cursor names them'}); run pulsar-sidecar delayed-index fsck {index.topic}"
             ) from cause
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """One subscription's unacknowledged entries: in ledgers that no bucket covers, and ledgers that one does."""
-
-    index: StoredIndex
-    first_ledger: LedgerId
-    uncovered: Mapping[LedgerId, BitMap]
-    covered: tuple[LedgerId, ...]
-    keys: tuple[BucketKey, ...]
-
-
-def _wanted(index: StoredIndex, ledgers: Mapping[LedgerId, LedgerMetadata]) -> _Wanted:
-    acknowledged = _demanded(index.acknowledged, f"the cursor of {index.subscription} on {index.topic}")
-    keys = tuple(_demanded(bucket.key, bucket.name) for bucket in index.buckets)
-    marks = AcknowledgedEntries(acknowledged)
-    uncovered, covered = {}, []
-    for ledger_id, metadata in ledgers.items():
-        everything = BitMap()
-        everything.add_range(0, metadata.last_entry_id + 1)
-        left = marks.left(ledger_id, everything)
-        if left and any(ledger_id in key for key in keys):
-            covered.append(ledger_id)
-        elif left:
-            uncovered[ledger_id] = left
-    return _Wanted(index, acknowledged.mark_delete.ledger_id, uncovered, tuple(covered), keys)
-
-
-def _buckets(
-    wanted: _Wanted, left_out: Iterable[LedgerId], delayed: Mapping[LedgerId, DelayedIndexes], settings: TrackerSettings
-) -> Iterator[PlannedBucket]:
-    """Sealed as the tracker seals: at the first ledger after there are enough. What is left is sealed too.
-
-    Each bucket begins with the first ledger after the one before, though that ledger gets no index: a broker that adds
-    a message of a ledger without a bucket seals a bucket from there on, over those that follow, and then never loads
-    the rest of these (4.0.8). Messages of a ledger within a bucket it keeps in memory only.
-    """
-    for ledgers in _between(wanted.keys, sorted({*wanted.uncovered, *left_out})):
-        parts: list[DelayedIndexes] = []
-        first = last = 0
-        for number, ledger_id in enumerate(ledgers):
-            rows = delayed.get(ledger_id, NO_INDEXES)
-            mine = rows[rows.within({ledger_id: wanted.uncovered.get(ledger_id, BitMap())})]
-            if not len(mine):
-                continue
-            if parts and sum(map(len, parts)) >= settings.min_index_count:
-                yield _planned(BucketKey(ledgers[first], ledgers[last]), parts, settings)
-                first, parts = last + 1, []
-            parts.append(mine)
-            last = number
-        if parts:
-            yield _planned(BucketKey(ledgers[first], ledgers[last]), parts, settings)
-
-
-def _between(keys: Sequence[BucketKey], ledgers: Iterable[LedgerId]) -> Iterator[list[LedgerId]]:
-    """Ascending ledgers that no bucket covers, in stretches without a bucket between two of them."""
-    stretch: list[LedgerId] = []
-    for ledger_id in ledgers:
-        if any(map(BucketKey(stretch[0] if stretch else ledger_id, ledger_id).overlaps, keys)):
-            yield stretch
-            stretch = []
-        if not any(ledger_id in key for key in keys):
-            stretch.append(ledger_id)
-    yield stretch
-
-
-def _planned(key: BucketKey, parts: Sequence[DelayedIndexes], settings: TrackerSettings) -> PlannedBucket:
-    indexes = sort_indexes(joined(parts))
-    sealed = seal(indexes, settings)
-    if settings.max_num_buckets != -1 and len(sealed.segments) == _SEGMENTS_THAT_BREAK_A_MERGE:
-        everything = int(indexes.deliver_at_ms[-1] - indexes.deliver_at_ms[0]) + 1
-        sealed = seal(indexes, replace(settings, max_indexes_per_segment=-1, time_step_ms=everything))
-    return PlannedBucket(key, sealed)
-
-
-def _demand_no_merge(index: StoredIndex, planned: int, settings: TrackerSettings) -> None:
-    """Refuse buckets that the next bucket which a broker seals would have it merge."""
-    count = len(index.buckets) + planned
-    if settings.merges_at_next_seal(count):
-        raise ConflictError(
-            f"subscription {index.subscription} of {index.topic} would have {count} buckets; a broker with "
-            f"delayedDeliveryMaxNumBuckets={settings.max_num_buckets} would merge some when it seals the next one, and "
-            f"4.0.8 can stop dispatching then; set it to -1, or to {count + 1} or more, on every broker"
-        )
-
-
-def _demanded(value: _Value | Unreadable, what: str) -> _Value:
-    """What was read; a `TemporaryError` where it could not be."""
-    if isinstance(value, Unreadable):
-        raise TemporaryError(f"{what} cannot be read: {value.reason}")
-    return value
 
 
 def _hash_of(builds: Iterable[SubscriptionBuild]) -> str:

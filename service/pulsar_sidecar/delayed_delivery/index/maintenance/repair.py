@@ -21,26 +21,22 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
     CheckPass,
     CheckPorts,
     IndexChecker,
-    MissingSegments,
-    read_segments,
 )
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind, RepairStep
-from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket
+from pulsar_sidecar.delayed_delivery.index.maintenance.orphans import OrphanJudge
 from pulsar_sidecar.delayed_delivery.index.ports import PendingBucketDeletions, UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, decode_snapshot
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, UndecodableError
-from pulsar_sidecar.model.ids import LedgerId, Position
-from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.errors import ConflictError, SidecarError
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicStats
 
 _VERSION: Final = "pulsar-sidecar delayed-index repair 1"
-_MESSAGES_AT_ONCE: Final = 10_000
 
 
 class _Place(NamedTuple):
@@ -159,6 +155,7 @@ class IndexRepair:
     def __init__(self, ports: RepairPorts) -> None:
         self._ports = ports
         self.checker = IndexChecker(ports.check)
+        self._orphans = OrphanJudge(ports.check)
 
     def plan(self, scope: TopicName | str, options: CheckOptions, kinds: Collection[FindingKind] = ()) -> RepairPlan:
         """What would be done about a topic, or about a namespace or a tenant by its name.
@@ -243,8 +240,8 @@ class IndexRepair:
             step = _step(found)
             if step is RepairStep.HAND_OVER:
                 orphan = look.orphans[place.ledger_id]
-                index = self._index_of(orphan) if index is None else index
-                judged = self._judged(orphan, index, attached)
+                index = self._orphans.index_of(orphan) if index is None else index
+                judged = self._orphans.judge(orphan, index, attached)
                 if isinstance(judged, Unreadable):
                     yield replace(found[0], cause=f"{found[0].cause}; it is not known what to do: {judged.reason}")
                     continue
@@ -262,87 +259,6 @@ class IndexRepair:
                 version=index.version if isinstance(index, StoredIndex) and step.changes_cursor else None,
                 reason="; ".join(f"{each.kind.value}: {each.cause}" for each in found),
             )
-
-    def _index_of(self, orphan: OrphanedBucket) -> StoredIndex | Unreadable | None:
-        """The orphan's subscription as it is now."""
-        claim = orphan.claim
-        for _, topic in self._ports.check.stored.read([claim.topic], claim.subscription):
-            return topic if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
-        return None
-
-    def _judged(
-        self, orphan: OrphanedBucket, index: StoredIndex | Unreadable | None, attached: Iterable[OrphanedBucket]
-    ) -> RepairStep | Unreadable:
-        """Attach it if brokers would use it, and all of it is right; `Unreadable` while that is not known."""
-        if not isinstance(index, StoredIndex):
-            return RepairStep.HAND_OVER if index is None else index
-        keys: list[BucketKey] = []
-        for bucket in index.buckets:
-            if isinstance(bucket.key, Unreadable):
-                return bucket.key
-            keys.append(bucket.key)
-        same = (each.claim for each in attached)
-        keys += [BucketKey.parse(each.bucket_key) for each in same if _owner(each) == _owner(orphan.claim)]
-        judged = self._judged_by_brokers(len(keys) + 1)
-        if judged is not RepairStep.ATTACH:
-            return judged
-        try:
-            key = BucketKey.parse(orphan.claim.bucket_key)
-        except UndecodableError:
-            return RepairStep.HAND_OVER
-        if orphan.metadata.state is not LedgerState.CLOSED or any(map(key.overlaps, keys)):
-            return RepairStep.HAND_OVER
-        return self._judged_by_content(orphan, key)
-
-    def _judged_by_brokers(self, count: int) -> RepairStep | Unreadable:
-        """Whether the brokers would use so many buckets of one subscription."""
-        trackers = self._ports.check.brokers.trackers().values()
-        settings = [each.settings for each in trackers if each.keeps_buckets]
-        if not settings:
-            return RepairStep.HAND_OVER
-        if len(settings) < len(trackers):
-            return Unreadable("brokers run different trackers")
-        if any(each.breaks_dispatch for each in settings):
-            return Unreadable("a broker has a delayedDeliveryMaxNumBuckets of 1, 2 or 3, which stops dispatch")
-        merge = any(each.merges_at_next_seal(count) for each in settings)
-        return RepairStep.HAND_OVER if merge else RepairStep.ATTACH
-
-    def _judged_by_content(self, orphan: OrphanedBucket, key: BucketKey) -> RepairStep | Unreadable:
-        """Whether every bit has its index, and every index its bit and its message."""
-        entries, ledger_id, ledger = self._ports.check.buckets, orphan.ledger_id, orphan.metadata
-        position = Position(ledger_id, METADATA_ENTRY)
-        snapshot = decode_snapshot(entries.read({ledger_id: ledger}, [position])[position])
-        segments = read_segments(entries, ledger_id, ledger, snapshot)
-        if isinstance(segments, MissingSegments):
-            return Unreadable(segments.reason) if segments.kind is FindingKind.UNREAD_SNAPSHOT else RepairStep.HAND_OVER
-        assert isinstance(snapshot, tuple)
-        if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
-            return RepairStep.HAND_OVER
-        due_ms = {
-            position: at_ms
-            for segment in segments
-            for position, at_ms in zip(segment.positions(), segment.deliver_at_ms.tolist(), strict=True)
-        }
-        if any(position.ledger_id not in key for position in due_ms):
-            return RepairStep.HAND_OVER
-        return self._judged_by_messages(orphan.claim.topic, due_ms)
-
-    def _judged_by_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> RepairStep | Unreadable:
-        unread: Unreadable | None = None
-        positions = list(due_ms)
-        for start in range(0, len(positions), _MESSAGES_AT_ONCE):
-            some = positions[start : start + _MESSAGES_AT_ONCE]
-            try:
-                answers = self._ports.check.messages.read(topic, some)
-            except NotFoundError:
-                return RepairStep.HAND_OVER
-            for position in some:
-                answer = answers[position]
-                if isinstance(answer, Unreadable):
-                    unread = Unreadable(f"message {position}: {answer.reason}")
-                elif message_difference(due_ms[position], answer) is not None:
-                    return RepairStep.HAND_OVER
-        return unread or RepairStep.ATTACH
 
     # --- executing -------------------------------------------------------------------------------------------------
 
@@ -392,10 +308,6 @@ def _step(findings: Iterable[Finding]) -> RepairStep:
     steps = {each.kind.step for each in findings if each.kind.step is not None}
     # A ledger that does not exist, or is not a bucket of the subscription, is not handed over, whatever else is wrong.
     return RepairStep.DROP_POINTER if RepairStep.DROP_POINTER in steps else steps.pop()
-
-
-def _owner(claim: BucketClaim) -> tuple[TopicName, str]:
-    return claim.topic, claim.subscription
 
 
 def _hash(actions: Sequence[RepairAction]) -> str:

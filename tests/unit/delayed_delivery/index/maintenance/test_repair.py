@@ -275,9 +275,9 @@ def stop_dispatch(stage: Stage) -> None:
     stage.index.brokers["b"] = tracker(max_num_buckets=3)
 
 
-def leave_no_room(stage: Stage) -> None:
+def leave_no_room(stage: Stage, *others: tuple[int, int]) -> None:
     stage.index.brokers["b"] = tracker(max_num_buckets=4)
-    for number, at in enumerate([(20, 20), (21, 21)]):
+    for number, at in enumerate(others or [(20, 20), (21, 21)]):
         stage.index.topic.seal(SUBSCRIPTION, 110 + number, *at, [(HOUR_MS, at[0], 0)])
     stage.index.name()
     stage.forget(FIRST)
@@ -362,6 +362,12 @@ def test_what_is_certainly_wrong_is_handed_over_though_a_message_cannot_be_read(
     hide_a_message(stage)
     stage.index.messages.due_ms[7, 5] = 1
     assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
+
+
+def test_an_orphan_is_attached_as_long_as_no_broker_merges_at_its_next_seal() -> None:
+    stage = Stage()
+    leave_no_room(stage, (20, 20))
+    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
 def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:

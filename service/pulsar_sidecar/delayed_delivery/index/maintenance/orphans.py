@@ -1,0 +1,114 @@
+"""Whether a bucket that no cursor names is attached again, or handed to the deletion service.
+
+Invariant: it is attached only if every bit is an index and every index has its message's due time, for a broker does
+not dispatch what a bit hides. What cannot be read for the moment decides nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts, MissingSegments, read_segments
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
+from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, decode_snapshot
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import TopicName
+
+_MESSAGES_AT_ONCE: Final = 10_000
+
+
+class OrphanJudge:
+    """Reads what is needed; changes nothing."""
+
+    def __init__(self, ports: CheckPorts) -> None:
+        self._ports = ports
+
+    def index_of(self, orphan: OrphanedBucket) -> StoredIndex | Unreadable | None:
+        """The orphan's subscription as it is now."""
+        claim = orphan.claim
+        for _, topic in self._ports.stored.read([claim.topic], claim.subscription):
+            return topic if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
+        return None
+
+    def judge(
+        self, orphan: OrphanedBucket, index: StoredIndex | Unreadable | None, attached: Iterable[OrphanedBucket]
+    ) -> RepairStep | Unreadable:
+        """Attach it if brokers would use it, and all of it is right; `Unreadable` while that is not known."""
+        if not isinstance(index, StoredIndex):
+            return RepairStep.HAND_OVER if index is None else index
+        keys: list[BucketKey] = []
+        for bucket in index.buckets:
+            if isinstance(bucket.key, Unreadable):
+                return bucket.key
+            keys.append(bucket.key)
+        same = (each.claim for each in attached)
+        keys += [BucketKey.parse(each.bucket_key) for each in same if _owner(each) == _owner(orphan.claim)]
+        judged = self._by_brokers(len(keys) + 1)
+        if judged is not RepairStep.ATTACH:
+            return judged
+        try:
+            key = BucketKey.parse(orphan.claim.bucket_key)
+        except UndecodableError:
+            return RepairStep.HAND_OVER
+        if orphan.metadata.state is not LedgerState.CLOSED or any(map(key.overlaps, keys)):
+            return RepairStep.HAND_OVER
+        return self._by_content(orphan, key)
+
+    def _by_brokers(self, count: int) -> RepairStep | Unreadable:
+        """Whether the brokers would use so many buckets of one subscription."""
+        trackers = self._ports.brokers.trackers().values()
+        settings = [each.settings for each in trackers if each.keeps_buckets]
+        if not settings:
+            return RepairStep.HAND_OVER
+        if len(settings) < len(trackers):
+            return Unreadable("brokers run different trackers")
+        if any(each.breaks_dispatch for each in settings):
+            return Unreadable("a broker has a delayedDeliveryMaxNumBuckets of 1, 2 or 3, which stops dispatch")
+        merge = any(each.merges_at_next_seal(count) for each in settings)
+        return RepairStep.HAND_OVER if merge else RepairStep.ATTACH
+
+    def _by_content(self, orphan: OrphanedBucket, key: BucketKey) -> RepairStep | Unreadable:
+        """Whether every bit has its index, and every index its bit and its message."""
+        entries, ledger_id, ledger = self._ports.buckets, orphan.ledger_id, orphan.metadata
+        position = Position(ledger_id, METADATA_ENTRY)
+        snapshot = decode_snapshot(entries.read({ledger_id: ledger}, [position])[position])
+        segments = read_segments(entries, ledger_id, ledger, snapshot)
+        if isinstance(segments, MissingSegments):
+            return Unreadable(segments.reason) if segments.kind is FindingKind.UNREAD_SNAPSHOT else RepairStep.HAND_OVER
+        assert isinstance(snapshot, tuple)
+        if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
+            return RepairStep.HAND_OVER
+        due_ms = {
+            position: at_ms
+            for segment in segments
+            for position, at_ms in zip(segment.positions(), segment.deliver_at_ms.tolist(), strict=True)
+        }
+        if any(position.ledger_id not in key for position in due_ms):
+            return RepairStep.HAND_OVER
+        return self._by_messages(orphan.claim.topic, due_ms)
+
+    def _by_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> RepairStep | Unreadable:
+        unread: Unreadable | None = None
+        positions = list(due_ms)
+        for start in range(0, len(positions), _MESSAGES_AT_ONCE):
+            some = positions[start : start + _MESSAGES_AT_ONCE]
+            try:
+                answers = self._ports.messages.read(topic, some)
+            except NotFoundError:
+                return RepairStep.HAND_OVER
+            for position in some:
+                answer = answers[position]
+                if isinstance(answer, Unreadable):
+                    unread = Unreadable(f"message {position}: {answer.reason}")
+                elif message_difference(due_ms[position], answer) is not None:
+                    return RepairStep.HAND_OVER
+        return unread or RepairStep.ATTACH
+
+
+def _owner(claim: BucketClaim) -> tuple[TopicName, str]:
+    return claim.topic, claim.subscription
