@@ -19,12 +19,10 @@ from pulsar_sidecar.api.schemas import Query as Parameters
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.show import IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
-from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 
 _State = Annotated[str | None, BeforeValidator(lambda state: state.name if isinstance(state, LedgerState) else state)]
-_Position = Annotated[str | None, BeforeValidator(lambda it: str(it) if isinstance(it, Position) else it)]
 
 
 class DelayedIndexParameters(Parameters):
@@ -114,7 +112,7 @@ class DelayedIndexAnswer(Answer):
     """The topic, or the partition."""
     subscription: str
     """The subscription."""
-    mark_delete_position: _Position = Field(validation_alias="mark_delete")
+    mark_delete_position: Text | None = Field(validation_alias="mark_delete")
     """Everything up to here is acknowledged, as stored; null if that is unknown."""
     configured: TrackerAnswer
     """What the owning broker, or any broker if none owns the topic, is configured to run."""
