@@ -8,7 +8,7 @@ cursor.
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final, Self
 
@@ -44,6 +44,14 @@ def info(text: str) -> None:
 def document(value: object, form: Format) -> None:
     """Write what a service answered: as indented JSON, or as a table of objects, of one object, or a plain value."""
     result(json.dumps(value, indent=2, ensure_ascii=False) if form is Format.JSON else _as_table(value))
+
+
+def answer(value: object, lines: Iterable[str], form: Format) -> None:
+    """Write an answer to standard output: its lines, or its JSON."""
+    if form is Format.TABLE:
+        result(printable("\n".join(lines)))
+    else:
+        document(value, form)
 
 
 def printable(text: str, kept: str = "\n") -> str:

@@ -60,10 +60,8 @@ def delayed_messages(
     """
     path = f"{topic_path(topic)}/delayedMessages"
     totals, now_ms, complete = _read(ctx.obj.client(), path, subscription, limit)
-    if ctx.obj.format(form) is output.Format.TABLE:
-        output.result("\n\n".join("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items()))
-    else:
-        output.document(_document(totals, now_ms, complete), output.Format.JSON)
+    paragraphs = ("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items())
+    output.answer(_document(totals, now_ms, complete), ["\n\n".join(paragraphs)], ctx.obj.format(form))
     if not complete:
         output.info(f"the backlog has more than {limit:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
@@ -113,7 +111,7 @@ def _document(totals: Mapping[str, Total], now_ms: int, complete: bool) -> dict[
 
 def _lines(name: str, total: Total, now_ms: int, rows: int) -> Iterator[str]:
     counts = total.counts
-    yield output.printable(f"{name} ({total.type}): {counts['delayed']:,} delayed messages wait")
+    yield f"{name} ({total.type}): {counts['delayed']:,} delayed messages wait"
     others = {"due": "due and not acknowledged", "undelayed": "without a due time", "unreadable": "unreadable entries"}
     yield from (f"  {counts[kind]:,} {text}" for kind, text in others.items() if counts[kind])
     if total.next is None or total.last is None:
@@ -121,7 +119,7 @@ def _lines(name: str, total: Total, now_ms: int, rows: int) -> Iterator[str]:
     for word, message in (("next", total.next), ("last", total.last)):
         when = utc(message["deliverAt"] // 1000)
         away = span((message["deliverAt"] - now_ms) // 1000)
-        yield output.printable(f"  {word}  {when}  in {away}  {message['messageId']} of {message['topic']}")
+        yield f"  {word}  {when}  in {away}  {message['messageId']} of {message['topic']}"
     yield from _table(total.by_due_second, rows)
 
 

@@ -51,10 +51,7 @@ def overdue(
     }
     path = f"{topic_path(topic)}/delayedIndex/overdue"
     report = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
-    if ctx.obj.format(form) is output.Format.TABLE:
-        output.result(output.printable("\n".join(_overdue_lines(report))))
-    else:
-        output.document(report, output.Format.JSON)
+    output.answer(report, _overdue_lines(report), ctx.obj.format(form))
     if not report["complete"]:
         output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
@@ -75,11 +72,9 @@ def forecast(
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
-    answer = ctx.obj.client().call("GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast")
-    if ctx.obj.format(form) is output.Format.TABLE:
-        output.result(output.printable("\n".join(_forecast_lines(cast("dict[str, Any]", answer)))))
-    else:
-        output.document(answer, output.Format.JSON)
+    path = f"{topic_or_namespace_path(name)}/delayedIndex/forecast"
+    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", path))
+    output.answer(answer, _forecast_lines(answer), ctx.obj.format(form))
 
 
 @app.command(epilog=EXIT_CODES)
@@ -129,10 +124,7 @@ def simulate(
     }
     path = f"{topic_path(topic)}/delayedIndex/simulate"
     found = cast("list[dict[str, Any]]", ctx.obj.client().call("GET", path, parameters=parameters))
-    if ctx.obj.format(form) is output.Format.TABLE:
-        output.result(output.printable("\n".join(_simulation_lines(found))))
-    else:
-        output.document(found, output.Format.JSON)
+    output.answer(found, _simulation_lines(found), ctx.obj.format(form))
     if not all(each["complete"] for each in found):
         output.info("a backlog has more entries than the limit; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)

@@ -51,12 +51,9 @@ def show(
         path += f"/subscription/{java_url_encode(subscription)}"
     parameters = {"askBroker": "true" if ask_broker else None}
     answer = ctx.obj.client().call("GET", f"{path}/delayedIndex", parameters=parameters)
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-        return
     indexes = cast("list[dict[str, Any]]", answer)
     paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
-    output.result("\n\n".join(paragraphs) or "no durable subscription")
+    output.answer(answer, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
 
 
 @app.command("calendar", epilog=EXIT_CODES)
@@ -89,10 +86,7 @@ def calendar(
     parameters: dict[str, str | int | None] = {"subscription": subscription, "rows": rows, "limit": limit}
     parameters["exact"] = "true" if exact else None
     answer = cast("dict[str, Any]", ctx.obj.client().call("GET", _calendar_path(scope), parameters=parameters))
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result("\n".join(_calendar(answer)))
+    output.answer(answer, _calendar(answer), ctx.obj.format(form))
     problems = [part for part in answer["subscriptions"] if part["problem"]]
     if answer["unread"] or answer["unreadable"] or problems:
         output.info("not everything was counted; read more with --limit, and see the problems with --output json")
@@ -116,7 +110,7 @@ def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
     }
     yield from (f"  {answer[name]:,} {text}" for name, text in counted.items() if answer[name])
     problems = [f"  {part['topic']} {part['subscription']}: {part['problem']}" for part in places if part["problem"]]
-    yield from map(output.printable, problems)
+    yield from problems
     times = {time["fromMs"] // 1000: time["messages"] for time in answer["times"]}
     if not times:
         return
@@ -129,7 +123,7 @@ def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
-    yield output.printable(f"{index['topic']}  {index['subscription']}")
+    yield f"{index['topic']}  {index['subscription']}"
     yield _line("marked delete", index["markDeletePosition"] or "unknown")
     for name, field in (("configured", "configured"), ("runs on", "running"), ("next load", "nextLoad")):
         state = index[field]
@@ -147,7 +141,7 @@ def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
 
 
 def _line(name: str, text: str) -> str:
-    return output.printable(f"  {name:{_NAME_WIDTH}}{text}")
+    return f"  {name:{_NAME_WIDTH}}{text}"
 
 
 def _total(index: Mapping[str, Any]) -> str:
