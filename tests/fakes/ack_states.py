@@ -55,8 +55,8 @@ def state_of(
         delayed_messages=3,
         backlog=count,
     )
-    said = policies or PauseSettings(TopicPolicy.TRUE, None, False)
-    return ack_state_of(topic, found, "127.0.0.1:8080", internal, stored, limits, said, options or DetailOptions())
+    settings = policies or PauseSettings(TopicPolicy.TRUE, None, False)
+    return ack_state_of(topic, found, "127.0.0.1:8080", internal, stored, limits, settings, options or DetailOptions())
 
 
 @dataclass(slots=True)

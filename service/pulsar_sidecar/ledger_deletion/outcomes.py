@@ -67,7 +67,7 @@ class RecordOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLedger:
-    """A ledger's metadata as the outcome topic kept it before the deletion."""
+    """A ledger's metadata, which the outcome topic has from before the deletion."""
 
     ledger_id: LedgerId
     path: str
@@ -94,10 +94,10 @@ def note_message(sidecar: str, at_ms: int, kind: str, document: dict[str, object
 
 
 def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
-    """The ledgers whose bytes a ``judged`` message keeps; empty for other messages.
+    """The ledgers whose bytes are in a ``judged`` message; empty for other messages.
 
     Raises:
-        UndecodableError: the message is none of ours.
+        UndecodableError: the message is not a sidecar's.
     """
     try:
         document = json.loads(payload)
@@ -118,7 +118,7 @@ def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
 
 
 def _own_path(ledger_id: object, path: object) -> str:
-    # What is brought back is written there, so a forged message must not choose the place.
+    # What is restored is written there, so a forged message must not choose the place.
     if not isinstance(ledger_id, int) or not isinstance(path, str):
         raise TypeError("a kept ledger has an id and a path")
     if not path.endswith(ledger_path(LedgerId(ledger_id), root="")):

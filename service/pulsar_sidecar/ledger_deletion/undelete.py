@@ -108,13 +108,13 @@ def undelete(
         NotFoundError: the outcome topic has no deletion of it since then.
         ConflictError: the ledger exists, or bookies no longer hold its entries and ``force`` is not given.
     """
-    kept = _last_kept(topics, ledger_id, since_ms)
-    if kept is None:
+    logged = _last_logged(topics, ledger_id, since_ms)
+    if logged is None:
         raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the searched time")
-    if store.read(kept.path) is not None:
+    if store.read(logged.path) is not None:
         raise ConflictError(f"ledger {ledger_id} exists; there is nothing to restore")
     try:
-        readable = entries.readable(kept.ledger_id, decode_ledger_metadata(kept.metadata))
+        readable = entries.readable(logged.ledger_id, decode_ledger_metadata(logged.metadata))
     except TemporaryError:
         readable = False
     if not readable and not force:
@@ -127,17 +127,17 @@ def undelete(
         protect(store, ledger_id, protected_until_ms)
     try:
         with steps.taking(Step.LEDGER_BROUGHT_BACK):
-            store.create(kept.path, kept.metadata)
+            store.create(logged.path, logged.metadata)
     except AlreadyExistsError as error:
         raise ConflictError(f"another client restored ledger {ledger_id} at the same moment") from error
     return UndeleteResult(ledger_id, readable, protected_until_ms)
 
 
-def _last_kept(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> LoggedLedger | None:
+def _last_logged(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> LoggedLedger | None:
     found: LoggedLedger | None = None
-    # Only a thorough reading can say that there is none.
+    # Only a thorough reading can prove that there is none.
     for quickly in (True, False):
         for payload in topics.outcomes_since(since_ms, quickly=quickly) if found is None else ():
             with suppress(UndecodableError):
-                found = next((kept for kept in reversed(logged_ledgers(payload)) if kept.ledger_id == ledger_id), found)
+                found = next((each for each in reversed(logged_ledgers(payload)) if each.ledger_id == ledger_id), found)
     return found

@@ -1,8 +1,8 @@
 """The evaluation: pure, total, and the only place that decides "delete".
 
-Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is what the record says it is, everything
-that could reference it was read and does not, the live owner does not use it, and it is old enough that nobody can be
-about to link it. Anything unknown waits. `Facts` are what is known at that moment: read, never assumed.
+Invariant: `Delete` and `DeleteOffloaded` are returned only when the ledger is the one that the record describes,
+everything that could reference it was read and does not, the live owner does not use it, and it is old enough that no
+broker can be about to link it. Anything unknown waits. `Facts` are what is known at that moment: read, never assumed.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class StoredLedger:
     """A ledger's metadata node as it was read.
 
     Attributes:
-        raw: the node's bytes, kept so that the ledger can be brought back.
-        claim: what the ledger's custom metadata says it is.
+        raw: the node's bytes, kept so that the ledger can be restored.
+        claim: the kind and owner that the ledger's custom metadata names.
         replication_locked: auto-recovery or a bookie's garbage collector works on it right now.
     """
 
@@ -101,8 +101,8 @@ class Facts:
         now_ms: the store's clock.
         in_use_since_ms: when the record was first found in use, on the store's clock; the message carries it.
         from_own_list: the record is signed: a list of this Pulsar cluster named the ledger.
-        protected_until_ms: ``undelete`` brought the ledger back and protects it until then; None if it did not.
-        under_replication_mark: path of auto-recovery's note about the ledger, None when there is none.
+        protected_until_ms: ``undelete`` restored the ledger and protects it until then; None if it did not.
+        under_replication_mark: path of auto-recovery's mark of the ledger, None when there is none.
     """
 
     record: PendingDeleteLedgerInfo
@@ -287,7 +287,7 @@ def _unreferenced(facts: Facts, policy: DeletionPolicy) -> Unreferenced | Verdic
             assert_never(never)
 
 
-# --- is it what the record says? -----------------------------------------------------------------------------------
+# --- is it the record's ledger? -----------------------------------------------------------------------------------
 
 
 def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | None:
@@ -307,7 +307,7 @@ def _mismatch(record: PendingDeleteLedgerInfo, ledger: StoredLedger) -> Keep | N
 
 
 def matches(record: PendingDeleteLedgerInfo, claim: Claim) -> bool:
-    """PIP-186 ``checkIsMatch``: whether the ledger's own metadata says what the record says."""
+    """PIP-186 ``checkIsMatch``: whether the ledger's own metadata matches the record."""
     match claim:
         case DataClaim(managed_ledger):
             expected = LedgerComponent.MANAGED_LEDGER
@@ -418,7 +418,7 @@ def _wait(facts: Facts, reason: OutcomeReason, detail: str) -> Verdict:
 
 def _too_young(facts: Facts, ledger: StoredLedger, policy: DeletionPolicy) -> RetryLater | None:
     if facts.from_own_list and facts.record.mark.dereferenced_ms is not None:
-        # The ages are for ledgers that somebody may be about to link; this one was linked, and then taken out.
+        # The ages are for ledgers that a broker may be about to link; this one was linked, and then taken out.
         return None
     min_age_ms = 0
     if ledger.metadata.state is not LedgerState.CLOSED:

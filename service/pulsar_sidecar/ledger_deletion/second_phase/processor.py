@@ -71,7 +71,7 @@ class PendingDeletionProcessor:
         direct: BookKeeper's own delete, which ignores versions (``LedgerDeleteOp`` removes with ``Version.ANY``). So
             the rule is the metadata store's guarded delete. Only where the store takes no deletion from us, although
             the ledger was evaluated again and again, is BookKeeper asked instead, if bookie HTTP addresses are
-            configured; the outcome then says that the deletion was unconditional.
+            configured; the outcome then shows that the deletion was unconditional.
         publishers: to the retry, the dead-letter and the outcome topic; a message counts as written only when the
             broker's receipt has come.
     """
@@ -239,7 +239,7 @@ class PendingDeletionProcessor:
     # --- deleting ----------------------------------------------------------------------------------------------------
 
     def _delete_chunk(self, attempt: BatchAttempt, evaluations: Sequence[Evaluation]) -> None:
-        """Delete what the evaluations say; none of it is sent once the attempt may no longer send.
+        """Delete the ledgers of the evaluations; no deletion is sent once the attempt may no longer send.
 
         BookKeeper is asked only as a last resort: one lost answer of the store is no reason to do without guards.
         """
@@ -378,15 +378,15 @@ class PendingDeletionProcessor:
         ]
         payloads = judged_messages(self.sidecar, self.clock.now_ms(), judged)
         with self.steps.taking(Step.JUDGEMENT_KEPT):
-            return self._keep(payloads)
+            return self._store(payloads)
 
     def _log_outcomes(self, outcomes: Sequence[RecordOutcome]) -> bool:
         """How records ended; whether all of it is written."""
         payloads = settled_messages(self.sidecar, self.clock.now_ms(), outcomes)
         with self.steps.taking(Step.OUTCOMES_KEPT):
-            return self._keep(payloads) if payloads else True
+            return self._store(payloads) if payloads else True
 
-    def _keep(self, payloads: Sequence[bytes]) -> bool:
+    def _store(self, payloads: Sequence[bytes]) -> bool:
         results = self._publish(DeletionTopic.OUTCOME, [OutgoingMessage(payload) for payload in payloads])
         return all(result.stored for result in results)
 

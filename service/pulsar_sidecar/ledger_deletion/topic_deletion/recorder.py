@@ -303,7 +303,7 @@ def shadow_refusal(topic: TopicName, source: str) -> DataLossError:
 
 
 def _refuse_former_shadow(references: TopicReferences, details: Mapping[LedgerId, LedgerDetails]) -> None:
-    """Raise `DataLossError` if the topic lists a ledger whose own metadata says that it holds another's entries.
+    """Raise `DataLossError` if the topic lists a ledger whose own metadata names another owner of its entries.
 
     So a shadow looks that lost its property. A ledger that is gone or cannot be read proves nothing.
     """
