@@ -84,8 +84,8 @@ class ProducerCounts:
     Attributes:
         messages: rows that were judged; a chunked message is one.
         unopened: of these, whose payload was not read.
-        unopened_batches: of these again, batches that stand for several messages each. Only their lowest ids were
-            compared, so nothing is proven of such a producer.
+        unopened_batches: batches of several messages whose own ids are not known, because the batch could not be opened
+            or its messages carry none. Only their lowest ids were compared, so nothing is proven of such a producer.
         gaps: how often an id was followed by one that is higher by more than one; that is no finding.
     """
 
@@ -195,9 +195,8 @@ class _Stored:
 def _count(counts: ProducerCounts, row: MessageRow) -> None:
     counts.messages += 1
     counts.transactional += row.kind is MessageKind.TRANSACTIONAL
-    if row.payload_state is not PayloadState.READ:
-        counts.unopened += 1
-        counts.unopened_batches += row.batch_index == WHOLE_BATCH
+    counts.unopened += row.payload_state is not PayloadState.READ
+    counts.unopened_batches += row.batch_index == WHOLE_BATCH
 
 
 def _suspect(producer: Producer, row: MessageRow, highest: int) -> PossibleDuplicate:

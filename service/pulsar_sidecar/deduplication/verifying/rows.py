@@ -42,12 +42,12 @@ class PayloadState(IntEnum):
 
 
 class MessageRow(NamedTuple):
-    """One message, one chunk of a message, or a batch that could not be opened.
+    """One message, one chunk of a message, or a batch whose messages' ids are not known.
 
     A tuple, because there are many millions.
 
     Attributes:
-        sequence_id: as Java has it: 64 bits with a sign. Of a batch that could not be opened the lowest of its ids.
+        sequence_id: as Java has it: 64 bits with a sign. Of a whole batch the lowest of its ids.
         batch_index: 0 for a message that is in no batch; `WHOLE_BATCH`.
         batch_size: 1 for a message that is in no batch.
         chunk_id: `NOT_CHUNKED` for a message that is not chunked.

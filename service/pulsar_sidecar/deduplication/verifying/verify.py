@@ -44,7 +44,7 @@ class VerifiedTopic:
 
     Attributes:
         first: the first entry that was seen; None where there was none.
-        rows: messages, chunks, and batches that could not be opened, by kind.
+        rows: messages, chunks, and batches whose messages' ids are not known, by kind.
         earlier_chunks: so many of the rows are chunks before the last one of their message.
         findings: in the order of the log.
         unseen: entries that were not read, and entries that hold no message.

@@ -129,8 +129,9 @@ def test_transactions_and_what_was_not_opened_are_counted() -> None:
         watch.take(row)
     for sequence_id in (4, 5):
         watch.take(log.add(sequence_id, state=PayloadState.ENCRYPTED)._replace(batch_index=WHOLE_BATCH))
+    watch.take(log.add(6)._replace(batch_index=WHOLE_BATCH))
     counts = watch.producers[Producer("p", None)]
-    assert (counts.messages, counts.transactional, counts.unopened, counts.unopened_batches) == (6, 2, 3, 2)
+    assert (counts.messages, counts.transactional, counts.unopened, counts.unopened_batches) == (7, 2, 3, 3)
 
 
 def test_a_finding_names_the_message() -> None:

@@ -103,6 +103,14 @@ def test_a_batch_that_cannot_be_opened_proves_nothing() -> None:
     assert verified([[row._replace(batch_index=WHOLE_BATCH, batch_size=5)]]).result is TopicResult.NOT_PROVEN
 
 
+def test_a_batch_whose_messages_carry_no_ids_proves_nothing() -> None:
+    with StoredTopic() as topic:
+        # Ids 3 to 7 again: nothing that is stored names any of them but 3.
+        topic.add(3, [stored_batch([(None, b"a")] * 5, sequence_id=1), stored_batch([(None, b"a")] * 5, sequence_id=3)])
+        found = verify_topic(topic.name, BookieTopicMessages(topic.reader()), quiet())
+    assert (found.findings, found.result) == ((), TopicResult.NOT_PROVEN)
+
+
 def test_progress_is_said_now_and_then() -> None:
     clock, said = FakeClock(), list[str]()
     progress = Progress(said.append, clock)

@@ -168,7 +168,7 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
     if partition["findingsNotShown"]:
         yield f"and {partition['findingsNotShown']:,} more findings; --limit shows more, --output json all of them"
     if any(each["unopenedBatches"] for each in partition["producers"]):
-        yield "batches that could not be opened were compared by their lowest ids alone"
+        yield "batches whose messages' ids are not known were compared by their lowest ids alone"
 
 
 def _producer_row(producer: Mapping[str, Any]) -> dict[str, str]:

@@ -86,7 +86,7 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
 
 def unseen_parts(counts: Mapping[str, UnseenCount], unopened_batches: int) -> tuple[Limitation, ...]:
     """What was not seen, by the cause, and what of the rest could not be looked into."""
-    unopened = Limitation("batches that could not be opened", unopened_batches, _LOWEST_ID_ALONE)
+    unopened = Limitation("batches whose messages' ids are not known", unopened_batches, _LOWEST_ID_ALONE)
     unseen = tuple(
         Limitation(_what(cause, count), count.entries, _TRIMMED if cause == UnseenCause.TRIMMED.value else _CONSEQUENCE)
         for cause, count in sorted(counts.items())
