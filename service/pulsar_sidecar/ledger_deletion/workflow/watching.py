@@ -317,13 +317,8 @@ def _in_words(verdict: Verdict) -> str:
             return "nothing references it, and it may be deleted"
         case DeleteOffloaded():
             return "its copy in tiered storage may be deleted"
-        case (
-            Keep(reason, detail)
-            | RetryLater(reason, detail)
-            | Postpone(reason, detail)
-            | SendToDeadLetters(reason, detail)
-        ):
-            return f"{reason.value}: {detail}"
+        case Keep() | RetryLater() | Postpone() | SendToDeadLetters():
+            return f"{verdict.reason.value}: {verdict.detail}"
         case never:
             assert_never(never)
 
