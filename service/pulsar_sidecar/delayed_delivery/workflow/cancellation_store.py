@@ -113,7 +113,7 @@ class CancellationStore:
             self.intents.sweep_unseen(complete=not unreadable)
             self.follows = True
         if dropped:
-            log.info("cancellations that the log does not hold any more are forgotten", count=dropped)
+            log.info("forgot ended cancellations, whose records are no longer in the log", count=dropped)
         self.caught_up.set()
 
     def apply(self, records: LogRecords) -> None:
@@ -132,7 +132,9 @@ class CancellationStore:
                     learned = []
                     self.index.forget(*parse_key(key))
             except UndecodableError as error:
-                log.warning("a record of the cancellation log is left alone", error=str(error))
+                log.warning(
+                    "the sidecar cannot read a record of the cancellation log, and ignores it", error=str(error)
+                )
                 # The log holds it, although this build cannot read it: what was known of it before stays.
                 with suppress(UndecodableError):
                     self.index.keep(*parse_key(key))

@@ -197,7 +197,9 @@ class Rescheduler:
         while not (self.store.follows and self.store.intents.holds(intent)):
             if clock.monotonic_seconds() > give_up:
                 self.store.intents.drop(intent)
-                raise TemporaryError("the sidecar does not keep up with its cancellation log; nothing was published")
+                raise TemporaryError(
+                    "the sidecar does not keep up with its cancellation log; nothing was published, try again"
+                )
             clock.wait_seconds(_READ_BACK_EVERY_SECONDS, self.stop)
         return self.store.intents.valid(intent.message) or intent
 
@@ -344,7 +346,7 @@ def _other_request(intent: RescheduleIntent, target: Target, deliver_at_ms: int 
     return refused(Cause.PUBLISHED_AGAIN, f"the message was published again before, {due}, {copy}")
 
 
-_NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known, or not known any more"
+_NOT_KNOWN = "the copy is stored; whether the old message was cancelled in time is not known (any more)"
 _FOR_ALL = refused(Cause.INVALID, "a copy goes to every subscription; leave subscriptionNames out")
 _UNCONFIRMED = (
     "the broker did not confirm the copy, and none has been found so far: it may still be stored. Nothing is published "
