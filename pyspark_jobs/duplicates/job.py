@@ -1,8 +1,8 @@
 """``spark-submit job.py --extract DIR --output DIR``: look for duplicate messages in an extract on Spark.
 
 The options and the tables are those of ``pulsar-sidecar deduplication duplicates``. Nothing here reaches a metadata
-store, a broker or a bookie. Exit codes: 0 clean; 2 there are findings; 1 nothing was found in what could be seen, but
-not everything could be, or an error or wrong usage.
+store, a broker or a bookie. Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could
+be read, or an error or wrong usage.
 """
 
 import argparse
@@ -65,8 +65,8 @@ def _set_partitions(spark: SparkSession, manifest: ExtractManifest) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = JobParser(prog="job.py", description=__doc__)
-    parser.add_argument("--extract", required=True, metavar="DIR", help="what deduplication extract made")
-    parser.add_argument("--output", required=True, metavar="DIR", help="the directory to make")
+    parser.add_argument("--extract", required=True, metavar="DIR", help="directory that `deduplication extract` wrote")
+    parser.add_argument("--output", required=True, metavar="DIR", help="directory to create")
     return parser
 
 

@@ -1,7 +1,7 @@
 """The summary of what was found, ``summary.json`` beside its tables, and what follows from it.
 
-Invariant: a summary is written last, and only of an extract that was looked through whole; nothing is clean of which
-something was not seen.
+Invariant: a summary is written last, and only of an extract that was looked through whole; a topic of which something
+was not seen is never clean.
 """
 
 from collections.abc import Mapping

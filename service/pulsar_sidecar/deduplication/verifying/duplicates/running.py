@@ -37,7 +37,7 @@ class OpenedExtract:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to go about it; ``place`` is the directory as its user wrote it."""
+    """What a run adds to the summary; ``place`` is the output directory as its user wrote it."""
 
     tool_version: str
     place: str
