@@ -1,7 +1,7 @@
 """A namespace whose topics are deduplicated, publishers on it, and what lies in its topics afterwards."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
@@ -66,6 +66,26 @@ class Stage:
 
     def unload(self, topic: TopicName) -> None:
         self.rest.change("PUT", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/unload")
+
+    def switch(self, topic: TopicName, partitions: Sequence[TopicName], *, on: bool) -> None:
+        """Deduplication, as an administrator might; switched off and on, brokers have forgotten every name."""
+        self.admin.set_policy(topic, "deduplicationEnabled", on)
+        status = "Enabled" if on else "Disabled"
+        for one in partitions:
+            until(lambda one=one: self.producers.deduplication_status(one) == status, status)  # type: ignore[misc]
+
+    def trim_and_forget(self, topic: TopicName, partitions: Sequence[TopicName]) -> None:
+        """Brokers delete all that these partitions hold, and forget every name of them."""
+        self.switch(topic, partitions, on=False)  # Its cursor would keep the ledgers.
+        self.admin.set_policy(topic, "retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0})
+        for one in partitions:
+            self.unload(one)
+            until(lambda one=one: self._is_trimmed(one), f"{one} is trimmed")  # type: ignore[misc]
+        self.switch(topic, partitions, on=True)
+
+    def _is_trimmed(self, topic: TopicName) -> bool:
+        self.rest.change("POST", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim")
+        return not any(self.admin.internal_stats(topic).ledgers.values())
 
     def stored(self, topic: TopicName) -> list[pulsar.Message]:
         """Every message of a topic, or of one partition, as a reader gets it."""

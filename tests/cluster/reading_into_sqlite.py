@@ -1,14 +1,25 @@
 """A program that counts words of a topic's messages in SQLite: each message once, however often it is killed.
 
-This is the example of ``docs/exactly-once-in-python.md``, with a hook at each step at which a test kills it.
+This is the example of ``docs/exactly-once-in-python.md``, with a hook at each step at which a test kills it:
+
+python -m tests.cluster.reading_into_sqlite BROKER_SERVICE_URL TOPIC DATABASE STEPS_UNTIL_SIGKILL
 """
 
+import itertools
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+from pulsar_sidecar.bootstrap.exactly_once import open_reader
 from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
 
+_PROJECT = Path(__file__).parents[2]
+_IDLE_SECONDS = 5
 SCHEMA = """
 create table if not exists totals (word text primary key, count integer not null);
 create table if not exists positions (partition integer primary key, position text not null);
@@ -51,3 +62,33 @@ def apply(
             step("before the commit")
         step("after the commit")
         done += 1
+
+
+def killed_after(steps: int, broker_service_url: str, topic: str, database: Path) -> bool:
+    """Run the program as a process of its own, which ends as by ``kill -9``; False where it came to the topic's end."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.cluster.reading_into_sqlite", broker_service_url, topic, database, str(steps)],
+        cwd=_PROJECT,
+        env=os.environ | {"PYTHONPATH": f"{_PROJECT / 'service'}:{_PROJECT}"},
+        check=False,
+    )
+    assert ended.returncode in (0, -signal.SIGKILL)
+    return ended.returncode != 0
+
+
+def _run(broker_service_url: str, topic: str, path: str, steps: str) -> None:
+    left = itertools.count(int(steps), -1)
+
+    def step(name: str) -> None:
+        if not next(left):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with (
+        closing(opened(Path(path))) as database,
+        open_reader(broker_service_url, topic, positions(database)) as reader,
+    ):
+        apply(reader, database, step, _IDLE_SECONDS)
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])

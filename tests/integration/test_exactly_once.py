@@ -1,6 +1,5 @@
 """Each record once, in order, on real brokers: they are killed, topics move, answers and publishers are lost."""
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -22,11 +21,12 @@ from pulsar_sidecar.deduplication.publishing.messages import (
 )
 from pulsar_sidecar.deduplication.publishing.partition_publisher import Patience
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.deduplication.publishing.reader import ReadPosition
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
-from tests.cluster.reading_into_sqlite import apply, opened, positions
+from tests.cluster.reading_into_sqlite import killed_after, opened
 from tests.cluster.running import ClusterUnderTest
 
 RECORD_BYTES = 37
@@ -75,9 +75,12 @@ def test_brokers_are_killed_and_topics_move(stage: Stage) -> None:
         moved.set()
 
     with stage.publisher(topic) as publisher:
+        count = 500
+        publish(publisher, range(count))
+        # A broker that goes before its first receipt cannot be told from one that has forgotten.
+        publisher.flush()
         mover = threading.Thread(target=move)
         mover.start()
-        count = 0
         while not moved.is_set() or count < 20_000:
             publish(publisher, range(count, count + 500))
             count += 500
@@ -261,32 +264,56 @@ def send_by_client(stage: Stage, topic: TopicName, numbers: range) -> None:
 # --- the reading half ----------------------------------------------------------------------------------------------
 
 
-class Killed(BaseException):
-    """What ends a program between two of its steps."""
-
-
 def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage: Stage, tmp_path: Path) -> None:
+    """By SIGKILL; another of the five steps each time, in the middle of a batch."""
     topic = stage.topic(partitions=3)
     with stage.publisher(topic) as publisher:
         publish(publisher, range(400))
-    url = stage.cluster.addresses.broker_service_url
-    for rounds in range(200):
-        # Another of the five steps each time, in the middle of a batch.
-        left = itertools.count(151 + rounds, -1)
-
-        def step(name: str, left: Iterator[int] = left) -> None:
-            if not next(left):
-                raise Killed(name)
-
-        with closing(opened(tmp_path / "totals.db")) as database:
-            try:
-                with open_reader(url, str(topic), positions(database)) as reader:
-                    apply(reader, database, step, 5)
-                break
-            except Killed:
-                if rounds == 2:
-                    stage.unload(topic.partition(0))
+    url, database = stage.cluster.addresses.broker_service_url, tmp_path / "totals.db"
+    rounds = 0
+    while killed_after(151 + rounds, url, str(topic), database):
+        rounds += 1
+        if rounds == 2:
+            stage.unload(topic.partition(0))
     assert rounds > 7
-    with closing(opened(tmp_path / "totals.db")) as database:
-        totals = dict(database.execute("select * from totals"))
+    with closing(opened(database)) as results:
+        totals = dict(results.execute("select * from totals"))
     assert totals == {"record": 400} | {str(number): 1 for number in range(400)}
+
+
+def test_a_reader_goes_on_behind_any_kind_of_message(stage: Stage) -> None:
+    """Within a batch, behind a single message, and behind one in chunks."""
+    topic = stage.topic()
+    with stage.publisher(topic, messages=4) as publisher:
+        for number in range(9):
+            publisher.publish(
+                OutgoingMessage(b"record %d " % number + b"x" * (LARGE_BYTES * (number in (5, 8))), number)
+            )
+    url = stage.cluster.addresses.broker_service_url
+    after: dict[int, ReadPosition] = {}
+    for number in range(9):
+        with open_reader(url, str(topic), after) as reader:
+            found = reader.read(30)
+            assert found is not None
+            assert int(found.payload.split()[1]) == number
+            after = {0: ReadPosition.parse(str(found.position))}
+    with open_reader(url, str(topic), after) as reader:
+        assert reader.read(2) is None
+
+
+def test_a_reader_whose_position_is_trimmed_refuses(stage: Stage) -> None:
+    topic = stage.topic()
+    with stage.publisher(topic) as publisher:
+        publish(publisher, range(10))
+    url = stage.cluster.addresses.broker_service_url
+    with open_reader(url, str(topic)) as reader:
+        found = reader.read(30)
+        assert found is not None
+    stage.trim_and_forget(topic, [topic])
+    with stage.publisher(topic, "another") as publisher:
+        publish(publisher, range(10, 12))
+    with (
+        open_reader(url, str(topic), {0: found.position}) as reader,
+        pytest.raises(ConflictError, match=r"no longer holds the message at .* longer retention"),
+    ):
+        reader.read(30)

@@ -2,6 +2,10 @@
 
 A program that stores what it makes of a message and the message's position in one transaction applies each message
 once, however often it is killed: it begins again after the position that it finds stored.
+
+Invariant: whenever a partition is opened behind a position, the message at that position is read first. A topic is
+trimmed from its front, so where that message is still there nothing behind it is missing; where it is not, the reader
+refuses.
 """
 
 import re
@@ -12,10 +16,10 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 
-_POSITION: Final = re.compile(r"(\d{1,19}):(\d{1,19}):(-1|\d{1,10}):(-1|\d{1,10})", re.ASCII)
+_POSITION: Final = re.compile(r"(\d{1,19}):(\d{1,19}):(-1|\d{1,10}):(-1|\d{1,10})(?::(\d{1,19}):(\d{1,19}))?", re.ASCII)
 _LOOK_SECONDS: Final = 0.2
 _MOST_IN_A_ROW: Final = 1000
 """Asking a partition that has nothing takes a millisecond, so one that has something keeps its turn for a while."""
@@ -24,15 +28,20 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 class ReadPosition(NamedTuple):
-    """Where a message lies, in the order of its partition; as text ``ledgerId:entryId:partition:batchIndex``."""
+    """Where a message lies, in the order of its partition; as text ``ledgerId:entryId:partition:batchIndex``.
+
+    The text of a message in chunks goes on with the entry of its first chunk, ``:ledgerId:entryId``.
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId
     partition: int
     batch_index: int
+    first_chunk: Position | None = None
 
     def __str__(self) -> str:
-        return f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+        text = f"{self.ledger_id}:{self.entry_id}:{self.partition}:{self.batch_index}"
+        return text if self.first_chunk is None else f"{text}:{self.first_chunk}"
 
     @classmethod
     def parse(cls, text: str) -> "ReadPosition":
@@ -40,8 +49,9 @@ class ReadPosition(NamedTuple):
         match = _POSITION.fullmatch(text)
         if match is None:
             raise InvalidInputError(f"{text!r:.80} is not a position; those are ledgerId:entryId:partition:batchIndex")
-        ledger_id, entry_id, partition, batch_index = map(int, match.groups())
-        return cls(LedgerId(ledger_id), EntryId(entry_id), partition, batch_index)
+        ledger_id, entry_id, partition, batch_index = map(int, match.groups()[:4])
+        first = None if match[5] is None else Position(LedgerId(int(match[5])), EntryId(int(match[6])))
+        return cls(LedgerId(ledger_id), EntryId(entry_id), partition, batch_index, first)
 
     def is_after(self, other: "ReadPosition") -> bool:
         """Whether it comes later in the same partition."""
@@ -80,8 +90,8 @@ class MessageSource(Protocol):
     def partitions(self, topic: TopicName) -> int:
         """The number of partitions, 0 for a topic without."""
 
-    def open(self, topic: TopicName, partition: int, after: ReadPosition | None) -> Reading:
-        """Read from the first message after a position, from the oldest for None."""
+    def open(self, topic: TopicName, partition: int, start: ReadPosition | None) -> Reading:
+        """Read from the message at a position on, that one included, from the oldest message for None."""
 
 
 class ExactlyOnceReader:
@@ -125,6 +135,7 @@ class ExactlyOnceReader:
         """The next message of any partition, in turns; None when none came in time.
 
         Raises:
+            ConflictError: the message at a stored position is gone, and what followed it may be; read on knowingly.
             TemporaryError: a partition could not be read for too long.
             PermanentError: a broker refused.
         """
@@ -166,6 +177,7 @@ class ExactlyOnceReader:
         try:
             if lane.reading is None:
                 lane.reading = self._source.open(lane.topic, lane.index, lane.after)
+                lane.expected = lane.after
             found = lane.reading.next(wait_seconds)
         except TemporaryError:
             lane.close()
@@ -178,8 +190,12 @@ class ExactlyOnceReader:
             lane.pause_seconds = min(_LONGEST_PAUSE_SECONDS, 2 * lane.pause_seconds)
             return None
         lane.failing_since, lane.pause_seconds = None, _FIRST_PAUSE_SECONDS
-        if found is None or (lane.after is not None and not found.position.is_after(lane.after)):
-            # A client that has lost its broker may hand out again what it had handed out.
+        if found is None:
+            return None
+        if lane.expected is not None:
+            lane.check_first(found.position)
+        if lane.after is not None and not found.position.is_after(lane.after):
+            # The expected one, or what a client that has lost its broker hands out again.
             return None
         lane.after = found.position
         self._in_a_row += 1
@@ -199,9 +215,22 @@ class _Lane:
         self.index = index
         self.topic = topic
         self.after = after
+        self.expected: ReadPosition | None = None
+        """The message that a reading just opened has to hand out first."""
         self.reading: Reading | None = None
         self.failing_since: float | None = None
         self.pause_seconds = _FIRST_PAUSE_SECONDS
+
+    def check_first(self, first: ReadPosition) -> None:
+        expected, self.expected = self.expected, None
+        if first != expected:
+            self.close()
+            raise ConflictError(
+                f"{self.topic} no longer holds the message at {expected}, after which reading was to go on, and begins "
+                f"at {first}: it was trimmed, or the topic was deleted and created again, and messages in between may "
+                "be lost. Give the topic a longer retention; to read what is left, open the reader without this "
+                "partition's position"
+            )
 
     def close(self) -> None:
         if self.reading is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadMessage, ReadPosition
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, PermanentError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.reading_into_sqlite import apply, opened, positions
@@ -25,7 +25,7 @@ def message(number: int, partition: int = 0) -> ReadMessage:
 
 @dataclass
 class FakeSource:
-    """`MessageSource`; ``again`` messages before the position are handed out again, as a client may after a failure."""
+    """`MessageSource`; so many messages are handed out ``again`` in the middle, as a client may after a failure."""
 
     stored: list[list[ReadMessage]]
     again: int = 0
@@ -36,12 +36,12 @@ class FakeSource:
     def partitions(self, topic: TopicName) -> int:
         return len(self.stored) if len(self.stored) > 1 else 0
 
-    def open(self, topic: TopicName, partition: int, after: ReadPosition | None) -> "FakeReading":
+    def open(self, topic: TopicName, partition: int, start: ReadPosition | None) -> "FakeReading":
         self.opened += 1
         first = 0
-        if after is not None:
-            first = sum(not one.position.is_after(after) for one in self.stored[partition])
-        return FakeReading(self, self.stored[partition], max(0, first - self.again))
+        if start is not None:
+            first = sum(start.is_after(one.position) for one in self.stored[partition])
+        return FakeReading(self, self.stored[partition], first, self.again)
 
 
 @dataclass
@@ -49,6 +49,7 @@ class FakeReading:
     source: FakeSource
     messages: list[ReadMessage]
     at: int
+    again: int
 
     def next(self, wait_seconds: float) -> ReadMessage | None:
         if self.source.failures:
@@ -56,8 +57,9 @@ class FakeReading:
         if self.at >= len(self.messages):
             self.source.clock.wait_seconds(wait_seconds)
             return None
-        self.at += 1
-        return self.messages[self.at - 1]
+        found = self.messages[self.at]
+        self.at, self.again = max(0, self.at + 1 - self.again), 0
+        return found
 
     def close(self) -> None:
         pass
@@ -117,6 +119,38 @@ def test_a_reading_that_fails_is_opened_again_where_it_was() -> None:
     assert one.read(1) is None
 
 
+@pytest.mark.parametrize(("kept", "first"), [([3, 4], "0:1:0:0"), ([7], "1:0:0:1")])
+def test_a_reader_whose_position_is_gone_refuses_instead_of_skipping(kept: list[int], first: str) -> None:
+    source = FakeSource([[message(number) for number in kept]])
+    one = reader(source, {0: message(2).position})
+    with pytest.raises(ConflictError, match=rf"no longer holds .* 0:0:0:2.* begins at {first}: .*retention"):
+        one.read(1)
+    with pytest.raises(ConflictError, match="no longer holds"):
+        one.read(1)
+    assert reader(source).read(1) == message(kept[0])
+
+
+def test_a_reading_that_is_opened_again_refuses_as_well() -> None:
+    source = FakeSource([[message(number) for number in range(9)]])
+    one = reader(source)
+    assert one.read(1) == message(0)
+    source.failures = [TemporaryError("moving")]
+    source.stored = [[message(number) for number in range(3, 9)]]
+    with pytest.raises(ConflictError, match="no longer holds"):
+        one.read(10)
+
+
+@pytest.mark.parametrize("comes", [5, 0])
+def test_a_topic_that_is_emptied_hands_out_nothing_until_something_comes(comes: int) -> None:
+    """Trimmed, or created again with lower ledger ids."""
+    source = FakeSource([[]])
+    one = reader(source, {0: message(2).position})
+    assert one.read(1) is None
+    source.stored[0].append(message(comes))
+    with pytest.raises(ConflictError, match="no longer holds"):
+        one.read(1)
+
+
 def test_a_reader_gives_up_after_its_patience_and_can_be_asked_again() -> None:
     source = FakeSource([[message(0)]])
     one = reader(source)
@@ -134,7 +168,10 @@ def test_positions_are_text_and_back() -> None:
     place = ReadPosition(LedgerId(12), EntryId(3), -1, 99)
     assert str(place) == "12:3:-1:99"
     assert ReadPosition.parse("12:3:-1:99") == place
-    for text in ("", "12:3", "12:3:-2:1", "12:3:1:1 ", "a:b:c:d"):
+    chunked = ReadPosition(LedgerId(12), EntryId(3), 0, -1, Position(LedgerId(11), EntryId(9)))
+    assert str(chunked) == "12:3:0:-1:11:9"
+    assert ReadPosition.parse("12:3:0:-1:11:9") == chunked
+    for text in ("12:3:1:1:5", "12:3:1:1:-1:5", "", "12:3", "12:3:-2:1", "12:3:1:1 ", "a:b:c:d"):
         with pytest.raises(InvalidInputError, match="ledgerId:entryId"):
             ReadPosition.parse(text)
 

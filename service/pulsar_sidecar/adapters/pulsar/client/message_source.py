@@ -2,17 +2,19 @@
 
 from contextlib import suppress
 
+import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.deduplication.publishing.reader import ReadMessage, ReadPosition
 from pulsar_sidecar.model.errors import SidecarError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 
 class ClientMessageSource:
-    """`MessageSource`; whoever opened the client closes it."""
+    """`MessageSource`; the caller that opened the client closes it."""
 
     def __init__(self, client: pulsar.Client) -> None:
         self._client = client
@@ -22,12 +24,14 @@ class ClientMessageSource:
             found = self._client.get_topic_partitions(str(topic))
         return 0 if found == [str(topic)] else len(found)
 
-    def open(self, topic: TopicName, partition: int, after: ReadPosition | None) -> "_ClientReading":
+    def open(self, topic: TopicName, partition: int, start: ReadPosition | None) -> "_ClientReading":
         begin = pulsar.MessageId.earliest
-        if after is not None:
-            begin = pulsar.MessageId(after.partition, after.ledger_id, after.entry_id, after.batch_index)._msg_id
+        if start is not None:
+            place = start.first_chunk or (start.ledger_id, start.entry_id)
+            begin = pulsar.MessageId(start.partition, *place, start.batch_index)._msg_id
         with translated(f"opening a reader of {topic}"):
-            return _ClientReading(self._client.create_reader(str(topic), begin), topic, partition)
+            reader = self._client.create_reader(str(topic), begin, start_message_id_inclusive=True)
+            return _ClientReading(reader, topic, partition)
 
 
 class _ClientReading:
@@ -53,8 +57,13 @@ class _ClientReading:
 
 def _message(found: pulsar.Message, partition: int) -> ReadMessage:
     place = found.message_id()
+    batch_index = place.batch_index()
     position = ReadPosition(
-        LedgerId(place.ledger_id()), EntryId(place.entry_id()), place.partition(), place.batch_index()
+        LedgerId(place.ledger_id()),
+        EntryId(place.entry_id()),
+        place.partition(),
+        batch_index,
+        _first_chunk(place) if batch_index < 0 else None,
     )
     return ReadMessage(
         found.data(),
@@ -64,3 +73,12 @@ def _message(found: pulsar.Message, partition: int) -> ReadMessage:
         partition,
         position,
     )
+
+
+def _first_chunk(place: _pulsar.MessageId) -> Position | None:
+    """Of a message in chunks, whose id names its last one: a reader has to begin with the first."""
+    whole = api.MessageIdData.FromString(place.serialize())
+    if not whole.HasField("first_chunk_message_id"):
+        return None
+    first = whole.first_chunk_message_id
+    return Position(LedgerId(first.ledgerId), EntryId(first.entryId))
