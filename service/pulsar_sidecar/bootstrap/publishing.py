@@ -10,8 +10,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.bootstrap.process import asked_to_stop
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
-from pulsar_sidecar.deduplication.publishing.file_publisher import Report as ReportProgress
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, ReportBytes
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
 from pulsar_sidecar.deduplication.publishing.steps import PublishSteps
 from pulsar_sidecar.model.clocks import SystemClock
@@ -21,7 +20,7 @@ _STOPPING = "stopping: waiting until what was sent is confirmed, then writing th
 
 
 def publish_file(
-    request: PublishFileRequest, report: Report, report_progress: ReportProgress, steps: PublishSteps | None = None
+    request: PublishFileRequest, report: Report, report_bytes: ReportBytes, steps: PublishSteps | None = None
 ) -> Published:
     """Publish a file's records, as `FilePublisher.run`, until its end or a signal.
 
@@ -53,7 +52,7 @@ def publish_file(
             CheckpointFile(place),
             clock,
             stop,
-            report=report_progress,
+            report=report_bytes,
             steps=steps,
         )
         return publisher.run()

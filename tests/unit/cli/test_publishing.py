@@ -104,7 +104,7 @@ def test_every_option(terminal: Terminal) -> None:
 def test_a_signal_and_an_unfinished_record_end_with_4_and_the_next_command(terminal: Terminal) -> None:
     stopped = ran(terminal, "--fresh", "--complete", answer=replace(PUBLISHED, is_stopped=True))
     assert stopped.code == 4
-    assert f"stopped before the file's end; go on with:\n  {AGAIN} --complete\n" in stopped.err
+    assert f"stopped before the file's end; continue with:\n  {AGAIN} --complete\n" in stopped.err
     unfinished = ran(terminal, "--rate", "3", "--checkpoint", "my c", answer=replace(PUBLISHED, unfinished_at=70))
     assert unfinished.code == 4
     assert "the record at byte 70 has no end yet" in unfinished.err

@@ -1,6 +1,6 @@
 """What the publisher of a file knows of itself when it is started again: how far it came, and of which bytes.
 
-A checkpoint is written only when everything sent is known to be stored, so one number tells how far the file is
+A checkpoint is written only when everything sent is known to be stored, so one number shows how far the file is
 published, whatever the number of partitions. It holds SHA-256 sums of the file from its beginning up to some bytes,
 the last of which is that number: ``head -c BYTES FILE | sha256sum`` gives the same.
 
@@ -59,7 +59,7 @@ class Checkpoint:
     Attributes:
         topic: its full name, without a partition's number.
         partitions: one for each partition, in their order; a topic without partitions has one as well.
-        is_partitioned: tells a topic of one partition from one without.
+        is_partitioned: distinguishes a topic of one partition from one without.
         records: so many records are published.
         marks: ascending; the last one's ``end`` is how many bytes of the file are published; none at the beginning.
     """
@@ -178,7 +178,7 @@ def verified(
     """Read the file's beginning again, up to the last mark; its rolling hash at that byte.
 
     Raises:
-        ConflictError: it is not what was published; the text says between which bytes it differs.
+        ConflictError: it is not what was published; the text names the bytes between which it differs.
     """
     rolling = RollingHash()
     if marks and size < marks[-1].end:

@@ -48,8 +48,8 @@ SETTLE_SECONDS: Final = 1.0
 
 _RECORDS_PER_REPORT: Final = 4096
 
-Report = Callable[[str, int, int], None]
-"""Progress: what is done, and how many bytes of how many."""
+ReportBytes = Callable[[str, int, int], None]
+"""Shows what is being done, and with how many bytes of how many."""
 
 
 class CheckpointStore(Protocol):
@@ -110,7 +110,7 @@ class FilePublisher:
         clock: Clock,
         stop: StopSignal,
         *,
-        report: Report = lambda doing, done, total: None,
+        report: ReportBytes = lambda doing, done, total: None,
         steps: PublishSteps | None = None,
     ) -> None:
         self._source = source
@@ -132,10 +132,10 @@ class FilePublisher:
         """Publish what is not published yet.
 
         Raises:
-            InvalidInputError: a record is malformed; those before it are published, and the checkpoint says so.
+            InvalidInputError: a record is malformed; those before it are published, as the checkpoint notes.
             ConflictError: it is not the same file, topic or number of partitions; deduplication is not in effect; the
                 name is in use, or has published something where it must not.
-            TemporaryError: brokers cannot be reached, or one forgot the name; the same call goes on later.
+            TemporaryError: brokers cannot be reached, or one forgot the name; the same call continues later.
         """
         try:
             return self._run()
@@ -172,7 +172,8 @@ class FilePublisher:
             if start < self._source.size:
                 self._resend_last(publisher)
             self._publish(publisher, reader, start)
-            return self._published(publisher, reader, publisher.counts.stored, self._refused(publisher))
+            counts = publisher.counts
+            return self._published(publisher, reader, counts[Outcome.STORED], counts.total() - counts[Outcome.STORED])
 
     # --- before the first record -----------------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class FilePublisher:
         if request.is_fresh:
             raise ConflictError(
                 f"--fresh, and there is a checkpoint: {checkpoint.records} records of this file are published as "
-                f"{checkpoint.producer_name}; go on with --resume, or choose another producer name and --checkpoint"
+                f"{checkpoint.producer_name}; continue with --resume, or choose another producer name and --checkpoint"
             )
         check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format)
 
@@ -194,7 +195,7 @@ class FilePublisher:
             if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
                 raise ConflictError(
                     f"--fresh, and {self._request.producer_name} has published to {topic} before, up to the sequence "
-                    f"id {pushed}; choose another producer name, or go on with --resume"
+                    f"id {pushed}; choose another producer name, or continue with --resume"
                 )
             point = None if checkpoint is None else checkpoint.partitions[index]
             is_needed, start = read_back_from(pushed, point)
@@ -357,10 +358,6 @@ class FilePublisher:
         if last == NOTHING_PUBLISHED:
             return PublishedPartition(None, None)
         return PublishedPartition(last, point.position if point.offset == last else None)
-
-    @staticmethod
-    def _refused(publisher: ExactlyOncePublisher) -> int:
-        return publisher.counts.duplicates + publisher.counts.stored_before_answer_lost
 
     # --- what it works with ----------------------------------------------------------------------------------------
 

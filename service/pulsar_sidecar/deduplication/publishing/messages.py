@@ -105,15 +105,6 @@ class Confirmation:
     position: Position | None
 
 
-@dataclass(slots=True)
-class PublishCounts:
-    """Messages confirmed so far, by `Outcome`."""
-
-    stored: int = 0
-    stored_before_answer_lost: int = 0
-    duplicates: int = 0
-
-
 class SequencesForgottenError(ConflictError):
     """A broker remembers less of a producer than it has confirmed to it: what is resent might be stored twice."""
 

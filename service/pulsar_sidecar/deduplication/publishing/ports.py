@@ -20,7 +20,7 @@ class Receipt(NamedTuple):
 class SequencedProducer(Protocol):
     """One producer, open on one broker; used by one thread.
 
-    Every call may raise: TemporaryError (the connection or the topic is gone, or the broker cannot tell yet whether a
+    Every call may raise: TemporaryError (the connection or the topic is gone, or the broker does not know yet whether a
     batch is a duplicate: open a new one), PermanentError (the broker will not take this). After any error this producer
     is of no more use.
     """

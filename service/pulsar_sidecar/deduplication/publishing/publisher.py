@@ -1,11 +1,12 @@
 """`ExactlyOncePublisher`: each message is stored once, in order, whatever dies meanwhile.
 
-A broker tells duplicates by the *lowest* sequence id of a batch alone, and stores or refuses a batch as a whole
+A broker recognises duplicates by the *lowest* sequence id of a batch alone, and stores or refuses a batch as a whole
 (``MessageDeduplication.isDuplicateNormal``). So what is sent again is sent in the same batches, and a batch never holds
-messages on both sides of a *resume point*: the last sequence id that the broker says it has pushed. Pushed is not
+messages on both sides of a *resume point*: the last sequence id that the broker answers to have pushed. Pushed is not
 stored, so messages up to the resume point are sent alone, and none beyond it before all of them are confirmed.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, NoReturn, Self, TypedDict
@@ -16,7 +17,6 @@ from pulsar_sidecar.deduplication.publishing.messages import (
     Confirmation,
     Outcome,
     OutgoingMessage,
-    PublishCounts,
 )
 from pulsar_sidecar.deduplication.publishing.partition_publisher import PartitionPublisher, Patience
 from pulsar_sidecar.deduplication.publishing.ports import DEDUPLICATION_ENABLED, SequencedProducer, SequencedProducers
@@ -90,7 +90,8 @@ class ExactlyOncePublisher:
         if initial_sequence_id is not None and not 0 <= initial_sequence_id <= MAX_SEQUENCE_ID:
             raise InvalidInputError("an initial sequence id is a number from 0 to 2^63 - 1")
         self.topic = topic
-        self.counts = PublishCounts()
+        self.counts = Counter[Outcome]()
+        """Messages confirmed so far."""
         self._producers = producers
         self._name = producer_name
         self._initial_sequence_id = initial_sequence_id
@@ -232,14 +233,7 @@ class ExactlyOncePublisher:
             self._failure = error
 
     def _count(self, confirmation: Confirmation) -> None:
-        messages = len(confirmation.batch.messages)
-        match confirmation.outcome:
-            case Outcome.STORED:
-                self.counts.stored += messages
-            case Outcome.STORED_BEFORE_ANSWER_LOST:
-                self.counts.stored_before_answer_lost += messages
-            case Outcome.DUPLICATE:
-                self.counts.duplicates += messages
+        self.counts[confirmation.outcome] += len(confirmation.batch.messages)
         if self._on_confirmed is not None:
             self._on_confirmed(confirmation)
 

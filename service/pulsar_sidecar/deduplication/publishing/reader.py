@@ -30,7 +30,7 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 class ReadPosition(NamedTuple):
     """Where a message lies, in the order of its partition; as text ``ledgerId:entryId:partition:batchIndex``.
 
-    The text of a message in chunks goes on with the entry of its first chunk, ``:ledgerId:entryId``.
+    The text of a message in chunks continues with the entry of its first chunk, ``:ledgerId:entryId``.
     """
 
     ledger_id: LedgerId
@@ -97,7 +97,7 @@ class MessageSource(Protocol):
 class ExactlyOnceReader:
     """Hands out each message of a topic once, in the order of its partition; used by one thread, and by ``with``.
 
-    A reader is no subscription: retention decides how long a topic keeps what has not been read.
+    A reader is not a subscription: retention decides how long a topic keeps what has not been read.
     """
 
     def __init__(
@@ -226,10 +226,10 @@ class _Lane:
         if first != expected:
             self.close()
             raise ConflictError(
-                f"{self.topic} no longer holds the message at {expected}, after which reading was to go on, and begins "
-                f"at {first}: it was trimmed, or the topic was deleted and created again, and messages in between may "
-                "be lost. Give the topic a longer retention; to read what is left, open the reader without this "
-                "partition's position"
+                f"{self.topic} no longer holds the message at {expected}, after which reading was to continue, and "
+                f"begins at {first}: it was trimmed, or the topic was deleted and created again, and messages in "
+                "between may be lost. Give the topic a longer retention; to read what is left, open the reader "
+                "without this partition's position"
             )
 
     def close(self) -> None:

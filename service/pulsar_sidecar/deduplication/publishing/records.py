@@ -5,7 +5,7 @@ payloads each behind its length. One record is in memory at a time.
 
 Invariants: the same bytes give the same records, wherever reading begins; a record that the file does not hold to its
 end is not a record. A last line without a newline may be half of a line that is still being written, and published it
-could never be completed, for its sequence id would be used up: it counts only in a file that is said to be complete.
+could never be completed, for its sequence id would be used up: it counts only in a file that is declared complete.
 What is appended while a file is read is left for the next time.
 """
 
@@ -65,7 +65,7 @@ class RecordReader:
         feed: Callable[[bytes], None] = lambda data: None,
         most_bytes: int = MAX_RECORD_BYTES,
     ) -> None:
-        """``is_complete`` says that nothing is going to be appended; ``feed`` gets the bytes of each record first."""
+        """``is_complete`` declares that nothing will be appended; ``feed`` gets the bytes of each record first."""
         self._file = file
         self._form = form
         self._size = size
@@ -108,7 +108,7 @@ class RecordReader:
             return end
         if behind != _NEWLINE:
             raise InvalidInputError(
-                f"the file was published as complete up to byte {end}, and its last line goes on there now; what was "
+                f"the file was published as complete up to byte {end}, and its last line continues there now; what was "
                 "published cannot be extended"
             )
         self._feed(_NEWLINE)

@@ -1,4 +1,4 @@
-"""Where the publishing of a file goes on in one partition, and when it must not: decided from what three sides know.
+"""Where the publishing of a file continues in one partition, and when it must not: decided from what three sides know.
 
 The broker answers the last sequence id *pushed*: it may be more than what is stored, and it is less where the broker
 has forgotten (six hours without the producer, more than 10,000 producers, deduplication off for a while, a topic that
@@ -61,7 +61,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """How one partition goes on.
+    """How one partition continues.
 
     Attributes:
         after: the last record that is stored; -1 for the beginning.
@@ -99,7 +99,7 @@ def read_back_from(pushed: int, point: StoredPoint | None) -> tuple[bool, Positi
 
 
 def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> ResumePoint:
-    """Where to go on.
+    """Where to continue.
 
     Args:
         pushed: what the broker answers.

@@ -31,7 +31,7 @@ class HashingScheme(Enum):
 
 
 def router(partitions: int, hashing: HashingScheme) -> Callable[[OutgoingMessage, int], int]:
-    """The partition of a message, given the number that stands for it where it has no key."""
+    """The partition of a message, given the number that represents it where it has no key."""
     key_hash = _HASHES[hashing]
 
     @lru_cache(_REMEMBERED_KEYS)

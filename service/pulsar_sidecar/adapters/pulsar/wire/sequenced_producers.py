@@ -89,7 +89,7 @@ class BrokerSequencedProducers:
 
 
 class _BrokerProducer:
-    """`SequencedProducer`; its lock lets the other thread answer pings while nobody else uses the connection."""
+    """`SequencedProducer`; its lock lets the other thread answer pings while no thread uses the connection."""
 
     def __init__(self, connection: BinaryConnection, topic: TopicName, name: str | None, clock: Clock) -> None:
         self._producer = OpenProducer(connection, topic, name)
@@ -198,7 +198,7 @@ class _BrokerProducer:
 
 @contextmanager
 def _connection_errors_translated(topic: TopicName) -> Iterator[None]:
-    """A connection that fails says nothing of what was sent."""
+    """A failed connection does not show what was stored."""
     try:
         yield
     except OSError as error:

@@ -79,7 +79,7 @@ def publish(
         ),
     ] = False,
     is_dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the file, the topic and where to go on; publish nothing.")
+        bool, typer.Option("--dry-run", help="Check the file, the topic and where to continue; publish nothing.")
     ] = False,
     rate: Annotated[
         float | None, typer.Option(metavar="NUMBER", min=0.001, help="Maximum number of records a second.")
@@ -125,7 +125,7 @@ def publish(
             published = options.programs.publish_file(request, output.info, progress.report)
     except SidecarError as error:
         output.info(output.printable(str(error), kept="\n\t"))
-        output.info(f"what is stored stays stored once; when the reason is gone, go on with:\n  {again}")
+        output.info(f"what is stored stays stored once; when the cause is fixed, continue with:\n  {again}")
         is_silent = isinstance(error, TemporaryError | OutcomeUnknownError)
         raise typer.Exit(ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED) from error
     output.document(_document(request, published), options.format(form))
@@ -134,10 +134,10 @@ def publish(
     if published.unfinished_at is not None:
         output.info(
             f"the record at byte {published.unfinished_at} has no end yet and is not published; when the file has "
-            f"grown, go on with (or with --complete, if it is a last line):\n  {again}"
+            f"grown, continue with (or with --complete, if it is a last line):\n  {again}"
         )
     if published.is_stopped:
-        output.info(f"stopped before the file's end; go on with:\n  {again}")
+        output.info(f"stopped before the file's end; continue with:\n  {again}")
     if published.is_stopped or published.unfinished_at is not None:
         raise typer.Exit(ExitCode.NOT_ALL)
 
@@ -175,7 +175,7 @@ def _brokers(options: GlobalOptions, broker_service_url: str | None, web_service
 
 
 def _command_line(request: PublishFileRequest, broker_service_url: str | None, web_service_url: str | None) -> str:
-    """The same command, to go on: never --fresh, never a credential."""
+    """The same command, to continue: never --fresh, never a credential."""
     publish = request.publish
     given = {
         "--producer-name": publish.producer_name,
