@@ -50,17 +50,17 @@ def look(batches: Batches, groups: Groups) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             table = _read(groups, number, SUMMARY_COLUMNS)
-            told = [(SUMMARY, summarise(number, table).batch(SUMMARIES)), (PART, topic_parts(number, table))]
-            yield pa.RecordBatch.from_pylist([{"tag": tag, "content": pack(rows)} for tag, rows in told], schema=LOOKS)
+            parts = [(SUMMARY, summarise(number, table).batch(SUMMARIES)), (PART, topic_parts(number, table))]
+            yield pa.RecordBatch.from_pylist([{"tag": tag, "content": pack(rows)} for tag, rows in parts], schema=LOOKS)
 
 
 def look_again(carried: pa.Table, groups: Groups) -> pa.Table:
     """The `row_groups.ProducerState` of each producer of one row group to `tables.SUSPECTS`."""
     number, about = _about(carried, lambda row: ProducerState(*(row[name] for name in ProducerState._fields)))
-    told, gaps = suspects_of(number, _read(groups, number, SUSPECT_COLUMNS), about)
+    parts, gaps = suspects_of(number, _read(groups, number, SUSPECT_COLUMNS), about)
     counted = {"row_group": np.full(len(gaps), number), "gaps": np.fromiter(gaps.values(), np.int64, len(gaps))}
     counts = ProducerRows(list(gaps), np.arange(len(gaps)), counted)
-    return pa.Table.from_batches([told.batch(SUSPECTS), counts.batch(SUSPECTS)])
+    return pa.Table.from_batches([parts.batch(SUSPECTS), counts.batch(SUSPECTS)])
 
 
 def look_for_ids(bounds: pa.Table, groups: Groups, wanted: Numbers | None) -> pa.Table:

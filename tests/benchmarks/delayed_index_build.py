@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster, LoadCost
-from pulsar_sidecar.delayed_delivery.index.maintenance.attach import SETTLE_SECONDS
+from pulsar_sidecar.delayed_delivery.index.maintenance.attach import RECHECK_SECONDS
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
-    notes = [f"`build` waits {SETTLE_SECONDS:.0f} s after the change before it looks at the brokers again."]
+    notes = [f"`build` waits {RECHECK_SECONDS:.0f} s after the change before it looks at the brokers again."]
     head = ["messages", "", "load, seconds", "forecast", "entries forecast", "queues, MB", "forecast", "building"]
     tables = []
     for title, conf, contenders in (

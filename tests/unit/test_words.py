@@ -1,55 +1,110 @@
-"""Names and help use the field's words; the words that were retired do not come back.
+"""Names, texts and documentation use the field's words; the words that were retired do not come back.
 
 Words that users already have in options, JSON, columns, settings and files stay (`PUBLIC`).
 """
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.choosing import PROJECT
 
 RETIRED = {
-    "asserter", "book", "census", "condemn", "condemned", "damage", "eyes", "ledgerbook", "mend", "play", "proof",
-    "reach", "reassert", "said", "say", "says", "settle", "settled", "settler", "sheet", "shields", "stage", "standing",
-    "strike", "tell", "tells", "told", "wishes", "world",
+    "anybody", "asserter", "book", "census", "condemn", "condemned", "damage", "eyes", "ledgerbook", "mend", "nobody",
+    "play", "proof", "proofs", "reach", "reassert", "said", "say", "says", "settle", "settled", "settler", "sheet",
+    "shields", "somebody", "stage", "stages", "standing", "strike", "switches", "tell", "tells", "told", "whoever",
+    "wishes", "world", "worlds",
 }  # fmt: skip
+"""Words in a name; a name is a module, a folder, a class, a function, a parameter, a variable or an attribute."""
 RETIRED_CLASSES = {"ControlPanel", "Looked", "Memory", "Register"}
 PUBLIC = {
-    "ShadowDeletionStage", "_run_stage",  # `stage` in the answers of deleteShadow
-    "settled_messages", "_settled_entry",  # the step `settled` on the outcome topic
-    "Proof",  # `proof` in manifests
+    "ShadowDeletionStage", "_run_stage", "stage",  # `stage` in the answers of deleteShadow
+    "SETTLED", "settled_messages", "_settled_entry",  # the step `settled` on the outcome topic
+    "Proof", "proof",  # `proof` in manifests, and in the answers of cancellations
+    "standing", "condemned",  # the column `standing` of an audit, its value, and `audit show --standing`
+    "settle_seconds", "_Settle",  # `delayed-index fsck --settle-seconds`
+    "settle_ms", "SETTLE_SECONDS", "ledger_deletion_watch_settle_in_seconds",  # the setting, and where it goes
+    "two_phase_deletion_in_use_settle_in_seconds",  # a setting
+    "delayed_message_reassert_in_seconds",  # a setting
 }  # fmt: skip
+NOUNS = ("Guard", "Place", "Plan", "Policy", "Proof", "Reason", "Verdict")
+"""Each names one thing in the whole code base."""
 RETIRED_IN_HELP = (
-    "asserter", "be condemned", "census", "condemn", "condemned ledger", "condemned ledgers", "condemns", "eyes",
-    "is condemned", "ledgerbook", "mend", "mended", "put back", "puts back", "reassert", "see to", "sees to", "settler",
-    "sheet", "shields", "somebody", "wishes", "world",
+    "anybody", "are no", "asserter", "be condemned", "book", "by hand", "census", "condemn", "condemned ledger",
+    "condemned ledgers", "condemns", "damage", "eyes", "goes on", "is condemned", "ledgerbook", "mend", "mended",
+    "mends", "nobody", "play", "put back", "puts back", "reassert", "said", "say", "saying", "says", "see to",
+    "sees to", "settle", "settled", "settler", "settles", "sheet", "shields", "somebody", "standing", "strike", "tell",
+    "telling", "tells", "told", "whoever", "wishes", "world",
+)  # fmt: skip
+RETIRED_IN_TEXTS = (
+    "anybody", "census", "condemned ledger", "condemned ledgers", "condemns", "is no", "ledgerbook", "mend", "mended",
+    "mends", "nobody", "put back", "puts back", "said", "say", "saying", "says", "see to", "sees to", "settler",
+    "sheet", "shields", "somebody", "tell", "telling", "tells", "told", "whoever", "wishes",
+)  # fmt: skip
+"""In what the program writes: errors, log lines, metrics' help, results. "There is no topic x" is plain English."""
+RETIRED_ON_PAGES = (
+    "anybody", "census", "condemned ledger", "condemned ledgers", "condemns", "ledgerbook", "mend", "mended", "mends",
+    "put back", "puts back", "said", "say", "saying", "see to", "sees to", "settler", "sheet", "shields", "somebody",
+    "tell", "telling", "tells", "told", "wishes",
 )  # fmt: skip
 HELP_PAGES = ("cli.md", "configuration.md", "rest.md")
+PAGES = sorted(
+    path.relative_to(PROJECT)
+    for pattern in ("*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/prometheus/*.yml")
+    for path in PROJECT.glob(pattern)
+)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
-def names() -> Iterator[tuple[str, str]]:
-    """Every module, class and function of the product, with its file."""
-    for folder in (PROJECT / "service", PROJECT / "pyspark_jobs"):
-        for path in sorted(folder.rglob("*.py")):
-            place = str(path.relative_to(PROJECT))
-            if "pulsar_sidecar/wire/" in place:
-                continue
-            yield place, path.stem
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                    yield place, node.name
+def modules() -> Iterator[tuple[Path, ast.Module]]:
+    """Every module of the product, but for generated ones."""
+    for folder in ("service", "pyspark_jobs"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            place = path.relative_to(PROJECT)
+            if "pulsar_sidecar/wire/" not in str(place):
+                yield place, ast.parse(path.read_text())
+
+
+def names_in(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=name) | ast.alias(asname=str(name)):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+
+
+def texts_in(module: ast.Module) -> Iterator[str]:
+    """Every text but docstrings, which speak to those who read the code."""
+    docstrings = {node.value for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
 
 
 def is_retired(name: str) -> bool:
     return name in RETIRED_CLASSES or bool({word.lower() for word in _WORD.findall(name)} & RETIRED)
 
 
+def retired_in(text: str, words: Sequence[str]) -> list[str]:
+    searched = re.sub(r"\bthere (?:is|are) no\b", "", " ".join(text.split()), flags=re.IGNORECASE)
+    return re.findall(rf"(?<![\w-])(?:{'|'.join(words)})(?![\w-])", searched, re.IGNORECASE)
+
+
 def test_no_name_uses_a_retired_word() -> None:
-    assert [f"{place}: {name}" for place, name in names() if is_retired(name) and name not in PUBLIC] == []
+    found = {
+        f"{place}: {name}"
+        for place, module in modules()
+        for name in (*place.with_suffix("").parts, *names_in(module))
+        if is_retired(name) and name not in PUBLIC
+    }
+    assert sorted(found) == []
 
 
 @pytest.mark.parametrize("name", ["Census", "take_census", "_say", "CondemnedLedger", "Memory", "settle", "WorldView"])
@@ -62,9 +117,54 @@ def test_words_of_the_field_are_not_mistaken_for_them(name: str) -> None:
     assert not is_retired(name)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Say: pass",
+        "async def say(): pass",
+        "def f(say): pass",
+        "def f(*, say): pass",
+        "SAY = 1",
+        "Say: object = 1",
+        "self.said = 1",
+        "import a as say",
+        "for told in []: pass",
+    ],
+)
+def test_every_kind_of_name_is_looked_at(code: str) -> None:
+    assert [name for name in names_in(ast.parse(code)) if is_retired(name)] != []
+
+
+def test_each_of_the_seven_nouns_names_one_thing() -> None:
+    declared = Counter(
+        node.name for _, module in modules() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
+    )
+    assert {noun: declared[noun] for noun in NOUNS if declared[noun] > 1} == {}
+
+
 @pytest.mark.parametrize("page", HELP_PAGES)
 def test_no_help_uses_a_retired_word(page: str) -> None:
     """The pages are written from the program (`docs/generate.py`), and compared with it in the same check."""
-    text = (PROJECT / "docs" / "reference" / page).read_text()
-    found = re.findall(rf"(?<![\w-])(?:{'|'.join(RETIRED_IN_HELP)})(?![\w-])", " ".join(text.split()), re.IGNORECASE)
+    assert retired_in((PROJECT / "docs" / "reference" / page).read_text(), RETIRED_IN_HELP) == []
+
+
+def test_no_error_log_line_or_metric_uses_a_retired_word() -> None:
+    found = [
+        f"{place}: {text!r:.120}"
+        for place, module in modules()
+        for text in texts_in(module)
+        if retired_in(text, RETIRED_IN_TEXTS)
+    ]
     assert found == []
+
+
+def test_docstrings_are_no_texts_and_parts_of_f_strings_are() -> None:
+    module = ast.parse('"""Says."""\ndef f(x):\n    """Says."""\n    raise ValueError(f"nobody {x} says")\n')
+    assert [text for text in texts_in(module) if retired_in(text, RETIRED_IN_TEXTS)] == ["nobody ", " says"]
+    assert retired_in("there is no topic t", RETIRED_IN_TEXTS) == []
+    assert retired_in("5 is no topic", RETIRED_IN_TEXTS) == ["is no"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_page_and_no_alert_uses_a_retired_word(page: Path) -> None:
+    assert retired_in((PROJECT / page).read_text(), RETIRED_ON_PAGES) == []

@@ -60,18 +60,18 @@ class PolicyValues:
     @property
     def decided_by(self) -> PolicyLevel:
         """The nearest level that says something."""
-        told = {
+        values = {
             PolicyLevel.TOPIC: self.topic,
             PolicyLevel.TOPIC_GLOBAL: self.topic_global,
             PolicyLevel.NAMESPACE: self.namespace,
         }
-        return next((level for level, value in told.items() if value is not None), PolicyLevel.BROKER)
+        return next((level for level, value in values.items() if value is not None), PolicyLevel.BROKER)
 
     @property
     def applied(self) -> PolicyValue:
         """What that level says."""
-        told = (self.topic, self.topic_global, self.namespace)
-        return next((value for value in told if value is not None), self.broker)
+        values = (self.topic, self.topic_global, self.namespace)
+        return next((value for value in values if value is not None), self.broker)
 
 
 @dataclass(frozen=True, slots=True)

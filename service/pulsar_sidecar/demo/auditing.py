@@ -186,8 +186,8 @@ class AuditScenario:
         self.commands.run("audit", "run", *_inputs(name, previous), "--output", name, *IMPATIENT)
         shown = self.commands.shown(name, *_EVERY_TABLE)
         summary = shown["summary"]
-        for standing, count in summary["orphans"].items():
-            self.report(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {standing}")
+        for status, count in summary["orphans"].items():
+            self.report(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {status}")
         if not summary["orphans"]:
             self.report(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
         return shown

@@ -61,7 +61,7 @@ def test_the_answer_says_who_decides_and_what_came(server: Served, brokers: Fake
     [
         ([FIRST, DuplicateReceipt()], True, 0, ["public/default: refused as duplicate", "deduplication is on"]),
         ([FIRST, SECOND], False, 2, ["public/default: stored twice", "set-deduplication public/default --enable"]),
-        ([FIRST, SECOND], True, 2, ["the broker did not do what the policy says"]),
+        ([FIRST, SECOND], True, 2, ["the broker did not follow the policy"]),
         ([FIRST, SendFailure("cannot determine")], True, 4, ["public/default: unknown", "cannot determine"]),
     ],
 )

@@ -96,7 +96,7 @@ def test_an_empty_or_short_list_of_children_fails(server: WalkableZooKeeper, par
 )
 def test_a_node_that_is_listed_and_said_to_be_missing_fails(server: WalkableZooKeeper, missing: str) -> None:
     server.said_to_be_missing[missing] = 10**6
-    with pytest.raises(TemporaryError, match="lists it, and ZooKeeper says"):
+    with pytest.raises(TemporaryError, match="lists it, and ZooKeeper has no such node"):
         rows_of(server.walk())
 
 

@@ -70,20 +70,20 @@ class LatencyProbe:
             self._thread.join(_FAREWELL_SECONDS)
 
     def _run(self) -> None:
-        out_of_reach = False
+        is_unreachable = False
         self._clock.wait_seconds(self._after_seconds, self._stop)
         while not self._stop.is_set():
             server = random.choice(self._servers)  # noqa: S311
             try:
                 with closing(_ProbeConnection(server, self._credential, self._clock)) as connection:
-                    out_of_reach = False
+                    is_unreachable = False
                     while not self._stop.is_set():
                         self._listener.observe(connection.round_trip(self._listener.overdue))
                         self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
             except (OSError, struct.error) as error:
-                level = logging.DEBUG if out_of_reach else logging.INFO
+                level = logging.DEBUG if is_unreachable else logging.INFO
                 _LOG.log(level, "the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
-                out_of_reach = True
+                is_unreachable = True
                 self._clock.wait_seconds(_RECONNECT_SECONDS, self._stop)
 
 

@@ -28,7 +28,7 @@ _LATER = (
     "a snapshot's file lacks every transaction after its own zxid, which are only in the log beside it: take a dump "
     "from zk:// or zk-admin: to delete anything"
 )
-_NOBODY = ZooKeeperCredential("digest", "pulsar-sidecar:")
+_ANONYMOUS = ZooKeeperCredential("digest", "pulsar-sidecar:")
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 300.0
 _BUFFER_BYTES = 1024 * 1024
@@ -157,7 +157,7 @@ class AdminServer(SnapshotNodes):
     ) -> None:
         self._url = url.rstrip("/")
         self._report = report
-        self._credential = credential or _NOBODY
+        self._credential = credential or _ANONYMOUS
         self._session = requests.Session()
         # Nothing of the environment (proxies, netrc) is sent to it.
         self._session.trust_env = False

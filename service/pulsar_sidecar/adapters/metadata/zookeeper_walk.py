@@ -255,7 +255,7 @@ class ZooKeeperWalk:
             if path.rpartition("/")[2] not in names:
                 self.checks["goneMeanwhile"] += 1
                 continue
-            self._try_again(path, "its parent lists it, and ZooKeeper says that there is no such node")
+            self._try_again(path, "its parent lists it, and ZooKeeper has no such node")
             self._to_read.append(path)
 
     def _agrees(self, path: str, listed: Listed) -> bool:

@@ -16,7 +16,7 @@ from pulsar_sidecar.cli.connecting import Context
 from pulsar_sidecar.settings.fields import GROUPS
 from pulsar_sidecar.settings.sources import flag
 
-_HELP = """Run the sidecar until it is told to stop (SIGTERM or SIGINT).
+_HELP = """Run the sidecar until it receives SIGTERM or SIGINT.
 
 Every setting may be given as a flag, as PULSAR_SIDECAR_<NAME>, or in the --config file under its camelCase name; the
 connection's settings also in the client.conf that PULSAR_CLIENT_CONF names. The first of these wins.

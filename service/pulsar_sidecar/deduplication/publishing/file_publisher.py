@@ -43,8 +43,8 @@ from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, Tempor
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
-SETTLE_RECORDS: Final = 50_000
-SETTLE_SECONDS: Final = 1.0
+FLUSH_RECORDS: Final = 50_000
+FLUSH_SECONDS: Final = 1.0
 
 _RECORDS_PER_REPORT: Final = 4096
 
@@ -229,16 +229,16 @@ class FilePublisher:
 
     def _publish(self, publisher: ExactlyOncePublisher, reader: RecordReader, start: int) -> None:
         pace = Pace(self._clock, self._request.records_per_second)
-        settled_at, settled_records = self._clock.monotonic_seconds(), self._records
+        flushed_at, flushed_records = self._clock.monotonic_seconds(), self._records
         try:
             for record in reader.records(start):
                 self._publish_one(publisher, record, pace)
                 if self._stop.is_set():
                     break
-                is_time = self._clock.monotonic_seconds() - settled_at >= SETTLE_SECONDS
-                if is_time or self._records - settled_records >= SETTLE_RECORDS:
+                is_time = self._clock.monotonic_seconds() - flushed_at >= FLUSH_SECONDS
+                if is_time or self._records - flushed_records >= FLUSH_RECORDS:
                     self._flush(publisher)
-                    settled_at, settled_records = self._clock.monotonic_seconds(), self._records
+                    flushed_at, flushed_records = self._clock.monotonic_seconds(), self._records
         except InvalidInputError:
             self._flush(publisher)
             raise

@@ -88,7 +88,7 @@ class Assessor:
             elif not isinstance(ledger, StoredLedger):
                 found.append(NotDeletable(ledger_id, f"its metadata is not understood: {ledger.reason}"))
             elif isinstance(ledger.claim, ForeignLedger):
-                found.append(NotDeletable(ledger_id, "its metadata does not say that Pulsar made it"))
+                found.append(NotDeletable(ledger_id, "its metadata does not show that Pulsar made it"))
             elif isinstance(ledger.claim, UnknownClaim):
                 found.append(NotDeletable(ledger_id, f"this version does not know its kind: {ledger.claim.reason}"))
             else:

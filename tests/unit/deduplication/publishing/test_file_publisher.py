@@ -127,7 +127,7 @@ class Job:
 
 @pytest.fixture(autouse=True)
 def _settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SETTLE_RECORDS", 7)
+    monkeypatch.setattr(module, "FLUSH_RECORDS", 7)
 
 
 def lines(count: int, first: int = 0) -> bytes:

@@ -111,7 +111,7 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
     assert all(isinstance(each, NotDeletable) for each in others)
     told = {each.ledger_id: each.reason for each in others if isinstance(each, NotDeletable)}
     assert list(told) == asked[2:]
-    assert told[nobodys] == "its metadata does not say that Pulsar made it"
+    assert told[nobodys] == "its metadata does not show that Pulsar made it"
     assert told[unknown].startswith("this version does not know its kind: component b'new' is not known")
     assert told[no_topics] == "its owner /managed-ledgers/just-a-name is not a topic's"
     assert told[broken].startswith("its metadata is not understood: ")

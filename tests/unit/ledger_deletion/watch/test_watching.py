@@ -888,7 +888,7 @@ def test_a_ledger_is_explained(world: World, topic: TopicName, watcher: Watcher)
     assert told.leak is not None
     assert told.leak.state is LeakState.DELETED
     stray = world.ledger({})
-    assert watcher.watch.explain(stray).verdict == "its metadata does not say that Pulsar made it"
+    assert watcher.watch.explain(stray).verdict == "its metadata does not show that Pulsar made it"
 
 
 @pytest.mark.parametrize("failing", ["read_many", "publisher"])

@@ -163,12 +163,12 @@ def messages_since(
     newest = newest_message(client, topic)
     if newest is None:
         return
-    end, must_reach = position_of(newest.message_id()), newest.publish_timestamp() >= since_ms
+    end, is_recent = position_of(newest.message_id()), newest.publish_timestamp() >= since_ms
     with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
         if seeking and since_ms > 0:
             reader.seek(since_ms)
         reached = _BEFORE_ALL
-        while has_more(reader) or (must_reach and reached < end):
+        while has_more(reader) or (is_recent and reached < end):
             message = reader.read_next(_READ_TIMEOUT_MS)
             reached = position_of(message.message_id())
             if reached > end:

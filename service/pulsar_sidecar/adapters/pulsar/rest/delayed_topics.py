@@ -144,10 +144,10 @@ class BrokerTopics:
     def _learn_clock(self, date: str | None) -> None:
         """A broker's ``Date`` is cut to the second, so its clock is at least as far ahead as the date is."""
         try:
-            told_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
+            date_ms = int(parsedate_to_datetime(date or "").timestamp() * 1000)
         except (TypeError, ValueError):
             return
-        ahead_ms = told_ms - self._clock.now_ms()
+        ahead_ms = date_ms - self._clock.now_ms()
         if ahead_ms > self.broker_ahead_ms():
             self._ahead = (ahead_ms, self._clock.monotonic_seconds())
 

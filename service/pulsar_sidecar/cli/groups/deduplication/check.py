@@ -45,7 +45,7 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield f"  policy   deduplication is {switched}, decided by the {policy['decidedBy']}"
     yield f"  status   {answer['status'] or 'unknown'}"
     if not answer["asConfigured"]:
-        yield "  the broker did not do what the policy says; search its log for the topic, then unload the namespace"
+        yield "  the broker did not follow the policy; search its log for the topic, then unload the namespace"
     elif not policy["applied"]:
         yield f"  switch it on with: pulsar-sidecar namespaces set-deduplication {answer['namespace']} --enable"
     if answer["leftBehind"]:

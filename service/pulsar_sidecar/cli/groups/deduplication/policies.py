@@ -147,8 +147,8 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     yield f"asked      {'remove it' if answer['asked'] is None else _written(answer['asked'])}"
     yield f"stored     {_written(answer['stored'])}"
     levels = {"topic": "topic", "topicGlobal": "topic (global)", "namespace": "namespace", "broker": "broker"}
-    told = ", ".join(f"{text} {_written(values[name])}" for name, text in levels.items())
-    yield f"in effect  {_written(values['applied'])}, decided by the {values['decidedBy']} ({told})"
+    texts = ", ".join(f"{text} {_written(values[name])}" for name, text in levels.items())
+    yield f"in effect  {_written(values['applied'])}, decided by the {values['decidedBy']} ({texts})"
     for number, each in enumerate(answer["statuses"]):
         status = each["status"] or "not loaded: from its next load on"
         yield f"{'' if number else 'now':11}{each['topic']}  {status}"

@@ -143,12 +143,12 @@ def _stored_messages(
 
 
 def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
-    said = {
+    sentences = {
         "clean": "clean",
         "findings": "there are findings",
         "not-proven": "nothing was found, but nothing is proven",
     }
-    yield f"{output.printable(partition['topic'])}: {said[partition['verdict']]}"
+    yield f"{output.printable(partition['topic'])}: {sentences[partition['verdict']]}"
     rows = ", ".join(f"{count:,} {kind}" for kind, count in partition["rows"].items() if count)
     if partition["earlierChunks"]:
         rows += f"; {partition['earlierChunks']:,} of them are chunks before a message's last"

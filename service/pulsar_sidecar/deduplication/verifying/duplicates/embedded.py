@@ -117,12 +117,12 @@ class _Summaries:
     columns: dict[str, Numbers]
 
     @classmethod
-    def together(cls, told: Sequence[ProducerRows]) -> "_Summaries":
+    def together(cls, answer: Sequence[ProducerRows]) -> "_Summaries":
         numbers: dict[TopicProducer, int] = {}
         nothing = np.zeros(0, np.int64)
-        of = np.concatenate([nothing, *(_numbered(each, numbers) for each in told)])
+        of = np.concatenate([nothing, *(_numbered(each, numbers) for each in answer)])
         names = [name for name in SUMMARIES.names if name not in TopicProducer._fields]
-        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in told)]) for name in names}
+        columns = {name: np.concatenate([nothing, *(each.columns[name] for each in answer)]) for name in names}
         order = np.lexsort((columns["row_group"], of))
         of = of[order]
         return cls(list(numbers), of, starts_of(of), {name: values[order] for name, values in columns.items()})
@@ -201,11 +201,11 @@ class EmbeddedEngine:
     def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
         every = range(self._extract.row_groups)
-        told = list(self._extract.each(every, SUMMARY_COLUMNS, _look))
-        parts = pa.Table.from_batches([part for _, part in told]) if told else None
+        answer = list(self._extract.each(every, SUMMARY_COLUMNS, _look))
+        parts = pa.Table.from_batches([part for _, part in answer]) if answer else None
         if parts is not None:
             demand_order(out_of_order(parts))
-        summaries = _Summaries.together([summary for summary, _ in told])
+        summaries = _Summaries.together([summary for summary, _ in answer])
         with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
             found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
             carried = summaries.carry()
@@ -246,17 +246,17 @@ class EmbeddedEngine:
         count = 0
         groups = list(carried)
         look = partial(_look_again, carried)
-        for group, (told, gaps) in zip(groups, self._extract.each(groups, SUSPECT_COLUMNS, look), strict=True):
+        for group, (answer, gaps) in zip(groups, self._extract.each(groups, SUSPECT_COLUMNS, look), strict=True):
             for producer, gap in gaps.items():
                 summaries.columns["gaps"][places[group, numbers[producer]]] = gap
-            of, sequence_id = _numbered(told, numbers), told.columns["sequence_id"]
+            of, sequence_id = _numbered(answer, numbers), answer.columns["sequence_id"]
             np.minimum.at(lowest, of, sequence_id)
             np.maximum.at(highest, of, sequence_id)
-            kept = {name: told.columns[name] for name in ("row", "highest", "may_begin_epoch")}
-            _put_aside(scratch, "suspects", parts, told.columns["fingerprint"], kept)
+            kept = {name: answer.columns[name] for name in ("row", "highest", "may_begin_epoch")}
+            _put_aside(scratch, "suspects", parts, answer.columns["fingerprint"], kept)
             count += len(of)
             if count <= _MOST_IDS_HELD:
-                ids.append(told.columns["fingerprint"])
+                ids.append(answer.columns["fingerprint"])
         self._report(f"{count:,} messages do not rise; looking for their ids")
         held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
@@ -272,8 +272,8 @@ class EmbeddedEngine:
             bounds[int(columns["row_group"][place])][summaries.producers[producer]] = about
         numbers = {producer: number for number, producer in enumerate(summaries.producers)}
         look = partial(_look_for, bounds, suspects.ids)
-        for told in self._extract.each(sorted(bounds), SUSPECT_COLUMNS, look):
-            kept = {"producer": _numbered(told, numbers), **told.columns}
+        for answer in self._extract.each(sorted(bounds), SUSPECT_COLUMNS, look):
+            kept = {"producer": _numbered(answer, numbers), **answer.columns}
             _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
 
     def _topics(self, parts: pa.Table | None, producers: pa.Table) -> pa.Table:
@@ -327,10 +327,10 @@ def _look_for(
 # --- between row groups --------------------------------------------------------------------------------------------
 
 
-def _numbered(told: ProducerRows, numbers: dict[TopicProducer, int]) -> Numbers:
+def _numbered(answer: ProducerRows, numbers: dict[TopicProducer, int]) -> Numbers:
     """Each row's producer by a number that is the same in all row groups; new ones get the next."""
-    of = np.array([numbers.setdefault(each, len(numbers)) for each in told.producers], np.int64)
-    return of[told.of]
+    of = np.array([numbers.setdefault(each, len(numbers)) for each in answer.producers], np.int64)
+    return of[answer.of]
 
 
 def _put_aside(scratch: Scratch, name: str, parts: int, ids: Numbers, columns: Columns) -> None:
@@ -382,7 +382,7 @@ def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa
         return PRODUCERS.empty_table()
     columns, starts = summaries.columns, summaries.starts
     ends = np.append(starts[1:], len(summaries.of)) - 1
-    told = {
+    answer = {
         **{
             name: summaries.summed(name)
             for name in ("messages", "transactional", "unopened", "unopened_batches", "gaps")
@@ -392,7 +392,7 @@ def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa
         "highest": np.maximum.reduceat(columns["highest"], starts),
         **{name: counts[:, place] for place, name in enumerate(COUNTED_AS)},
     }
-    batch = ProducerRows(summaries.producers, np.arange(len(starts)), told).batch(PRODUCERS)
+    batch = ProducerRows(summaries.producers, np.arange(len(starts)), answer).batch(PRODUCERS)
     return pa.Table.from_batches([batch]).sort_by([(name, "ascending") for name in ORDER_OF_PRODUCERS])
 
 

@@ -79,9 +79,9 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
-        told = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
+        counted = msgspec.json.decode(msgspec.json.encode(self, order="deterministic"))
         beginning = {"kind": KIND, "formatVersion": FORMAT_VERSION, "complete": True, "verdict": self.result.value}
-        return {**beginning, **told}
+        return {**beginning, **counted}
 
 
 def unseen_parts(counts: Mapping[str, UnseenCount], unopened_batches: int) -> tuple[Limitation, ...]:

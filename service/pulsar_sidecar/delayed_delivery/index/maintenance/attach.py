@@ -27,7 +27,7 @@ from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, encode_cursor
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-SETTLE_SECONDS: Final = 3.0
+RECHECK_SECONDS: Final = 3.0
 """A broker that began to load the topic just before the change lists it by then, unless it takes longer to load."""
 
 
@@ -110,7 +110,7 @@ class BucketPointers:
         except OutcomeUnknownError:
             if not self._names(path, change):
                 raise
-        self._clock.wait_seconds(SETTLE_SECONDS)
+        self._clock.wait_seconds(RECHECK_SECONDS)
         try:
             return self._seen(path, change)
         except SidecarError as error:
