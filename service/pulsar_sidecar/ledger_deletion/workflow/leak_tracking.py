@@ -265,7 +265,7 @@ class LeakTracker:
                         self._treat_as_unlinked(tracked, now_ms)
                         continue
                     candidates.append((tracked, found))
-                    # While its topic is loaded only the cursor's own ledger names a compacted ledger.
+                    # A compacted ledger counts once it leaked: a loaded topic's is named by the cursor's own ledger.
                     if tracked.vanished is not None and not isinstance(found.claim, CompactedClaim):
                         self._note_vanished(tracked, tracked.leak.since_ms)
             # Before the evidence: where this sidecar dies in between, its successor appends what has evidence.
@@ -288,7 +288,6 @@ class LeakTracker:
                 (verdict,) = self._ports.assessor.verdicts([evidence.record], self._unreadable())
                 if not self._obey(tracked, verdict, now_ms):
                     return
-                self._note_vanished(tracked, evidence.dereferenced_ms)
             self._ports.leaks.keep(evidence)
             look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
         with self._lock:

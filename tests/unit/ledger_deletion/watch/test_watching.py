@@ -216,6 +216,8 @@ def test_a_compacted_ledger_that_only_the_cursors_own_ledger_names(world: World,
     own = world.ledger(custom, state=LedgerState.OPEN, age_ms=0)
     world.append_position(own, compacted)
     world.store.put(sub_of(topic, "__compaction"), cursor_bytes(own))
+    watcher.go(SOON)
+    assert watcher.status().vanished == 0
     watcher.go(SETTLE_SECONDS + A_WHILE)
     assert appended(world) == kept(world) == []
     assert watcher.state(compacted) is LeakState.KEPT
@@ -754,6 +756,41 @@ def test_evidence_of_a_disaster_counts_however_long_nobody_led(world: World, res
         assert ("51 references" in (second.status().braked or "")) is not resumed
 
 
+def test_what_vanished_before_an_operator_resumed_does_not_count_when_it_is_proven_later(world: World) -> None:
+    topic = crowd(world, 120)
+    with Watcher(world) as watcher:
+        watcher.go(10)
+        world.trim(topic, 51, dies_between=True)
+        watcher.go(SOON)
+        gone = world.trim(topic, 30, dies_between=True)
+        watcher.go(2)
+        assert not set(gone) & set(kept(world))
+        WatchControlNode(world.store).resume()
+        watcher.go(SOON)
+        assert set(gone) < set(kept(world))
+        assert (watcher.status().vanished, watcher.status().braked) == (0, None)
+
+
+def test_a_disaster_after_an_earlier_resuming_counts_for_the_next_leader(world: World) -> None:
+    """Its brake was lost with the control node, of which an old copy is back, and one more vanished later."""
+    topic = crowd(world, 60)
+    with Watcher(world) as first:
+        first.go(10)
+        WatchControlNode(world.store).resume()
+        old = world.store.peek(CONTROL)
+        assert old is not None
+        first.go(5)
+        world.trim(topic, 51, dies_between=True)
+        first.go(LOST)
+        world.trim(topic, 1, dies_between=True)
+        first.go(SOON)
+    world.store.put(CONTROL, old.data)
+    with Watcher(world, name="two") as second:
+        second.go(SETTLE_SECONDS + SOON)
+        assert appended(world) == []
+        assert "51 references" in (second.status().braked or "")
+
+
 def test_what_was_resumed_is_resumed_for_the_next_leader(world: World) -> None:
     topic = crowd(world, 60)
     with Watcher(world) as first:
@@ -819,6 +856,28 @@ def test_what_a_disaster_takes_beyond_the_most_that_is_tracked_waits_as_if_never
         assert (sum((watcher.status().leaks or {}).values()), watcher.status().unlinked) == (60, 30)
         assert watcher.status().braked is not None
         assert appended(world) == []
+
+
+def test_ledgers_that_were_never_linked_brake_before_the_first_is_appended(world: World, topic: TopicName) -> None:
+    """After a ``deleteall`` that no sidecar saw."""
+    for _ in range(6):
+        world.ledger(schema_custom_metadata(topic.schema_id), age_ms=int(1000 * MINUTE) * 1_000)
+    with Watcher(world, made(QUICK, brake_references=5)) as watcher:
+        watcher.go(15 * MINUTE)
+        assert appended(world) == []
+        assert watcher.status().leaked == {LeakCause.NEVER_LINKED: 6}
+        assert "6 references" in (watcher.status().braked or "")
+
+
+def test_ledgers_that_were_never_linked_are_tracked_within_the_same_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
+    for _ in range(12):
+        world.ledger({}, age_ms=int(1000 * MINUTE) * 1_000)
+    with Watcher(world, made(QUICK, brake_references=1)) as watcher:
+        watcher.go(15 * MINUTE)
+        assert (watcher.status().leaks, watcher.status().unlinked) == ({LeakState.KEPT: 10}, 2)
 
 
 def test_ten_times_as_many_are_tracked_as_the_brake_lets_vanish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
