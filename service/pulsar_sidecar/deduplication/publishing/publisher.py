@@ -105,15 +105,15 @@ class ExactlyOncePublisher:
             self._check_partitions(partitions)
         self._partition_of = router(max(1, self.partitions), hashing)
         names = [topic.partition(index) for index in range(self.partitions)] or [topic]
-        self._lanes = [
+        self._by_partition = [
             PartitionPublisher(
                 index, name, self._open, clock, limits or BatchLimits(), patience or Patience(), self._count
             )
             for index, name in enumerate(names)
         ]
         try:
-            for lane in self._lanes:
-                lane.connect()
+            for partition in self._by_partition:
+                partition.connect()
         except BaseException:
             self.abandon()
             raise
@@ -127,25 +127,25 @@ class ExactlyOncePublisher:
     @property
     def last_sequence_id(self) -> int:
         """The highest id published, over all partitions, -1 for none."""
-        return max(lane.last_sequence_id for lane in self._lanes)
+        return max(partition.last_sequence_id for partition in self._by_partition)
 
     def last_sequence_id_of(self, partition: int) -> int:
         """The highest id that was confirmed here, or that the broker had pushed before; -1 for none.
 
         0 is the partition of a topic without partitions.
         """
-        return self._lanes[partition].last_sequence_id
+        return self._by_partition[partition].last_sequence_id
 
     def know_stored(self, partition: int, sequence_id: int) -> None:
         """Name what the program knows to be stored.
 
         A broker that is connected again and remembers nothing of the name is not believed then.
         """
-        self._lanes[partition].know_stored(sequence_id)
+        self._by_partition[partition].know_stored(sequence_id)
 
     def partition_of(self, message: OutgoingMessage) -> int:
         """Where `publish` sends a message that brings its sequence id; without a key, the id alone decides."""
-        if len(self._lanes) == 1:
+        if len(self._by_partition) == 1:
             return 0
         number = message.sequence_id
         return self._partition_of(message, self._without_id if number is None else number)
@@ -164,13 +164,13 @@ class ExactlyOncePublisher:
             self._choose_ids(sequence_id is not None)
         if self._failure or self._is_closed:
             self._refuse()
-        lane = self._lanes[self.partition_of(message)]
+        partition = self._by_partition[self.partition_of(message)]
         if sequence_id is None:
             self._without_id += 1
-            sequence_id = lane.next_sequence_id
+            sequence_id = partition.next_sequence_id
             message = message._replace(sequence_id=sequence_id)
         try:
-            lane.add(message, sequence_id)
+            partition.add(message, sequence_id)
         except SidecarError as error:
             self._remember(error)
             raise
@@ -180,10 +180,10 @@ class ExactlyOncePublisher:
         if self._failure or self._is_closed:
             self._refuse()
         try:
-            for lane in self._lanes:
-                lane.send()
-            for lane in self._lanes:
-                lane.await_receipts()
+            for partition in self._by_partition:
+                partition.send()
+            for partition in self._by_partition:
+                partition.await_receipts()
         except SidecarError as error:
             self._remember(error)
             raise
@@ -200,8 +200,8 @@ class ExactlyOncePublisher:
     def abandon(self) -> None:
         """Leave at once; what was not confirmed may be stored or not."""
         self._is_closed = True
-        for lane in self._lanes:
-            lane.lose()
+        for partition in self._by_partition:
+            partition.lose()
 
     def __enter__(self) -> Self:
         return self
@@ -220,8 +220,8 @@ class ExactlyOncePublisher:
                 "some messages bring a sequence id and others do not; give all of them one, or none of them"
             )
         if not bring and self._initial_sequence_id is not None:
-            for lane in self._lanes:
-                lane.begin_at(self._initial_sequence_id)
+            for partition in self._by_partition:
+                partition.begin_at(self._initial_sequence_id)
         self._brings_ids = bring
 
     def _refuse(self) -> NoReturn:

@@ -128,7 +128,7 @@ class ExactlyOnceReader:
         unknown = [index for index in after or {} if not 0 <= index < len(names)]
         if unknown:
             raise ConflictError(f"{topic} has {count} partitions, and a position of partition {unknown[0]} was given")
-        self._lanes = deque(_Lane(index, name, (after or {}).get(index)) for index, name in enumerate(names))
+        self._partitions = deque(_Partition(index, name, (after or {}).get(index)) for index, name in enumerate(names))
         self._in_a_row = 0
 
     def read(self, wait_seconds: float) -> ReadMessage | None:
@@ -141,15 +141,15 @@ class ExactlyOnceReader:
         """
         until = self._clock.monotonic_seconds() + wait_seconds
         while True:
-            for _ in range(len(self._lanes)):
-                found = self._next(self._lanes[0], 0)
+            for _ in range(len(self._partitions)):
+                found = self._next(self._partitions[0], 0)
                 if found is not None:
                     return found
                 self._turn()
             left = until - self._clock.monotonic_seconds()
             if left <= 0:
                 return None
-            found = self._next(self._lanes[0], min(_LOOK_SECONDS, left))
+            found = self._next(self._partitions[0], min(_LOOK_SECONDS, left))
             if found is not None:
                 return found
 
@@ -162,8 +162,8 @@ class ExactlyOnceReader:
 
     def close(self) -> None:
         """Leave; idempotent."""
-        for lane in self._lanes:
-            lane.close()
+        for partition in self._partitions:
+            partition.close()
 
     def __enter__(self) -> Self:
         return self
@@ -173,42 +173,42 @@ class ExactlyOnceReader:
     ) -> None:
         self.close()
 
-    def _next(self, lane: "_Lane", wait_seconds: float) -> ReadMessage | None:
+    def _next(self, partition: "_Partition", wait_seconds: float) -> ReadMessage | None:
         try:
-            if lane.reading is None:
-                lane.reading = self._source.open(lane.topic, lane.index, lane.after)
-                lane.expected = lane.after
-            found = lane.reading.next(wait_seconds)
+            if partition.reading is None:
+                partition.reading = self._source.open(partition.topic, partition.index, partition.after)
+                partition.expected = partition.after
+            found = partition.reading.next(wait_seconds)
         except TemporaryError:
-            lane.close()
+            partition.close()
             now = self._clock.monotonic_seconds()
-            lane.failing_since = now if lane.failing_since is None else lane.failing_since
-            if now - lane.failing_since >= self._patience_seconds:
-                lane.failing_since = None
+            partition.failing_since = now if partition.failing_since is None else partition.failing_since
+            if now - partition.failing_since >= self._patience_seconds:
+                partition.failing_since = None
                 raise
-            self._clock.wait_seconds(lane.pause_seconds)
-            lane.pause_seconds = min(_LONGEST_PAUSE_SECONDS, 2 * lane.pause_seconds)
+            self._clock.wait_seconds(partition.pause_seconds)
+            partition.pause_seconds = min(_LONGEST_PAUSE_SECONDS, 2 * partition.pause_seconds)
             return None
-        lane.failing_since, lane.pause_seconds = None, _FIRST_PAUSE_SECONDS
+        partition.failing_since, partition.pause_seconds = None, _FIRST_PAUSE_SECONDS
         if found is None:
             return None
-        if lane.expected is not None:
-            lane.check_first(found.position)
-        if lane.after is not None and not found.position.is_after(lane.after):
+        if partition.expected is not None:
+            partition.check_first(found.position)
+        if partition.after is not None and not found.position.is_after(partition.after):
             # The expected one, or what a client that has lost its broker hands out again.
             return None
-        lane.after = found.position
+        partition.after = found.position
         self._in_a_row += 1
         if self._in_a_row >= _MOST_IN_A_ROW:
             self._turn()
         return found
 
     def _turn(self) -> None:
-        self._lanes.rotate(-1)
+        self._partitions.rotate(-1)
         self._in_a_row = 0
 
 
-class _Lane:
+class _Partition:
     """One partition, and the last position that was handed out of it."""
 
     def __init__(self, index: int, topic: TopicName, after: ReadPosition | None) -> None:

@@ -126,7 +126,7 @@ class Job:
 
 
 @pytest.fixture(autouse=True)
-def _settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _flush_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLUSH_RECORDS", 7)
 
 
