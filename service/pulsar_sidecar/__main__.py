@@ -28,7 +28,7 @@ def programs() -> Programs:
         serve=_serve,
         run_demo=partial(_call, "demo", "run_demo"),
         tear_demo_down=partial(_call, "demo", "tear_demo_down"),
-        find_stuck_in_dump=partial(_call, "deduplication_dump", "find_stuck_in_dump"),
+        find_stuck_in_dump=partial(_call, "deduplication_files", "find_stuck_in_dump"),
         make_dump=partial(_call, "audit_sources", "make_dump"),
         make_listing=partial(_call, "audit_sources", "make_listing"),
         make_audit=partial(_call, "audit_run", "make_audit"),
@@ -39,7 +39,7 @@ def programs() -> Programs:
         push_audit=partial(_call, "audit_review", "push_audit"),
         prune_archive=partial(_call, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
-        look_for_duplicates=partial(_call, "duplicates_run", "look_for_duplicates"),
+        look_for_duplicates=partial(_call, "deduplication_files", "look_for_duplicates"),
         make_extract=partial(_call, "stored_messages", "make_extract"),
         publish_file=partial(_call, "publishing", "publish_file"),
     )

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from pulsar_sidecar.adapters.parquet.directories import demand_files, demand_sha256
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
-from pulsar_sidecar.bootstrap.duplicates_run import look_for_duplicates
+from pulsar_sidecar.bootstrap.deduplication_files import look_for_duplicates
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.model.errors import InvalidInputError

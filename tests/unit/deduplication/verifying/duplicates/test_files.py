@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME, OWNERS_DIRECTORY, OWNERS_FILE
-from pulsar_sidecar.bootstrap.duplicates_run import look_for_duplicates
+from pulsar_sidecar.bootstrap.deduplication_files import look_for_duplicates
 from pulsar_sidecar.deduplication.verifying.duplicates import embedded
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import SCHEMAS

@@ -1,14 +1,26 @@
-"""The composition root of looking through an extract of messages with the embedded engine."""
+"""The composition root of what needs files alone: stuck cursors in a dump, duplicates in an extract."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from pulsar_sidecar.adapters.parquet.directories import sha256_of
+from pulsar_sidecar.adapters.parquet.directories import open_tables, sha256_of
+from pulsar_sidecar.adapters.parquet.dumped_deduplication import (
+    DumpedDeduplication,
+    DumpedDeduplicationSettings,
+    DumpedSnapshots,
+)
 from pulsar_sidecar.adapters.parquet.message_extracts import MessageExtract, disk_scratch
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
+from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
+from pulsar_sidecar.deduplication.inspection.stuck import StuckCursors, StuckReport
+from pulsar_sidecar.deduplication.policies import BrokerDeduplication
+from pulsar_sidecar.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.duplicates.results import conclude
@@ -17,6 +29,24 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
 
 _MAX_THREADS = 8
+
+
+def find_stuck_in_dump(
+    dump: Path, namespace: str | None, limits: LagLimits, most: int, broker_enabled: bool
+) -> StuckReport:
+    """The cursors of a dump that are stuck; a topic without a deduplication cursor is left out.
+
+    Raises:
+        InvalidInputError: the directory is not a dump, or not what was written.
+        NotFoundError: the dump has no such namespace.
+    """
+    open_tables(dump, InputKind.DUMP)
+    nodes, alone = DumpedDeduplication(dump), DumpedSnapshots()
+    stored = StoredDeduplications(nodes, alone, alone, alone)
+    places = stored.topics.all_places() if namespace is None else stored.topics.places_below(namespace)
+    settings = DumpedDeduplicationSettings(nodes, BrokerDeduplication(enabled=broker_enabled))
+    report = StuckCursors(stored, settings, None).find(places, limits, most)
+    return replace(report, unreadable=(*nodes.unreadable, *report.unreadable))
 
 
 def look_for_duplicates(request: DuplicatesRequest, report: Report) -> DuplicatesOutcome:

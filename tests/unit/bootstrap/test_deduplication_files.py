@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.bootstrap.deduplication_dump import find_stuck_in_dump
+from pulsar_sidecar.bootstrap.deduplication_files import find_stuck_in_dump
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReason, StuckReport
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
