@@ -8,6 +8,7 @@ from typing import Final
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import topic_policy
 from pulsar_sidecar.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
@@ -17,11 +18,10 @@ from pulsar_sidecar.deduplication.policies import (
     value_of_namespace,
 )
 from pulsar_sidecar.ledger_ownership.paths import POLICIES
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
-_NO_TOPIC_POLICIES: Final = 405
 _TOPIC_ROUTES: Final = {
     DeduplicationPolicy.ENABLED: "deduplicationEnabled",
     DeduplicationPolicy.SNAPSHOT_INTERVAL: "deduplicationSnapshotInterval",
@@ -82,14 +82,8 @@ class BrokerDeduplicationPolicies:
         )
 
     def _of_topic(self, policy: DeduplicationPolicy, topic: TopicName, *, is_global: bool) -> PolicyValue | None:
-        path = topic_path(topic.base, f"/{_TOPIC_ROUTES[policy]}")
-        try:
-            value = self._rest.get(path, {"isGlobal": "true" if is_global else "false"})
-        except BrokerRefusedError as error:
-            if error.status == _NO_TOPIC_POLICIES:
-                return None
-            raise
-        return checked_value(value)
+        params = {"isGlobal": "true" if is_global else "false"}
+        return checked_value(topic_policy(self._rest, topic.base, _TOPIC_ROUTES[policy], params))
 
     def _of_namespace(self, policy: DeduplicationPolicy, namespace: str) -> PolicyValue | None:
         node = self._store.read(f"{POLICIES}/{namespace}")

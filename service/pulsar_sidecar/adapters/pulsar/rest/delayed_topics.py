@@ -13,13 +13,13 @@ from typing import Final, Generic, TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
-from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in, topic_policy
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_internal_stats, parse_stats
 from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -30,7 +30,6 @@ _POLICY_SECONDS: Final = 10.0
 _PARTITIONS_SECONDS: Final = 10.0
 _CLOCK_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 10_000
-_NO_TOPIC_POLICIES: Final = 405
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -170,10 +169,5 @@ class BrokerTopics:
         )
 
     def _policy(self, topic: TopicName, name: str) -> object:
-        try:
-            # Policies belong to the whole topic; brokers refuse to tell them for a partition.
-            return self._rest.get(topic_path(topic.base, f"/{name}"), {"applied": "true"})
-        except BrokerRefusedError as error:
-            if error.status == _NO_TOPIC_POLICIES:
-                return None
-            raise
+        # Policies belong to the whole topic; brokers refuse to answer for a partition.
+        return topic_policy(self._rest, topic.base, name, {"applied": "true"})

@@ -43,14 +43,9 @@ class BrokerTopicAdmin:
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
         try:
-            listed = self._rest.get(topic_path(topic, "/shadowTopics"))
+            listed = topic_policy(self._rest, topic, "shadowTopics")
         except NotFoundError:
             return ()
-        except BrokerRefusedError as error:
-            # Where brokers keep no topic policies there is no list of shadows to replicate to.
-            if error.status == _NOT_ALLOWED:
-                return ()
-            raise
         if not isinstance(listed, list | None) or not all(isinstance(name, str) for name in listed or ()):
             raise TemporaryError("a broker did not list a topic's shadows; try again")
         return [parse_topic_name(name) for name in listed or ()]
@@ -192,6 +187,16 @@ class BrokerShadows:
         except (NotFoundError, BrokerRefusedError):
             # Brokers without topic policies do not answer; nothing is concluded from that.
             return False
+
+
+def topic_policy(rest: AdminRest, topic: TopicName, name: str, params: Mapping[str, str] | None = None) -> object:
+    """A policy of a topic; None where it is unset, or brokers keep no policies of topics."""
+    try:
+        return rest.get(topic_path(topic, f"/{name}"), params)
+    except BrokerRefusedError as error:
+        if error.status == _NOT_ALLOWED:
+            return None
+        raise
 
 
 def partitions_in(document: object) -> int:
