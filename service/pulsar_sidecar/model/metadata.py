@@ -78,14 +78,11 @@ class DeletionLimit(Protocol):
         """Around a transaction with deletions: from sending it to its answer."""
 
 
-@dataclass(frozen=True, slots=True)
 class FixedLimit:
-    """As many in flight as keep ZooKeeper busy; more would only wait in its queue, before everybody else."""
-
-    deletions: int = 50
+    """As many in flight as keep ZooKeeper busy; more would only wait in its queue, before other clients' requests."""
 
     def most_in_flight(self) -> int:
-        return self.deletions
+        return 50
 
     def sending(self) -> AbstractContextManager[None]:
         return nullcontext()
