@@ -331,7 +331,7 @@ def test_the_leader_frozen_for_longer_than_its_session(
     assert scene.workload.existing(linked) == linked, "these are referenced"
 
 
-@pytest.mark.usefixtures("full_run", "fault_round")
+@pytest.mark.usefixtures("fault_round")
 def test_brokers_killed_while_they_delete(scene: Scene, truth: Truth, supervisor: Supervisor, tally: Line) -> None:
     sidecar = scene.start_alone(**WATCHING)
     assert wait_until_watching(sidecar)
