@@ -100,10 +100,11 @@ class LeakingBrokers:
             self._start_brokers(CURSOR_SWITCHES_CONF)
         with ThreadPoolExecutor(_PREPARED_AT_ONCE) as pool:
             volleys = dict(zip(chosen, pool.map(lambda way: self.ways[way](), chosen), strict=True))
-        before = {way: self._ledgers(volley) for way, volley in volleys.items()}
+        before = {
+            way: until(lambda volley=volley: self._seen(volley), f"the watch has seen what is referenced for a {way}")
+            for way, volley in volleys.items()
+        }
         named = {way: _all_of(ledgers) for way, ledgers in before.items()}
-        for ledger_ids in named.values():
-            until(lambda ids=ledger_ids: all(map(self._is_seen, ids)), "the watch has seen what is referenced")
         self._fire(volleys, before)
         orphans = self._scene.oracles.census().orphans
         left = {way: ledger_ids & orphans for way, ledger_ids in named.items()}
@@ -141,8 +142,11 @@ class LeakingBrokers:
     def _ledgers(self, volley: Volley) -> Sequence[TopicLedgers]:
         return [self._workload.ledgers(topic) for topic in volley.topics]
 
-    def _is_seen(self, ledger_id: LedgerId) -> bool:
-        return bool(self._watching.call("GET", f"{BASE}/watch/leaks/{ledger_id}")["namedBy"])
+    def _seen(self, volley: Volley) -> Sequence[TopicLedgers] | None:
+        """The volley's ledgers, once the watch names the nodes of all; a cursor may switch its ledger meanwhile."""
+        ledgers = self._ledgers(volley)
+        seen = (self._watching.call("GET", f"{BASE}/watch/leaks/{each}")["namedBy"] for each in _all_of(ledgers))
+        return ledgers if all(seen) else None
 
     # --- what is asked of brokers ----------------------------------------------------------------------------------
 
