@@ -48,6 +48,18 @@ LedgerIdArgument = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max
 NewDirectory = Annotated[
     Path, typer.Option("--output", metavar="DIR", help="The directory to create; it must not exist.")
 ]
+MetadataStoreAuth = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-store-auth",
+        metavar="SCHEME:CREDENTIAL",
+        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
+        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
+    ),
+]
+LedgersRootPath = Annotated[
+    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
+]
 Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
 
 

@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.audit.requests import HOUR_MS, AppliedPlan, ApplyRequest, AuditPolicy, AuditRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, NewDirectory, is_true
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, MetadataStoreAuth, NewDirectory, is_true
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
@@ -201,14 +201,7 @@ def apply(
     max_age_hours: Annotated[float, typer.Option(min=0, help="Maximum age of the audit, in hours.")] = 72.0,
     metadata_store_url: Annotated[str | None, typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf.")] = None,
     broker_service_url: Annotated[str | None, typer.Option(metavar="pulsar://HOST:PORT")] = None,
-    auth: Annotated[
-        str | None,
-        typer.Option(
-            "--metadata-store-auth",
-            metavar="SCHEME:CREDENTIAL",
-            help="Other users see it in the process list; prefer PULSAR_SIDECAR_METADATA_STORE_AUTH.",
-        ),
-    ] = None,
+    auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:
     """Send the deletable ledgers of an audit to the deletion service. Without --execute: only show the plan.

@@ -10,15 +10,12 @@ from pulsar_sidecar.audit.requests import DEFAULT_NODES_PER_SECOND, DumpRequest,
 from pulsar_sidecar.audit.sources.manifests import Manifest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import Context, NewDirectory
+from pulsar_sidecar.cli.connecting import Context, LedgersRootPath, MetadataStoreAuth, NewDirectory
 from pulsar_sidecar.settings.sources import environment_settings
 
 metadata_app = new_group("metadata", "Dump the metadata store's nodes, for an audit.")
 ledgers_app = new_group("ledgers", "List BookKeeper's ledgers, for an audit.")
 
-_LedgersRoot = Annotated[
-    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
-]
 _Rate = Annotated[
     float | None,
     typer.Option(
@@ -27,15 +24,6 @@ _Rate = Annotated[
         min=0,
         help=f"Maximum number a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a running "
         "ZooKeeper, no limit for other sources.",
-    ),
-]
-_Auth = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata-store-auth",
-        metavar="SCHEME:CREDENTIAL",
-        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
-        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
     ),
 ]
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]
@@ -50,7 +38,7 @@ def dump(
         str,
         typer.Option(metavar="PATH", help="Path of the cluster in a snapshot. With zk:// it is part of the source."),
     ] = "",
-    ledgers_root: _LedgersRoot = "/ledgers",
+    ledgers_root: LedgersRootPath = "/ledgers",
     without_ledgers: Annotated[
         bool, typer.Option("--without-ledgers", help="Leave out BookKeeper's ledgers, usually most of the nodes.")
     ] = False,
@@ -59,7 +47,7 @@ def dump(
         typer.Option(metavar="zk:HOST:PORT", help="The running metadata store, for the ledgers of compaction cursors."),
     ] = None,
     rate: _Rate = None,
-    auth: _Auth = None,
+    auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:
     """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
@@ -107,12 +95,12 @@ def list_ledgers(
             help="As in broker.conf, for --source metadata. Also PULSAR_SIDECAR_METADATA_STORE_URL.",
         ),
     ] = None,
-    ledgers_root: _LedgersRoot = "/ledgers",
+    ledgers_root: LedgersRootPath = "/ledgers",
     with_metadata: Annotated[
         bool, typer.Option("--with-metadata", help="Include each ledger's metadata, not only its id.")
     ] = False,
     rate: _Rate = None,
-    auth: _Auth = None,
+    auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:
     """List every ledger that BookKeeper has into a Parquet table for an audit.

@@ -9,7 +9,14 @@ import typer
 from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
-from pulsar_sidecar.cli.connecting import Context, NewDirectory, Output, Topic
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    LedgersRootPath,
+    MetadataStoreAuth,
+    NewDirectory,
+    Output,
+    Topic,
+)
 from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.verifying.describing import describe, result_of
 from pulsar_sidecar.deduplication.verifying.requests import (
@@ -46,18 +53,6 @@ _MetadataStoreUrl = Annotated[
     str | None,
     typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf. Also PULSAR_SIDECAR_METADATA_STORE_URL."),
 ]
-_MetadataStoreAuth = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata-store-auth",
-        metavar="SCHEME:CREDENTIAL",
-        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
-        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
-    ),
-]
-_LedgersRoot = Annotated[
-    str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zk_LedgersRootPath.")
-]
 _Rate = Annotated[
     float, typer.Option("--rate", metavar="NUMBER", min=0, help="Maximum number of entries a second, 0 for no limit.")
 ]
@@ -68,13 +63,13 @@ def verify(
     ctx: Context,
     topic: Topic,
     metadata_store_url: _MetadataStoreUrl = None,
-    ledgers_root: _LedgersRoot = "/ledgers",
+    ledgers_root: LedgersRootPath = "/ledgers",
     rate: _Rate = DEFAULT_ENTRIES_PER_SECOND,
     limit: Annotated[
         int | None,
         typer.Option(min=0, help=f"Maximum number of findings of a partition. Default: {_SHOWN} in a table, else all."),
     ] = None,
-    auth: _MetadataStoreAuth = None,
+    auth: MetadataStoreAuth = None,
     form: Output = None,
 ) -> None:
     """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
@@ -109,9 +104,9 @@ def extract(
     scope: Annotated[str, typer.Argument(metavar="TENANT|NAMESPACE|TOPIC")],
     directory: NewDirectory,
     metadata_store_url: _MetadataStoreUrl = None,
-    ledgers_root: _LedgersRoot = "/ledgers",
+    ledgers_root: LedgersRootPath = "/ledgers",
     rate: _Rate = DEFAULT_ENTRIES_PER_SECOND,
-    auth: _MetadataStoreAuth = None,
+    auth: MetadataStoreAuth = None,
     form: Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")] = None,
 ) -> None:
     """Write the message metadata of many topics into Parquet tables, to search them for duplicates.
