@@ -13,6 +13,8 @@ import pytest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
+from tests.cluster.freezing import wait_until_frozen
+
 _COMPOSE_TIMEOUT_SECONDS = 300
 
 
@@ -64,6 +66,7 @@ class LocalClusterUnderTest:
 
     def stop(self, name: str) -> None:
         self._cluster.kill(name, signal.SIGSTOP)
+        wait_until_frozen(self.addresses.members[name])
 
     def cont(self, name: str) -> None:
         self._cluster.kill(name, signal.SIGCONT)

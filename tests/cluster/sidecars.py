@@ -32,6 +32,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.settings.sources import environment_variable
 
 from tests.cluster.choosing import PROJECT
+from tests.cluster.freezing import wait_until_frozen
 from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import Nursery
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
@@ -124,6 +125,7 @@ class SidecarProcess:
 
     def freeze(self) -> None:
         send_signal(self._process, signal.SIGSTOP)
+        wait_until_frozen(self._process.pid)
 
     def thaw(self) -> None:
         send_signal(self._process, signal.SIGCONT)

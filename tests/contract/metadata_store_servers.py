@@ -19,6 +19,7 @@ from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.model.clocks import SystemClock
 
+from tests.cluster.freezing import wait_until_frozen
 from tests.fakes.metadata import FakeMetadataStore
 
 CLOCK = SystemClock()
@@ -98,6 +99,7 @@ class LoneZooKeeper:
 
     def freeze(self) -> None:
         self.cluster.kill("zookeeper", signal.SIGSTOP)
+        wait_until_frozen(self.cluster.addresses().members["zookeeper"])
 
     def thaw(self) -> None:
         self.cluster.kill("zookeeper", signal.SIGCONT)
