@@ -78,9 +78,9 @@ test-integration:
 
 test-beside-integration:
 	@echo "tests/contract, spark, interop, e2e and faults are shown when they have ended; until then: $(BESIDE_LOG)"
-	@{ $(RUN_CLUSTER_TESTS) tests/contract && $(RUN_CLUSTER_TESTS) tests/spark \
-	  && $(RUN_CLUSTER_TESTS) tests/interop tests/e2e tests/faults; } >$(BESIDE_LOG) 2>&1; \
-	  status=$$?; cat $(BESIDE_LOG); exit $$status
+	@status=0; for tests in tests/contract tests/spark "tests/interop tests/e2e tests/faults"; do \
+	    $(RUN_CLUSTER_TESTS) $$tests || status=1; \
+	  done >$(BESIDE_LOG) 2>&1; cat $(BESIDE_LOG); exit $$status
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit

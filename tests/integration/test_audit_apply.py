@@ -179,7 +179,7 @@ def test_a_plan_for_another_cluster_or_not_approved_sends_nothing(scene: Scene, 
     other = application.command()
     other[other.index(str(tmp_path / "audit"))] = str(tmp_path / "other")
     for command, said in (
-        (other, "not the one that was approved"),
+        (other, "not the approved one"),
         (application.command("--max-age-hours", "0"), "older than"),
     ):
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
