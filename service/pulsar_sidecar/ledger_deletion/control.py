@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec.structs import replace
@@ -60,12 +60,13 @@ class ServiceControl:
         return self.change(lambda control: replace(control, rate_per_second=ledgers_per_second))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SidecarRegistry:
     """The sidecars that are alive: ephemeral nodes that die with their sessions."""
 
     store: MetadataStore
     own: SidecarInstance
+    _asked_to_keep: bool = field(default=False, init=False)
 
     def keep(self) -> None:
         """Be registered; repeat it, because a lost session takes the node away.
@@ -73,8 +74,8 @@ class SidecarRegistry:
         Raises:
             ConflictError: another sidecar lives under the same name.
         """
-        path = f"{INSTANCES}/{self.own.name}"
-        node = self.store.read(path)
+        self._asked_to_keep = True
+        node = self.store.read(self._path)
         if node is not None:
             if decode_instance(node.data) != self.own:
                 raise ConflictError(
@@ -83,13 +84,19 @@ class SidecarRegistry:
                 )
             return
         try:
-            self.store.create(path, encode(self.own), ephemeral=True)
+            self.store.create(self._path, encode(self.own), ephemeral=True)
         except AlreadyExistsError:
             return
 
     def withdraw(self) -> None:
-        """Remove the registration; redirects no longer name this sidecar."""
-        self.store.delete(f"{INSTANCES}/{self.own.name}")
+        """Remove this sidecar's own registration, if it has one; redirects no longer name it."""
+        node = self.store.read(self._path) if self._asked_to_keep else None
+        if node is not None and decode_instance(node.data) == self.own:
+            self.store.delete(self._path, node.version)
+
+    @property
+    def _path(self) -> str:
+        return f"{INSTANCES}/{self.own.name}"
 
     def instances(self) -> tuple[SidecarInstance, ...]:
         """Every sidecar that is alive, by name."""

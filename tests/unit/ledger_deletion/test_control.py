@@ -156,6 +156,21 @@ def test_leaving(store: FakeMetadataStore) -> None:
     assert registry.instances() == ()
 
 
+def test_a_sidecar_that_leaves_takes_no_other_ones_registration_along(store: FakeMetadataStore) -> None:
+    SidecarRegistry(store, OWN).keep()
+    twin = SidecarRegistry(store.other_session(), SidecarInstance(OWN.name, "http://10.0.0.1:8750", None, 9))
+    with pytest.raises(ConflictError):
+        twin.keep()
+    twin.withdraw()
+    assert twin.instances() == (OWN,)
+
+
+def test_a_sidecar_that_never_registered_leaves_without_asking_the_store(store: FakeMetadataStore) -> None:
+    for call in ("read", "delete"):
+        store.before(call, pytest.fail)
+    SidecarRegistry(store, OWN).withdraw()
+
+
 def test_one_that_leaves_while_the_list_is_read_is_left_out(store: FakeMetadataStore) -> None:
     SidecarRegistry(store, OWN).keep()
     store.before("read_many", lambda: store.remove(f"{INSTANCES}/{OWN.name}"))
