@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pulsar_sidecar.audit.sources.manifests import SourceKind
+from pulsar_sidecar.model.client_conf import NO_CLIENT_CONF, ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError
 
 HOUR_MS = 3_600_000
@@ -167,8 +168,12 @@ def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
     """
     gateway, _, group = url.partition("/metrics/job/")
     job, *labels = (unquote(part) for part in group.rstrip("/").split("/"))
-    parts = urlsplit(gateway)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not all((job, *labels)) or len(labels) % 2:
+    try:
+        parts = urlsplit(gateway)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, or a port out of range
+        is_address = False
+    if not is_address or not all((job, *labels)) or len(labels) % 2:
         raise InvalidInputError(
             f"{url!r:.200} is not a group of a Pushgateway; write http://HOST:9091/metrics/job/NAME"
         )
@@ -215,11 +220,7 @@ class ApplyRequest:
     metadata_store_url: str | None = None
     metadata_store_auth: str | None = field(default=None, repr=False)
     broker_service_url: str | None = None
-    auth_plugin: str | None = None
-    auth_params: str | None = field(default=None, repr=False)
-    tls_trust_certs_file: Path | None = None
-    tls_allow_insecure: bool = False
-    tls_verify_hostname: bool = True
+    client: ClientConf = NO_CLIENT_CONF
 
 
 @dataclass(frozen=True, slots=True)

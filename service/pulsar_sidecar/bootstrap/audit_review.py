@@ -17,7 +17,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetad
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.credentials import identity_of
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit.applying import (
@@ -208,13 +208,8 @@ def _sent(
 
 @contextmanager
 def _publisher(request: ApplyRequest, plan_sha256: str, held: StoredProgress, clock: Clock) -> Iterator[Publisher]:
-    tls = TlsOptions(
-        trust_certs_file=request.tls_trust_certs_file,
-        allow_insecure_connection=request.tls_allow_insecure,
-        hostname_verification=request.tls_verify_hostname,
-    )
     assert request.broker_service_url is not None
-    credentials = parse_credentials(request.auth_plugin, request.auth_params)
+    credentials, tls = identity_of(request.client)
     with closing(open_client(request.broker_service_url, credentials, tls)) as client:
         publisher = open_plan_publisher(client, plan_sha256, clock, held.since_ms(), first_use=held.first_use)
         with closing(publisher):

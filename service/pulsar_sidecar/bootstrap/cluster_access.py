@@ -20,7 +20,7 @@ from pulsar_sidecar.adapters.pulsar.credentials import (
     ClientCertificate,
     ClientCredentials,
     TlsOptions,
-    parse_credentials,
+    identity_of,
 )
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
@@ -34,8 +34,9 @@ from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.settings.fields import Settings
 
 _STARTING_SECONDS = 3.0
@@ -142,17 +143,17 @@ def close_at_the_end(stack: ExitStack, close: Callable[[], object]) -> None:
 
 def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOptions]:
     """Who the sidecar is to brokers, and how it connects to them; `InvalidInputError` if that cannot be."""
-    if settings.auth_params is not None and settings.auth_plugin is None:
-        raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
     params = settings.auth_params.get_secret_value() if settings.auth_params else None
     file, key_file = settings.tls_certificate_file_path, settings.tls_key_file_path
     certificate = ClientCertificate(file, key_file) if file and key_file else None
-    return parse_credentials(settings.auth_plugin, params, certificate), TlsOptions(
-        trust_certs_file=settings.tls_trust_certs_file_path,
-        allow_insecure_connection=settings.tls_allow_insecure_connection,
-        hostname_verification=settings.tls_enable_hostname_verification,
-        client_certificate=certificate,
+    conf = ClientConf(
+        settings.auth_plugin,
+        params,
+        settings.tls_trust_certs_file_path,
+        settings.tls_allow_insecure_connection,
+        settings.tls_enable_hostname_verification,
     )
+    return identity_of(conf, certificate)
 
 
 def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:

@@ -3,7 +3,7 @@
 from contextlib import ExitStack, closing
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.credentials import identity_of
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
@@ -30,12 +30,7 @@ def publish_file(
     """
     clock = SystemClock()
     brokers = request.brokers
-    credentials = parse_credentials(brokers.auth_plugin, brokers.auth_params)
-    tls = TlsOptions(
-        trust_certs_file=brokers.tls_trust_certs_file,
-        allow_insecure_connection=brokers.tls_allow_insecure,
-        hostname_verification=brokers.tls_verify_hostname,
-    )
+    credentials, tls = identity_of(brokers.client)
     place = request.checkpoint or checkpoint_path(request.file, request.publish.producer_name)
     with ExitStack() as stack:
         source = stack.enter_context(source_file(request.file))

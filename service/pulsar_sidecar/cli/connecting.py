@@ -23,6 +23,7 @@ from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.model.addresses import is_loopback
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import TopicDomain, java_url_encode, parse_topic_name
@@ -120,16 +121,16 @@ class GlobalOptions:
 
         settings = self.settings()
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
-        token = token_of(settings.get("auth_plugin"), settings.get("auth_params"))
-        trusted = settings.get("tls_trust_certs_file_path")
+        conf = client_conf_of(settings)
+        token = token_of(conf.auth_plugin, conf.auth_params)
         timeout = self.flags.get("request_timeout")
         client = SidecarClient(
             admin_url,
             token,
             float(timeout) if timeout else _seconds(settings.get("request_timeout", "60")),
-            trusted=Path(trusted) if trusted else None,
-            allow_insecure=is_true(settings, "tls_allow_insecure_connection", "false"),
-            verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
+            trusted=conf.tls_trust_certs_file,
+            allow_insecure=conf.tls_allow_insecure_connection,
+            verify_hostname=conf.tls_enable_hostname_verification,
         )
         parts = urlsplit(admin_url)
         host = parts.hostname or ""
@@ -189,9 +190,20 @@ def topic_or_namespace_path(name: str) -> str:
     return topic_path(name) if is_topic else namespace_path(name)
 
 
-def is_true(settings: Mapping[str, str], name: str, default: str) -> bool:
-    """Whether a setting says true, by itself or by default."""
-    return settings.get(name, default).strip().lower() == "true"
+def client_conf_of(settings: Mapping[str, str]) -> ClientConf:
+    """The part of the settings that ``client.conf`` has for every client."""
+
+    def is_true(name: str, default: str) -> bool:
+        return settings.get(name, default).strip().lower() == "true"
+
+    trusted = settings.get("tls_trust_certs_file_path")
+    return ClientConf(
+        auth_plugin=settings.get("auth_plugin"),
+        auth_params=settings.get("auth_params"),
+        tls_trust_certs_file=Path(trusted) if trusted else None,
+        tls_allow_insecure_connection=is_true("tls_allow_insecure_connection", "false"),
+        tls_enable_hostname_verification=is_true("tls_enable_hostname_verification", "true"),
+    )
 
 
 def _seconds(text: str) -> float:

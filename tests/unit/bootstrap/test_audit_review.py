@@ -195,7 +195,8 @@ def test_metrics_that_are_not_taken_are_a_failure(audit: Path, pushgateway: Push
 @pytest.mark.parametrize(
     "url",
     ["", "pushgateway:9091", "http://", "http:///metrics/job/a", "ftp://h/metrics/job/a", "http://h:9091/metrics/job/",
-     "http://h/metrics/job/a/instance", "http://h/metrics/job/a//b"],
+     "http://h/metrics/job/a/instance", "http://h/metrics/job/a//b", "http://[::1/metrics/job/a",
+     "http://h:65536/metrics/job/a"],
 )  # fmt: skip
 def test_only_a_group_of_a_pushgateway_is_pushed_to(audit: Path, url: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a group"):

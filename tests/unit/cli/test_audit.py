@@ -10,6 +10,7 @@ from pulsar_sidecar.audit.requests import (
     AuditView,
     PruneResult,
 )
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
 from tests.unit.cli.running import Terminal
@@ -95,11 +96,8 @@ def test_executing_takes_addresses_and_credentials_from_everywhere(terminal: Ter
     (request,) = terminal.asked
     assert (request.metadata_store_url, request.broker_service_url) == ("zk:z:2181", "pulsar://b:6650")
     assert (request.rate, request.max_age_hours, request.plan_sha256) == (9, 1, HASH)
-    assert (request.auth_plugin, request.auth_params, request.metadata_store_auth) == (
-        "token", "token:secret", "digest:a:b",
-    )  # fmt: skip
-    assert request.tls_trust_certs_file == Path("ca.pem")
-    assert (request.tls_allow_insecure, request.tls_verify_hostname) == (False, True)
+    assert request.metadata_store_auth == "digest:a:b"
+    assert request.client == ClientConf("token", "token:secret", Path("ca.pem"))
     assert "secret" not in repr(request)
     assert "digest" not in repr(request)
 

@@ -15,6 +15,7 @@ from pulsar_sidecar.deduplication.publishing.requests import (
     PublishRequest,
 )
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import (
     ConflictError,
     InvalidInputError,
@@ -86,7 +87,7 @@ def test_every_option(terminal: Terminal) -> None:
     )
     assert result.code == 0
     assert "nothing was published" in result.err
-    brokers = BrokerAccess("pulsar+ssl://b:2", "http://a:1", "token", "token:secret")
+    brokers = BrokerAccess("pulsar+ssl://b:2", "http://a:1", ClientConf("token", "token:secret"))
     publish = PublishRequest(
         parse_topic_name(TOPIC),
         "n",

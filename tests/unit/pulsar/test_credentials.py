@@ -20,9 +20,12 @@ SECRET = "s3cr3t-value"
 CERTIFICATE = ClientCertificate(Path("/c.pem"), Path("/k.pem"))
 
 
-@pytest.mark.parametrize("plugin", [None, "", "  ", "disabled", f"{JAVA}Disabled"])
-def test_no_plugin_shows_nothing(plugin: str | None) -> None:
-    credentials = parse_credentials(plugin, "ignored")
+@pytest.mark.parametrize(
+    ("plugin", "params"),
+    [(None, None), ("", ""), ("  ", " "), ("disabled", "ignored"), (f"{JAVA}Disabled", "ignored")],
+)
+def test_no_plugin_shows_nothing(plugin: str | None, params: str | None) -> None:
+    credentials = parse_credentials(plugin, params)
     assert credentials == ClientCredentials()
     assert credentials.http_headers() == {}
     assert credentials.client_authentication() is None
@@ -111,11 +114,13 @@ def test_a_file_that_cannot_be_used_is_named_before_anything_is_connected(tmp_pa
         ("basic", f'{{"userId": "u", "password": "{SECRET}"'),
         ("tls", f"tlsCertFile:{SECRET}"),
         ("tls", ""),
+        (None, SECRET),
+        (" ", SECRET),
         ("athenz", SECRET),
         ("org.example.MyAuth", SECRET),
     ],
 )
-def test_unusable_settings_are_refused_without_showing_them(plugin: str, params: str | None) -> None:
+def test_unusable_settings_are_refused_without_showing_them(plugin: str | None, params: str | None) -> None:
     with pytest.raises(InvalidInputError, match="authP") as caught:
         parse_credentials(plugin, params)
     assert SECRET not in str(caught.value)

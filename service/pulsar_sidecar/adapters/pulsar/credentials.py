@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import pulsar
 
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 from pulsar_sidecar.model.tls import load_certificate, trusting
 
@@ -150,6 +151,20 @@ def tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLConte
     return context
 
 
+def identity_of(conf: ClientConf, certificate: ClientCertificate | None = None) -> tuple[ClientCredentials, TlsOptions]:
+    """Who we are to brokers and how we connect to them; ``certificate`` is that of ``tlsCertificateFilePath``.
+
+    Raises:
+        InvalidInputError: as `parse_credentials`.
+    """
+    return parse_credentials(conf.auth_plugin, conf.auth_params, certificate), TlsOptions(
+        trust_certs_file=conf.tls_trust_certs_file,
+        allow_insecure_connection=conf.tls_allow_insecure_connection,
+        hostname_verification=conf.tls_enable_hostname_verification,
+        client_certificate=certificate,
+    )
+
+
 def parse_credentials(
     auth_plugin: str | None, auth_params: str | None, certificate: ClientCertificate | None = None
 ) -> ClientCredentials:
@@ -160,7 +175,7 @@ def parse_credentials(
     where ``certificate`` is the one of ``tlsCertificateFilePath``.
 
     Raises:
-        InvalidInputError: the plugin is unknown, or its parameters are not of that form.
+        InvalidInputError: the plugin is unknown or not named, or its parameters are not of that form.
     """
     name = (auth_plugin or "").strip()
     plugin = _PLUGIN_NAMES.get(name)
@@ -168,6 +183,8 @@ def parse_credentials(
         supported = ", ".join(known for known in _PLUGIN_NAMES if known)
         raise InvalidInputError(f"authPlugin {name[:120]!r} is not supported; use one of {supported}")
     params = (auth_params or "").strip()
+    if params and not name:
+        raise InvalidInputError("authParams are set and authPlugin is not; write for example authPlugin=token")
     match plugin:
         case AuthPlugin.NONE:
             return ClientCredentials()

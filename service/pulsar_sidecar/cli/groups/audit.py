@@ -8,7 +8,7 @@ import typer
 from pulsar_sidecar.audit.requests import HOUR_MS, AppliedPlan, ApplyRequest, AuditPolicy, AuditRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, MetadataStoreAuth, NewDirectory, is_true
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, MetadataStoreAuth, NewDirectory, client_conf_of
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
@@ -221,7 +221,6 @@ def apply(
     settings = ctx.obj.settings(
         metadata_store_url=metadata_store_url, metadata_store_auth=auth, broker_service_url=broker_service_url
     )
-    trusted = settings.get("tls_trust_certs_file_path")
     request = ApplyRequest(
         audit=audit,
         execute=execute,
@@ -231,11 +230,7 @@ def apply(
         metadata_store_url=settings.get("metadata_store_url"),
         metadata_store_auth=settings.get("metadata_store_auth"),
         broker_service_url=settings.get("broker_service_url"),
-        auth_plugin=settings.get("auth_plugin"),
-        auth_params=settings.get("auth_params"),
-        tls_trust_certs_file=Path(trusted) if trusted else None,
-        tls_allow_insecure=is_true(settings, "tls_allow_insecure_connection", "false"),
-        tls_verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
+        client=client_conf_of(settings),
     )
     with output.ProgressBar("sending", output.info) as bar:
         applied = ctx.obj.programs.apply_audit(request, bar.report)

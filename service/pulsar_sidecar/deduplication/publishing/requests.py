@@ -7,21 +7,18 @@ from pathlib import Path
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
+from pulsar_sidecar.model.client_conf import NO_CLIENT_CONF, ClientConf
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """How brokers are reached, as ``client.conf`` has it."""
+    """How brokers are reached."""
 
     broker_service_url: str
     web_service_url: str
-    auth_plugin: str | None = None
-    auth_params: str | None = field(default=None, repr=False)
-    tls_trust_certs_file: Path | None = None
-    tls_allow_insecure: bool = False
-    tls_verify_hostname: bool = True
+    client: ClientConf = NO_CLIENT_CONF
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class Published:
         sha256: of these bytes; None for none.
         unfinished_at: the byte at which a last record begins that the file does not hold to its end; None for none.
         is_stopped: whether a signal ended it before the file's end.
-        partitions: in their order; empty in a dry run.
+        partitions: in their order; in a dry run as they are now.
     """
 
     records: int

@@ -9,7 +9,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode
-from pulsar_sidecar.cli.connecting import Context, GlobalOptions, Output, Topic, is_true
+from pulsar_sidecar.cli.connecting import Context, GlobalOptions, Output, Topic, client_conf_of
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import (
@@ -162,15 +162,10 @@ class _Progress:
 
 def _brokers(options: GlobalOptions, broker_service_url: str | None, web_service_url: str | None) -> BrokerAccess:
     settings = options.settings(broker_service_url=broker_service_url, web_service_url=web_service_url)
-    trusted = settings.get("tls_trust_certs_file_path")
     return BrokerAccess(
         broker_service_url=settings.get("broker_service_url", "pulsar://localhost:6650"),
         web_service_url=settings.get("web_service_url", "http://localhost:8080"),
-        auth_plugin=settings.get("auth_plugin"),
-        auth_params=settings.get("auth_params"),
-        tls_trust_certs_file=Path(trusted) if trusted else None,
-        tls_allow_insecure=is_true(settings, "tls_allow_insecure_connection", "false"),
-        tls_verify_hostname=is_true(settings, "tls_enable_hostname_verification", "true"),
+        client=client_conf_of(settings),
     )
 
 
