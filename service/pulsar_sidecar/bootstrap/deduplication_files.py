@@ -1,7 +1,10 @@
 """The composition root of what needs files alone: stuck cursors in a dump, duplicates in an extract."""
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +15,7 @@ from pulsar_sidecar.adapters.parquet.dumped_deduplication import (
     DumpedDeduplicationSettings,
     DumpedSnapshots,
 )
+from pulsar_sidecar.adapters.parquet.inputs import Piece, Worked, Workers
 from pulsar_sidecar.adapters.parquet.message_extracts import MessageExtract, disk_scratch
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
@@ -29,6 +33,8 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
 
 _MAX_THREADS = 8
+_AHEAD = 2
+"""So many pieces wait or are answered beyond those in work, so that no thread is idle while an answer is looked at."""
 
 
 def find_stuck_in_dump(
@@ -58,9 +64,8 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
     """
     if request.output.exists():
         raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
-    threads = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MAX_THREADS))
-    with ended_in_order(), threads:
-        extract = MessageExtract(request.extract, threads.map)
+    with ended_in_order(), few_ahead(min(len(os.sched_getaffinity(0)), _MAX_THREADS)) as workers:
+        extract = MessageExtract(request.extract, workers)
         opened = OpenedExtract(extract.manifest, sha256_of(request.extract / MANIFEST_NAME))
         report(f"looking through {opened.manifest.messages:,} rows of {opened.manifest.topics:,} topics")
         engine = EmbeddedEngine(
@@ -68,3 +73,26 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
         )
         summary = find_duplicates(engine, opened, RunOptions(tool_version(), str(request.output)))
     return conclude(summary, str(request.output))
+
+
+@contextmanager
+def few_ahead(count: int) -> Iterator[Workers]:
+    """So many threads, which work on the next few pieces only; what waits is not begun once the ``with`` is left.
+
+    `Executor.map` takes all pieces at once: unread answers would fill the memory, and an end would wait for the rest.
+    """
+    threads = ThreadPoolExecutor(count)
+
+    def work_on(work: Callable[[Piece], Worked], pieces: Sequence[Piece], /) -> Iterator[Worked]:
+        begun: deque[Future[Worked]] = deque()
+        for piece in pieces:
+            begun.append(threads.submit(work, piece))
+            if len(begun) >= count + _AHEAD:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
+
+    try:
+        yield work_on
+    finally:
+        threads.shutdown(cancel_futures=True)

@@ -145,6 +145,19 @@ def test_an_open_ledger_that_bookies_drop_meanwhile_does_not_end_where_they_stop
     assert told(stream) == [*of(9, 1, 15), (9, 16, None, UnseenCause.UNREADABLE)]
 
 
+def test_a_closed_ledger_that_is_trimmed_while_it_is_read_is_not_lost(topic: StoredTopic) -> None:
+    topic.add(3, payloads(40))
+    topic.add(5, payloads(2), closed=False)
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 3
+    del topic.info.ledgerInfo[0]
+    topic.write()
+    topic.store.remove(ledger_path(LedgerId(3)))
+    for entry_id in range(20, 40):
+        del topic.bookie.entries[3, entry_id]
+    assert told(stream) == [*of(3, 1, 19), (3, 20, 39, UnseenCause.TRIMMED), *of(5, 0, 2)]
+
+
 def test_entries_that_the_topic_lists_and_bookkeeper_does_not_are_not_seen(topic: StoredTopic) -> None:
     topic.add(3, payloads(1)).entries = 5
     topic.add(5, payloads(3), closed=False)

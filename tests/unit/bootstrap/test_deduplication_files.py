@@ -1,10 +1,11 @@
-"""Deduplication cursors in a dump on a disk."""
+"""Deduplication cursors in a dump on a disk, and threads that work through an extract."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.bootstrap.deduplication_files import find_stuck_in_dump
+from pulsar_sidecar.bootstrap.deduplication_files import few_ahead, find_stuck_in_dump
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReason, StuckReport
 from pulsar_sidecar.ledger_ownership.paths import POLICIES, cursor_path, managed_ledger_path
@@ -112,3 +113,40 @@ def test_what_is_broken_in_the_dump_is_named(find: Find, path: str, data: bytes 
 def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError):
         find_stuck_in_dump(tmp_path, None, LagLimits(), 10, False)
+
+
+def test_threads_work_on_few_pieces_ahead_and_answer_in_order() -> None:
+    begun: list[int] = []
+
+    def work(piece: int) -> int:
+        begun.append(piece)
+        return 2 * piece
+
+    with few_ahead(3) as workers:
+        answers = workers(work, range(100))
+        for piece in range(100):
+            assert next(answers) == 2 * piece
+            assert len(begun) <= piece + 5
+        assert next(answers, None) is None
+
+
+def test_what_waits_for_a_thread_is_not_begun_after_an_error() -> None:
+    begun: list[int] = []
+    is_over = threading.Event()
+
+    def work(piece: int) -> None:
+        begun.append(piece)
+        if piece == 0:
+            raise InvalidInputError("this piece")
+        is_over.wait(5)
+
+    def look() -> None:
+        with few_ahead(1) as workers:
+            try:
+                list(workers(work, range(100)))
+            finally:
+                threading.Timer(0.05, is_over.set).start()
+
+    with pytest.raises(InvalidInputError, match="this piece"):
+        look()
+    assert begun in ([0], [0, 1])

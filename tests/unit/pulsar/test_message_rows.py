@@ -126,6 +126,16 @@ def test_chunks_that_were_sent_again() -> None:
     assert {each.payload_hash for each in (again[-1], rows(last, decoder=decoder)[-1])} == {whole.payload_hash}
 
 
+def test_another_message_of_the_same_uuid_is_another_message() -> None:
+    decoder = MessageRows()
+    whole = rows(chunk(0, 2, b"a"), chunk(1, 2, b"b"), decoder=decoder)[-1]
+    other = rows(chunk(0, 2, b"a"), chunk(1, 2, b"c"), decoder=decoder)[-1]
+    assert (other.payload_state, other.payload_hash == whole.payload_hash) == (READ, False)
+    rows(chunk(0, 2, b"never ended"), decoder=decoder)
+    again = rows(chunk(0, 2, b"a"), chunk(1, 2, b"b"), decoder=decoder)[-1]
+    assert (again.payload_state, again.payload_hash) == (READ, whole.payload_hash)
+
+
 def test_chunks_that_were_not_all_seen() -> None:
     assert rows(chunk(1, 3, b"1"), chunk(2, 3, b"2"))[-1].payload_state is INCOMPLETE
     assert rows(chunk(0, 2, b"1"), chunk(1, 2, b"2", uuid="another"))[-1].payload_state is INCOMPLETE

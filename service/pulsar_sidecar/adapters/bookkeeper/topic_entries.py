@@ -67,8 +67,7 @@ class BookieTopicEntries:
             if last is None or last >= first:
                 yield UnseenEntries(ledger_id, EntryId(first), last, cause, reason)
 
-        path = ledger_path(ledger_id, self._root)
-        node = self._store.read(path)
+        node = self._node(ledger_id)
         if node is None:
             yield from unseen(wanted.start, *self._why_gone(topic_node, ledger_id, reference))
             return
@@ -84,12 +83,15 @@ class BookieTopicEntries:
         ended_at = yield from self._entries_of(
             ledger_id, metadata, end, range(wanted.start, min(wanted[-1], end.highest) + 1)
         )
-        if listed_last is not None:
+        if ended_at is not None and self._node(ledger_id) is None:
+            # The bookies dropped the ledger while it was read, so a missing entry is neither its end nor damage.
+            yield from unseen(ended_at, *self._why_gone(topic_node, ledger_id, reference))
+        elif listed_last is not None:
             reason = f"the topic lists {reference.entries:,} entries of ledger {ledger_id}, and BookKeeper has fewer"
             yield from unseen(max(wanted.start, end.highest + 1), UnseenCause.UNREADABLE, reason)
-        elif ended_at is not None and self._store.read(path) is None:
-            # The bookies dropped the ledger while it was read, so a missing entry is not its end.
-            yield from unseen(ended_at, *self._why_gone(topic_node, ledger_id, reference))
+
+    def _node(self, ledger_id: LedgerId) -> Node | None:
+        return self._store.read(ledger_path(ledger_id, self._root))
 
     def _why_gone(self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
         if reference.offload is not None and reference.offload.complete:
@@ -104,13 +106,15 @@ class BookieTopicEntries:
     def _entries_of(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, end: LedgerEnd, wanted: range
     ) -> Generator[LedgerEntry | UnseenEntries, None, EntryId | None]:
-        """The wanted entries; returns the first that no bookie has, if the ledger ends before it."""
+        """The wanted entries; returns the first that no bookie has, if the ledger ends before it or is gone by now."""
         at_a_time = _FIRST_AT_A_TIME
         ending = None
         while wanted:
             some = wanted[: self._pace.at_once(at_a_time)]
             answer = self._entries.read_many(ledger_id, metadata, map(EntryId, some), bytes)
-            ending = next((each for each in sorted(answer.missing) if each > end.confirmed), None)
+            missing = sorted(answer.missing)
+            is_gone = bool(missing) and missing[0] <= end.confirmed and self._node(ledger_id) is None
+            ending = next((each for each in missing if is_gone or each > end.confirmed), None)
             if ending is not None:
                 some, wanted = range(some.start, ending), range(0)
             else:

@@ -69,6 +69,9 @@ class MessageRows:
         if metadata.encryption_keys:
             return 0, PayloadState.ENCRYPTED
         key = exact_text(metadata.producer_name), exact_text(metadata.uuid)
+        if metadata.chunk_id == 0:
+            # The message was sent again from its beginning, or it is another one: a uuid may come twice.
+            self._chunked.pop(key, None)
         chunked = self._chunked.setdefault(key, _Chunked())
         self._chunked.move_to_end(key)
         if len(self._chunked) > _MOST_CHUNKED:

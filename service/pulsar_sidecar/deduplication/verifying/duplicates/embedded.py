@@ -72,6 +72,8 @@ Worked = TypeVar("Worked")
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
 _SUSPECTS_OF_A_PART: Final = 1_000_000
+_MOST_PARTS: Final = 256
+"""Each keeps two files open, and many systems allow a process 1,024."""
 _MOST_IDS_HELD: Final = 16_000_000
 _COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 
@@ -239,7 +241,7 @@ class EmbeddedEngine:
             for group, about in carried.items()
             for producer in about
         )
-        parts = rows // _SUSPECTS_OF_A_PART + 1
+        parts = min(rows // _SUSPECTS_OF_A_PART + 1, _MOST_PARTS)
         lowest = np.full(len(numbers), np.iinfo(np.int64).max)
         highest = np.full(len(numbers), np.iinfo(np.int64).min)
         ids: list[Numbers] = []

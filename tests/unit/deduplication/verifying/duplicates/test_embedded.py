@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +163,25 @@ def test_it_finds_what_the_rules_say(
     is_proven = not any(row["unopened_batches"] for row in producers)
     clean = TopicResult.CLEAN if is_proven else TopicResult.NOT_PROVEN
     assert summary.result is (TopicResult.FINDINGS if findings else clean)
+
+
+def test_however_many_suspects_there_are_few_files_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_SUSPECTS_OF_A_PART", 1)
+    monkeypatch.setattr(embedded, "_MOST_PARTS", 3)
+    names = set()
+    add = MemoryScratch.add
+
+    def noted(scratch: MemoryScratch, name: str, rows: pa.RecordBatch) -> None:
+        names.add(name)
+        add(scratch, name, rows)
+
+    monkeypatch.setattr(MemoryScratch, "add", noted)
+    log = Log()
+    for number in range(100):
+        log.add(number % 50)
+    summary, _ = looked_through(MemoryExtract({TOPICS[0]: log.rows}))
+    assert summary.result is TopicResult.FINDINGS
+    assert names == {f"{name}-{part}" for name in ("suspects", "stored") for part in range(3)}
 
 
 def rising(count: int) -> list[MessageRow]:
