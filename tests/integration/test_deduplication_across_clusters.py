@@ -23,6 +23,9 @@ from tests.cluster.topics import Workload
 CONF = BROKER_CONF | {
     "brokerDeduplicationEntriesInterval": "10",
     "replicatedSubscriptionsSnapshotFrequencyMillis": "500",
+    # A topic that is unloaded meanwhile keeps the ledgers that replicators' positions name.
+    "defaultRetentionTimeInMinutes": "-1",
+    "defaultRetentionSizeInMB": "-1",
 }
 MESSAGES = 45
 

@@ -145,6 +145,8 @@ def test_large_messages_arrive_whole_and_once(stage: Stage) -> None:
         for number in range(12):
             payload = b"record %d " % number + (b"x" * LARGE_BYTES if number in large else b"")
             publisher.publish(OutgoingMessage(payload, number))
+            if number == 3:
+                publisher.flush()  # as above
             if number == 9:
                 stage.unload(topic)
     stored = stage.stored(topic)
@@ -220,6 +222,8 @@ def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Stage) -> None
         name = publisher.producer_name
         for number in range(300):
             publisher.publish(OutgoingMessage(b"record %d" % number, key=f"key {number}"))
+            if number == 100:
+                publisher.flush()  # as above
             if number == 150:
                 stage.rest.change("PUT", f"/admin/v2/namespaces/{stage.namespace}/unload")
         publisher.flush()

@@ -85,7 +85,6 @@ class BrokerDeduplication:
         snapshot_interval_seconds: ``brokerDeduplicationSnapshotIntervalSeconds``: a snapshot after so long, at the next
             look of the timer; 0 for never.
         snapshot_frequency_seconds: ``brokerDeduplicationSnapshotFrequencyInSeconds``: the timer; 0 for none.
-        inactivity_minutes: ``brokerDeduplicationProducerInactivityTimeoutMinutes``: a producer is forgotten after it.
         load_timeout_seconds: ``topicLoadTimeoutSeconds``: a load that takes longer fails.
         max_entry_bytes: ``maxMessageSize``: bookies take no larger entry, of a cursor's ledger either.
     """
@@ -95,7 +94,6 @@ class BrokerDeduplication:
     entries_interval: int = 1_000
     snapshot_interval_seconds: int = 120
     snapshot_frequency_seconds: int = 120
-    inactivity_minutes: int = 360
     load_timeout_seconds: int = 60
     max_entry_bytes: int = 5 * 1024 * 1024
 

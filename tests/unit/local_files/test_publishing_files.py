@@ -10,7 +10,7 @@ from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, Mark,
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
-CHECKPOINT = Checkpoint("t", "p", RecordFormat.LINES, False, (StoredPoint(None, None),), 3, (Mark(9, "ab"),))
+CHECKPOINT = Checkpoint("t", "p", RecordFormat.LINES, False, (StoredPoint(None, None),), 3, (Mark(9, "ab" * 32),))
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:

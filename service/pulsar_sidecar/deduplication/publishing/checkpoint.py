@@ -29,8 +29,8 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 class Mark(msgspec.Struct, frozen=True):
     """``sha256`` is that of the file's first ``end`` bytes, as hexadecimal digits."""
 
-    end: _Number
-    sha256: str
+    end: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StoredPoint:
     Attributes:
         offset: of the last record that is known to be stored there; None before the first.
         position: of that record's entry; before the first record, of the topic's last entry when that record was about
-            to be sent, or the entry -1 of an empty topic's ledger; None where nothing is sent.
+            to be sent, or the entry -1 of an empty topic's ledger; None where nothing is sent, or nothing known of it.
         is_sent: whether any record was ever sent there.
     """
 
@@ -50,6 +50,8 @@ class StoredPoint:
 
 
 NOTHING_SENT: Final = StoredPoint(None, None, is_sent=False)
+SENT_BEFORE: Final = StoredPoint(None, None)
+"""Records of the producer are there, and none of them is known to be of this file: the whole topic is read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class Checkpoint:
 
     Attributes:
         topic: its full name, without a partition's number.
-        partitions: one for each partition, in their order; a topic without partitions has one as well.
+        partitions: one for each partition, in their order; a topic without partitions has one as well. No record named
+            here lies behind ``end``: a run compares no record that the checkpoint names, so the sums must cover it.
         is_partitioned: distinguishes a topic of one partition from one without.
         records: so many records are published.
         marks: ascending; the last one's ``end`` is how many bytes of the file are published; none at the beginning.

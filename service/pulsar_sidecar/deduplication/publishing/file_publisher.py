@@ -13,6 +13,7 @@ from typing import BinaryIO, Final, Protocol
 
 from pulsar_sidecar.deduplication.publishing.checkpoint import (
     NOTHING_SENT,
+    SENT_BEFORE,
     Checkpoint,
     RollingHash,
     StoredPoint,
@@ -124,9 +125,11 @@ class FilePublisher:
         self._steps = steps or PublishSteps()
         self._rolling = RollingHash()
         self._points: list[StoredPoint] = []
+        self._points_before: list[StoredPoint] = []
         self._resume: list[ResumePoint] = []
         self._written: Checkpoint
-        self._records = self._stored_earlier = 0
+        self._records = 0
+        self._resent: list[int] = []
 
     def run(self) -> Published:
         """Publish what is not published yet.
@@ -155,7 +158,7 @@ class FilePublisher:
                 checkpoint.marks,
                 lambda done, total: self._report("comparing what is published", done, total),
             )
-            self._records = self._stored_earlier = checkpoint.records
+            self._records = checkpoint.records
             partitions = len(checkpoint.partitions) if checkpoint.is_partitioned else 0
         with self._opened(partitions) as publisher:
             self._weigh(publisher, checkpoint)
@@ -172,8 +175,10 @@ class FilePublisher:
             if start < self._source.size:
                 self._resend_last(publisher)
             self._publish(publisher, reader, start)
-            counts = publisher.counts
-            return self._published(publisher, reader, counts[Outcome.STORED], counts.total() - counts[Outcome.STORED])
+            # A run that was stopped may have sent records again to which it has not come.
+            duplicates = publisher.counts.total() - publisher.counts[Outcome.STORED]
+            duplicates -= sum(offset >= self._rolling.end for offset in self._resent)
+            return self._published(publisher, reader, publisher.counts[Outcome.STORED], duplicates)
 
     # --- before the first record -----------------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ class FilePublisher:
         check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format)
 
     def _weigh(self, publisher: ExactlyOncePublisher, checkpoint: Checkpoint | None) -> None:
-        """Find each partition's resume point, and the point that the next checkpoint begins with."""
+        """Find each partition's resume point, and the points of the next checkpoint, before and once it covers them."""
         for index, topic in enumerate(self._partitions(publisher)):
             pushed = publisher.last_sequence_id_of(index)
             if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
@@ -206,6 +211,7 @@ class FilePublisher:
             found = resume_point(pushed, point, tail)
             publisher.know_stored(index, found.after)
             self._resume.append(found)
+            self._points_before.append(point if point is not None and point.is_sent else SENT_BEFORE)
             if found.after in found.stored:
                 point = StoredPoint(found.after, found.stored[found.after].position)
             self._points.append(point or NOTHING_SENT)
@@ -250,6 +256,7 @@ class FilePublisher:
         for index, point in enumerate(self._resume):
             if not point.is_last_remembered:
                 continue
+            self._resent.append(point.after)
             messages.append(_message(next(self._reader(is_complete=True).records(point.after))))
             found = publisher.partition_of(messages[-1])
             if found != index:
@@ -260,21 +267,18 @@ class FilePublisher:
         for message in messages:
             with self._steps.taking(PublishStep.RECORD_RESENT):
                 publisher.publish(message)
-        self._stored_earlier -= len(messages)
         publisher.flush()
 
     def _publish_one(self, publisher: ExactlyOncePublisher, record: FileRecord, pace: Pace) -> None:
         message = _message(record)
         index = publisher.partition_of(message)
-        if record.offset <= self._resume[index].after:
-            self._stored_earlier += 1
-        else:
+        if record.offset > self._resume[index].after:
             if not self._points[index].is_sent:
                 self._begin(publisher, index)
             self._steps.about_to(PublishStep.RECORD_PUBLISHED)
             publisher.publish(message)
             self._steps.reached(PublishStep.RECORD_PUBLISHED)
-            pace.after(1)
+            pace.after(1, self._stop)
         self._records += 1
 
     def _begin(self, publisher: ExactlyOncePublisher, index: int) -> None:
@@ -293,12 +297,18 @@ class FilePublisher:
 
     def _checkpoint_here(self, publisher: ExactlyOncePublisher) -> Checkpoint:
         request = self._request
+        # What was read back may lie behind the sums. An older point only makes the next run read more back, and compare
+        # with the file what the sums do not cover.
+        points = (
+            point if point.offset is None or point.offset < self._rolling.end else before
+            for point, before in zip(self._points, self._points_before, strict=True)
+        )
         return Checkpoint(
             topic=str(request.topic),
             producer_name=request.producer_name,
             record_format=request.record_format,
             is_partitioned=publisher.partitions > 0,
-            partitions=tuple(self._points),
+            partitions=tuple(points),
             records=self._records,
             marks=self._rolling.marks(),
         )
@@ -325,9 +335,7 @@ class FilePublisher:
         """Read everything, publish nothing."""
         stored = 0
         for record in reader.records(start):
-            is_stored = record.offset <= self._resume[publisher.partition_of(_message(record))].after
-            self._stored_earlier += is_stored
-            stored += not is_stored
+            stored += record.offset > self._resume[publisher.partition_of(_message(record))].after
             self._records += 1
             if self._records % _RECORDS_PER_REPORT == 0:
                 self._report("reading", record.end, self._source.size)
@@ -341,13 +349,13 @@ class FilePublisher:
         marks = self._rolling.marks()
         return Published(
             records=self._records,
-            stored_earlier=self._stored_earlier,
+            stored_earlier=self._records - stored - duplicates,
             stored=stored,
             duplicates=duplicates,
             bytes=self._rolling.end,
             sha256=marks[-1].sha256 if marks else None,
             unfinished_at=reader.unfinished_at,
-            is_stopped=self._stop.is_set(),
+            is_stopped=self._stop.is_set() and reader.unfinished_at is None and self._rolling.end < self._source.size,
             partitions=[
                 self._partition(publisher.last_sequence_id_of(index), point) for index, point in enumerate(self._points)
             ],

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from pulsar_sidecar.deduplication.publishing.checkpoint import StoredPoint
+from pulsar_sidecar.deduplication.publishing.checkpoint import SENT_BEFORE, StoredPoint
 from pulsar_sidecar.deduplication.publishing.messages import NOTHING_PUBLISHED
 from pulsar_sidecar.deduplication.publishing.records import FileRecord
 from pulsar_sidecar.deduplication.verifying.rows import payload_hash
@@ -112,8 +112,9 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
     known = NOTHING_PUBLISHED if point is None or point.offset is None else point.offset
     if tail is None:
         return ResumePoint(known, pushed, stored={}, whole_from=known)
-    if point is not None and not point.is_sent:
-        point = None  # The broker knows the name and the checkpoint does not: it is an older one.
+    is_sent = point is not None and point.is_sent
+    if point is not None and (not point.is_sent or point == SENT_BEFORE):
+        point = None  # It names no entry: nothing of the file was known, or the broker knows more, and it is older.
     is_whole = point is None or _reaches_back(point, tail)
     if point is not None and not is_whole and (pushed < known or pushed == NOTHING_PUBLISHED):
         raise ConflictError(
@@ -125,10 +126,10 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
         _check_own(point, tail)
     newer = [each for each in tail.records if each.offset > known]
     _check_ascending(newer)
-    if point is None and pushed != NOTHING_PUBLISHED and not newer:
+    if point is None and (is_sent or pushed != NOTHING_PUBLISHED) and not newer:
         raise ConflictError(
-            f"the broker answers {_named(pushed)} for this producer, there is no checkpoint, and the topic holds none "
-            "of the producer's messages any more: nothing shows that they were of this file. Bring back the "
+            f"the broker answers {_named(pushed)} for this producer, no checkpoint names an entry of it, and the topic "
+            "holds none of the producer's messages any more: nothing shows that they were of this file. Bring back the "
             f"checkpoint, or {_START_ANEW}"
         )
     return ResumePoint(
@@ -169,7 +170,7 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
                 f"there, before the record at byte {last_known} that another partition has got: it was trimmed, or "
                 f"never stored. The sidecar cannot determine which; bring back the checkpoint, or {_START_ANEW}"
             )
-        elif point.whole_from < record.offset <= max(point.stored, default=NOTHING_PUBLISHED):
+        elif point.whole_from < record.offset <= point.after:
             raise ConflictError(
                 f"the topic lacks the record at byte {record.offset} in partition {index}, and holds later ones of "
                 f"this producer: the file, or the number of partitions, has changed; {_START_ANEW}"

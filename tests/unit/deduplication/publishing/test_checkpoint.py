@@ -33,7 +33,7 @@ CHECKPOINT = Checkpoint(
     is_partitioned=True,
     partitions=(StoredPoint(6, Position(LedgerId(7), EntryId(2))), StoredPoint(None, None)),
     records=3,
-    marks=(Mark(9, "ab"),),
+    marks=(Mark(9, "ab" * 32),),
 )
 
 
@@ -47,7 +47,8 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.text(), st.lists(st.tuples(st.none() | st.integers(0, 99), st.none() | positions), min_size=1, max_size=4))
 def test_what_is_written_is_read(name: str, points: list[tuple[int | None, Position | None]]) -> None:
     partitions = tuple(StoredPoint(*each) for each in points)
-    written = replace(CHECKPOINT, producer_name=name, partitions=partitions, marks=(Mark(9, "ab"), Mark(100, "cd")))
+    marks = (Mark(9, "ab" * 32), Mark(100, "cd" * 32))
+    written = replace(CHECKPOINT, producer_name=name, partitions=partitions, marks=marks)
     assert checkpoint_of(written.to_json()) == written
     assert written.end == 100
 
@@ -97,9 +98,10 @@ _UNFIT = "^it is damaged: its numbers do not fit together$"
         ({"partitions": [{"offset": 1, "messageId": "1:-2"}]}, "matching regex"),
         ({"partitions": [{"offset": 1, "messageId": 7}]}, r"Expected `str \| null`, got `int`"),
         ({"partitions": 5}, r"Expected `array`, got `int` - at `\$\.partitions`"),
-        ({"published": [{"end": 9, "sha256": "a"}, {"end": 9, "sha256": "b"}]}, _UNFIT),
+        ({"published": [{"end": 9, "sha256": "a" * 64}, {"end": 9, "sha256": "b" * 64}]}, _UNFIT),
         ({"published": [{"end": 9}]}, "missing required field `sha256`"),
-        ({"published": [{"end": -9, "sha256": "a"}]}, r">= 0 - at `\$\.published\[0\]\.end`"),
+        ({"published": [{"end": 0, "sha256": "a" * 64}]}, r">= 1 - at `\$\.published\[0\]\.end`"),
+        ({"published": [{"end": 9, "sha256": ""}]}, r"matching regex .* at `\$\.published\[0\]\.sha256`"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(change: dict[str, Any], reason: str) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.deduplication.publishing import file_publisher as module
 from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, SourceFile
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
-from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.records import RecordFormat, RecordReader
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
@@ -147,10 +147,25 @@ def check_once_in_order(job: Job) -> None:
     for stored in job.stored:
         assert stored == sorted(set(stored)), "in order, and none twice"
     assert sorted(one for stored in job.stored for one in stored) == offsets(job.data), "none is missing"
+    assert not edited_since(job), "what is stored is what the file holds"
+
+
+def edited_since(job: Job) -> list[int]:
+    """The records that the topic holds and the file does not, or not so any more."""
+    reader = RecordReader(BytesIO(job.data), job.request.record_format, len(job.data), is_complete=True)
+    payloads = {record.offset: record.payload for record in reader.records()}
+    return [
+        message.sequence_id
+        for topic in job.brokers.topics.values()
+        for entry in topic.entries
+        for message in entry.messages
+        if message.sequence_id is not None and payloads.get(message.sequence_id) != message.payload
+    ]
 
 
 def check_sums(published: Published) -> None:
     assert published.records == published.stored_earlier + published.stored + published.duplicates
+    assert min(published.stored_earlier, published.stored, published.duplicates) >= 0
 
 
 # --- plain runs ----------------------------------------------------------------------------------------------------
@@ -248,6 +263,46 @@ def test_a_signal_ends_a_run_between_two_records() -> None:
     check_once_in_order(job)
 
 
+def test_a_signal_ends_the_wait_of_a_slow_run() -> None:
+    job = Job(lines(20))
+    began = job.clock.monotonic_seconds()
+
+    class Stops(PublishSteps):
+        def reached(self, step: PublishStep) -> None:
+            if step is PublishStep.RECORD_PUBLISHED:
+                job.stop.set()
+
+    published = job.run(Stops(), records_per_second=0.001)
+    assert job.clock.monotonic_seconds() - began < 1000
+    assert (published.records, published.is_stopped, job.stored) == (1, True, [[0]]), "what was added is stored"
+
+
+@pytest.mark.parametrize("tail", [b"", b"half of a li"])
+def test_a_signal_at_the_files_end_ends_nothing(tail: bytes) -> None:
+    job = Job(lines(20) + tail)
+
+    class Stops(PublishSteps):
+        def reached(self, step: PublishStep) -> None:
+            if step is PublishStep.CHECKPOINT_WRITTEN and len(job.stored[0]) == 20:
+                job.stop.set()
+
+    published = job.run(Stops())
+    assert job.stop.is_set()
+    assert (published.records, published.is_stopped) == (20, False)
+
+
+def test_the_counts_of_a_run_that_is_stopped_while_it_passes_what_is_stored() -> None:
+    job = half_published(json_lines(40), JSON_REQUEST, is_partitioned=True)
+    job.checkpoints.text = None
+    job.stop.set()
+    published = job.run()
+    check_sums(published)
+    assert (published.records, published.stored, published.stored_earlier + published.duplicates) == (1, 0, 1)
+    job.stop.clear()
+    check_sums(job.run())
+    check_once_in_order(job)
+
+
 def test_what_precedes_a_malformed_record_is_published() -> None:
     good = json_lines(4)
     job = Job(good + b"{]\n" + good, JSON_REQUEST)
@@ -299,6 +354,50 @@ def test_whatever_happens_each_record_is_stored_once(choice: st.DataObject) -> N
     job.brokers.lost_answers = 0
     if finished_unless_unknown(job):
         check_once_in_order(job)
+
+
+@given(st.data())
+def test_a_file_that_is_edited_where_it_is_published_is_never_taken_for_the_same(choice: st.DataObject) -> None:
+    """The edit keeps the length, so that only a comparison shows it; some runs end before they have read much."""
+    job = Job(json_lines(choice.draw(st.integers(1, 40))), JSON_REQUEST)
+    if choice.draw(st.booleans(), "partitioned"):
+        job.partitioned()
+    for _ in range(choice.draw(st.integers(1, 4), "lives")):
+        steps = KillsAt(choice.draw(st.sampled_from(POINTS), "point"), choice.draw(st.integers(1, 40), "occurrence"))
+        if choice.draw(st.booleans(), "stopped"):
+            job.stop.set()
+        reason = refusal(job, steps)
+        job.stop.clear()
+        if reason is not None:
+            return  # A partition that shows nothing, as above.
+        happenings(job, choice)
+    for topic in job.brokers.topics.values():
+        topic.write(len(topic.writing))
+    if stored := sorted(itertools.chain(*job.stored)):
+        at = job.data.index(b"record", choice.draw(st.sampled_from(stored), "edited"))
+        job.data = job.data[:at] + b"edited" + job.data[at + 6 :]
+        assert refusal_in_the_end(job) is not None
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_what_was_read_back_is_compared_again_until_the_checkpoints_sums_cover_it(*, has_checkpoint: bool) -> None:
+    """A run reads back what another had stored, and ends before it has come so far; then the file is edited."""
+    job = half_published(lines(40))
+    if not has_checkpoint:
+        job.checkpoints.text = None
+    before = job.checkpoints.text
+    job.stop.set()
+    assert job.run().is_stopped
+    assert job.checkpoints.text != before
+    job.stop.clear()
+    stored, data = job.stored[0], job.data
+    job.data = data.replace(b"record %d\n" % (len(stored) - 2), b"edited %d\n" % (len(stored) - 2))
+    refused(job, "is not the one that the topic holds")
+    job.data = data
+    for topic in job.brokers.topics.values():
+        topic.forget(REQUEST.producer_name)
+    job.run()
+    check_once_in_order(job)
 
 
 def finished_unless_unknown(job: Job) -> bool:
@@ -453,9 +552,11 @@ def test_what_was_on_its_way_may_fail_after_the_broker_answered() -> None:
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
-def half_published(data: bytes, request: PublishRequest = REQUEST) -> Job:
+def half_published(data: bytes, request: PublishRequest = REQUEST, *, is_partitioned: bool = False) -> Job:
     """A few records beyond the last checkpoint."""
     job = Job(data, request)
+    if is_partitioned:
+        job.partitioned()
     with pytest.raises(Killed):
         job.run(KillsAt((PublishStep.CHECKPOINT_WRITTEN, "before"), 5))
     return job

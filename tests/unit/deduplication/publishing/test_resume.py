@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.deduplication.publishing.checkpoint import NOTHING_SENT, StoredPoint
+from pulsar_sidecar.deduplication.publishing.checkpoint import NOTHING_SENT, SENT_BEFORE, StoredPoint
 from pulsar_sidecar.deduplication.publishing.records import FileRecord
 from pulsar_sidecar.deduplication.publishing.resume import (
     ResumePoint,
@@ -70,6 +70,8 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
     answers = st.integers(-1, least).filter(lambda number: number < 0 or number != known or known == last_stored)
     pushed = choice.draw(answers if forgotten else st.integers(last_stored, 8), "pushed")
     point = None if known is None else StoredPoint(known * SIZE, at(known)) if known >= 0 else EMPTY
+    if known is None and last_stored >= 0 and choice.draw(st.booleans(), "seen without a checkpoint"):
+        point = SENT_BEFORE
     first = max(asked, trimmed)
     tail = tail_of(range(first, last_stored + 1), first)
     if first > last_stored:
@@ -86,7 +88,7 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
     sent = [offset for offset in range(0, 20 * SIZE, SIZE) if offset > found.after]
     for offset in sent:
         is_stored, is_known = offset <= last_stored * SIZE, offset <= pushed_id
-        if forgotten and known is None and not tail.records:
+        if forgotten and point is None and not tail.records:
             assert found.is_blank
             return  # As a first run: nothing is left anywhere that could tell.
         assert is_known or not is_stored, "what a broker has forgotten would be stored again"
@@ -98,8 +100,6 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
 # --- one by one ----------------------------------------------------------------------------------------------------
 
 C3 = StoredPoint(3 * SIZE, at(3))
-UNKNOWN = StoredPoint(None, None)
-"""What was written for an empty topic before its ledger was noted."""
 AT_30 = "the record at byte 30"
 WAY_OUT = "if it was nothing, delete the checkpoint and repeat the command; otherwise publish under another"
 NOTHING_LEFT = (
@@ -112,7 +112,7 @@ def test_nothing_is_read_where_broker_and_checkpoint_agree() -> None:
     assert resume_point(30, C3, None) == ResumePoint(30, pushed=30, stored={}, whole_from=30)
     for pushed, point in ((40, C3), (20, C3), (-1, C3), (-1, None), (30, None), (-1, StoredPoint(None, at(3)))):
         assert read_back_from(pushed, point) == (True, point.position if point else None)
-    for point in (EMPTY, UNKNOWN):
+    for point in (EMPTY, SENT_BEFORE):
         assert read_back_from(-1, point) == (True, None)
 
 
@@ -142,7 +142,8 @@ def test_nothing_is_read_where_nothing_was_ever_sent() -> None:
         pytest.param(-1, EMPTY, tail_of([0, 1]), 10, False, -1, id="forgotten before a first record"),
         pytest.param(-1, EMPTY, tail_of([], -1), -1, False, -1, id="nothing came yet"),
         pytest.param(-1, EMPTY, tail_of([], 0), -1, False, -1, id="others published the first entry"),
-        pytest.param(30, UNKNOWN, tail_of([2, 3], 2), 30, True, 20, id="the broker knows it, an old checkpoint not"),
+        pytest.param(30, SENT_BEFORE, tail_of([2, 3], 2), 30, True, 20, id="the broker knows it, the checkpoint not"),
+        pytest.param(-1, SENT_BEFORE, tail_of([2, 3], 2), 30, False, 20, id="forgotten, and the checkpoint knows none"),
         pytest.param(-1, StoredPoint(None, at(8)), tail_of([], 8), -1, False, -1, id="only others published"),
     ],
 )
@@ -154,6 +155,13 @@ def test_going_on(
     assert (found.after, remembered, found.pushed, found.whole_from) == (after, resends, pushed, whole_from)
     known = -1 if point is None or point.offset is None else point.offset
     assert found.stored == {each.offset: each for each in tail.records if each.offset > known}
+
+
+def test_only_where_nobody_shows_anything_of_the_producer_is_a_partition_blank() -> None:
+    assert resumed(-1, None, tail_of([], None)).is_blank
+    assert not resumed(-1, None, tail_of([1, 2], 1)).is_blank, "the topic shows something"
+    assert not resumed(20, None, tail_of([1, 2], 1)).is_blank
+    assert not resumed(-1, EMPTY, tail_of([], -1)).is_blank, "there is a checkpoint"
 
 
 @pytest.mark.parametrize(
@@ -180,11 +188,14 @@ def test_going_on(
             "the checkpoint nothing, .*no longer holds",
             id="trimmed before a record",
         ),
+        pytest.param(-1, EMPTY, tail_of([1], 1), "no longer holds the entry 5:-1", id="only its first entry is gone"),
         pytest.param(-1, EMPTY, tail_of([7], 7), f"no longer holds .* {WAY_OUT}", id="its beginning is gone"),
         pytest.param(-1, EMPTY, Tail((), at(0, 6)), "no longer holds the entry 5:-1", id="emptied, others are left"),
         pytest.param(-1, EMPTY, Tail((), at(-1, 6)), "no longer holds", id="emptied, or made again"),
         pytest.param(-1, EMPTY, Tail((), None), "no longer holds", id="it ends before its beginning"),
-        pytest.param(-1, UNKNOWN, tail_of([0, 1]), "no longer holds", id="an old checkpoint of an empty topic"),
+        pytest.param(
+            -1, SENT_BEFORE, tail_of([], 7), f"answers nothing .*no checkpoint names.*{NOTHING_LEFT}", id="all is gone"
+        ),
         pytest.param(-1, C3, tail_of([2, 4], 3), "another message", id="made again"),
         pytest.param(-1, C3, Tail((stored(3, 4),), at(3)), "another message", id="the record is elsewhere"),
         pytest.param(-1, C3, Tail((stored(4, 3),), at(3)), "another message", id="another record is there"),
@@ -212,9 +223,9 @@ def test_a_topic_that_was_published_to_without_deduplication() -> None:
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
-def holding(*numbers: int, after: int | None = None, whole_from: int = -1) -> ResumePoint:
+def holding(*numbers: int, whole_from: int = -1) -> ResumePoint:
     known = {number * SIZE: stored(number, number) for number in numbers}
-    last = SIZE * (max(numbers) if after is None else after)
+    last = SIZE * max(numbers)
     return ResumePoint(last, pushed=last, stored=known, whole_from=whole_from)
 
 
@@ -240,7 +251,9 @@ def test_a_file_that_is_what_was_published() -> None:
         ),
         pytest.param([holding(0, 2)], [0, 1, 2], {}, "lacks the record at byte 10 in partition 0", id="a gap"),
         pytest.param([holding(0, 1, 2)], [0, 1], {}, "has the sequence id 20 .* no record", id="shrunk"),
-        pytest.param([holding(0, after=4)], [0, 1, 2, 3, 5], {}, "the sequence id 40", id="in the middle of a record"),
+        pytest.param(
+            [ResumePoint(40, 40, {}, whole_from=40)], [0, 1, 2, 3, 5], {}, "id 40", id="in the middle of a record"
+        ),
         pytest.param([replace(holding(0), pushed=15)], [0, 1, 2], {}, "the sequence id 15", id="pushed, no record"),
         pytest.param([holding(0), holding(100)], [0, 1], {}, "partition 1 has the sequence id 1000", id="other keys"),
         pytest.param([holding(0, 1)], [0], {}, "begins at this byte: the file was shrunk or changed, its", id="cut"),

@@ -74,9 +74,6 @@ class BrokerDeduplicationPolicies:
             snapshot_frequency_seconds=configuration.number(
                 "brokerDeduplicationSnapshotFrequencyInSeconds", usual.snapshot_frequency_seconds
             ),
-            inactivity_minutes=configuration.number(
-                "brokerDeduplicationProducerInactivityTimeoutMinutes", usual.inactivity_minutes
-            ),
             load_timeout_seconds=configuration.number("topicLoadTimeoutSeconds", usual.load_timeout_seconds),
             max_entry_bytes=configuration.number("maxMessageSize", usual.max_entry_bytes),
         )

@@ -223,6 +223,7 @@ class BinaryConnection:
         if answer.type != api.BaseCommand.CONNECTED:
             raise TemporaryError("a broker did not complete the handshake; is this Pulsar's binary port?")
         self.max_message_bytes = answer.connected.max_message_size or MAX_MESSAGE_BYTES
+        self._reader.expect_messages_of(self.max_message_bytes)
 
     def _answer_challenge(self) -> None:
         response = api.AuthData(

@@ -31,8 +31,8 @@ Record = tuple[str, bytes | None]
 
 MAX_MESSAGE_BYTES: Final = 5 * 1024 * 1024
 """What a broker takes by default: an entry with its metadata (``maxMessageSize``)."""
-MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 10 * 1024
-"""What a broker takes and sends by default (``Commands.MESSAGE_SIZE_FRAME_PADDING`` more)."""
+_FRAME_PADDING_BYTES: Final = 10 * 1024
+"""A frame may be so much larger (``Commands.MESSAGE_SIZE_FRAME_PADDING``)."""
 
 _SIZES = struct.Struct(">II")
 _SIZE = struct.Struct(">I")
@@ -73,6 +73,11 @@ class FrameReader:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._received = bytearray()
+        self._most_bytes = MAX_MESSAGE_BYTES + _FRAME_PADDING_BYTES
+
+    def expect_messages_of(self, most_bytes: int) -> None:
+        """Take frames of messages so large; those that a broker takes by default it may hold in any case."""
+        self._most_bytes = max(self._most_bytes, most_bytes + _FRAME_PADDING_BYTES)
 
     def next(self) -> tuple[api.BaseCommand, bytes]:
         """The next command, and the message that goes with it, empty for none.
@@ -82,7 +87,7 @@ class FrameReader:
             TemporaryError: what came is no frame of the protocol.
         """
         total = self._number(0)
-        if not _SIZE.size <= total <= MAX_FRAME_BYTES:
+        if not _SIZE.size <= total <= self._most_bytes:
             raise TemporaryError(f"a broker announced a frame of {total} bytes; is this Pulsar's binary port?")
         self._fill(_SIZE.size + total)
         command_bytes = self._number(_SIZE.size)
