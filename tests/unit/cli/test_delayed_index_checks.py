@@ -8,7 +8,7 @@ from pulsar_sidecar.api.rooms import delayed_index_checks
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 
-from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of
+from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of, tracker
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
@@ -106,9 +106,25 @@ def test_what_a_broker_loads_meanwhile_ends_with_4(shell: Terminal, index: Check
 def test_kinds_choose(shell: Terminal, index: CheckedIndex) -> None:
     index.store.remove(ledger_path(LedgerId(FIRST)))
     ran = shell.run("delayed-index", "repair", TOPIC, "--kind", "overlap", "--kind", "bad-key")
-    assert ran.err.splitlines()[-1] == "there is nothing to repair"
+    assert ran.err.splitlines()[-1] == "nothing can be repaired with these options now; see what is left"
     refused = shell.run("delayed-index", "repair", TOPIC, "--kind", "no-such-kind")
     assert (refused.code, "not one of 'dangling-pointer', 'foreign-ledger'" in refused.err) == (1, True)
+
+
+def test_orphans_are_repaired_only_where_they_are_looked_for(shell: Terminal, server: Served) -> None:
+    refused = shell.run("delayed-index", "repair", TOPIC, "--kind", "orphaned-bucket")
+    assert (refused.code, "--kind orphaned-bucket needs --orphans" in refused.err) == (1, True)
+    answer = server.ask("GET", "/admin/v2/namespaces/public/default/delayedIndex/repair?kinds=orphaned-bucket")
+    assert (answer.status, "orphans=true" in answer.reason) == (400, True)
+
+
+def test_what_is_left_is_told_and_is_not_nothing(shell: Terminal, index: CheckedIndex) -> None:
+    index.brokers["b"] = tracker(max_num_buckets=3)
+    ran = shell.run("delayed-index", "repair", TOPIC)
+    left, end = ran.err.splitlines()
+    assert left.startswith("left: unusable-setting: b has delayedDeliveryMaxNumBuckets=3; set ")
+    assert end == "nothing can be repaired with these options now; see what is left"
+    assert shell.run("delayed-index", "fsck", TOPIC).out.splitlines()[0] == "unusable-setting"
 
 
 @pytest.mark.parametrize("arguments", [["--execute"], ["--plan", "0" * 64], ["--execute", "--plan", "no hash"]])

@@ -5,6 +5,7 @@ import json
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
+from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
@@ -28,6 +29,19 @@ def test_the_size_of_a_tracker_is_the_brokers() -> None:
         "a": (3, 40),
         "b": (0, 0),
     }
+
+
+@pytest.mark.parametrize(
+    ("configured", "indexes", "buckets"), [("0", 1, -1), ("-1", -1, -1), ("-2", 1, -1), ("7", 7, 7)]
+)
+def test_numbers_that_a_broker_takes_are_read_as_it_reads_them(configured: str, indexes: int, buckets: int) -> None:
+    names = ("delayedDeliveryMaxIndexesPerBucketSnapshotSegment", "delayedDeliveryMaxNumBuckets")
+    factory = {"delayedDeliveryTrackerFactoryClassName": BUCKET_TRACKER_FACTORY}
+    body = json.dumps(factory | dict.fromkeys(names, configured)).encode()
+    with http_broker(lambda arrived: Answer(200, body)) as broker:
+        trackers = RestBrokerTrackers(AdminRest([broker.url]), FakeMetadataStore())
+        settings = trackers.configured(None).settings
+    assert (settings.max_indexes_per_segment, settings.max_num_buckets) == (indexes, buckets)
 
 
 def test_statistics_in_another_form_are_asked_for_again() -> None:

@@ -99,9 +99,27 @@ def test_beyond_the_last_message_of_an_open_ledger_is_absent(world: World) -> No
     world.rest.answers[f"{PLACE}/lastMessageId"] = {"ledgerId": OPEN, "entryId": 3}
     world.broker_has(at(OPEN, 3))
     assert isinstance(world.read(at(OPEN, 3)), EntryFacts), "it was just written; the broker has it"
-    world.rest.answers[f"{PLACE}/lastMessageId"] = "no position"
-    with pytest.raises(TemporaryError):
-        world.read(at(OPEN, 4))
+
+
+@pytest.mark.parametrize("answers", [{}, {f"{PLACE}/lastMessageId": "no position"}])
+def test_what_an_open_ledger_lacks_is_unreadable_while_its_end_is_not_known(
+    world: World, answers: dict[str, object]
+) -> None:
+    world.rest.answers = answers
+    answer = world.read(at(OPEN, 4))
+    assert isinstance(answer, Unreadable)
+    assert answer.reason.startswith(f"whether ledger {OPEN} of {TOPIC} ends before it is not known: ")
+
+
+def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(world: World) -> None:
+    world.store.put(ledger_path(CLOSED), b"no metadata")
+    world.hold(at(OPEN, 1))
+    entries = BulkDelayedEntries(world.store, world.bulk, world.rest, "/ledgers", FakeClock())  # type: ignore[arg-type]
+    answers = entries.read(TOPIC, [at(CLOSED, 1), at(OPEN, 1)])
+    damaged = answers[at(CLOSED, 1)]
+    assert isinstance(damaged, Unreadable)
+    assert f"ledger {CLOSED}" in damaged.reason
+    assert isinstance(answers[at(OPEN, 1)], EntryFacts)
 
 
 def test_what_bookies_lost_is_asked_of_the_broker(world: World) -> None:

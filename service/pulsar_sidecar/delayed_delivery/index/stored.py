@@ -43,7 +43,6 @@ from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, SYSTEM_SUBSCRIPT
 METADATA_ENTRY: Final = EntryId(0)
 """Where a bucket's ledger holds its `SnapshotMetadata`."""
 
-"""``replicatorPrefix`` and a dot: a replicator's cursor holds nothing back."""
 _TOPICS_AT_ONCE: Final = 100
 _TRIES: Final = 3
 
@@ -185,6 +184,7 @@ class StoredIndexes:
             return
         for child in self._store.children(path) or ():
             name = decode_cursor(CursorName(child)) or child
+            # A replicator has no tracker: it copies delayed messages at once.
             if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}."):
                 yield name, f"{path}/{child}"
 

@@ -54,6 +54,10 @@ def _tracker(configuration: RuntimeConfiguration) -> BrokerTracker:
     if factory is None:
         raise TemporaryError("a broker's configuration lacks delayedDeliveryTrackerFactoryClassName; try again")
     usual = TrackerSettings()
+    most_indexes = configuration.number(
+        "delayedDeliveryMaxIndexesPerBucketSnapshotSegment", usual.max_indexes_per_segment
+    )
+    most_buckets = configuration.number("delayedDeliveryMaxNumBuckets", usual.max_num_buckets)
     step = "delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds"
     return BrokerTracker(
         factory,
@@ -62,9 +66,9 @@ def _tracker(configuration: RuntimeConfiguration) -> BrokerTracker:
             strict=configuration.flag("isDelayedDeliveryDeliverAtTimeStrict"),
             min_index_count=configuration.number("delayedDeliveryMinIndexCountPerBucket", usual.min_index_count),
             time_step_ms=configuration.number(step, usual.time_step_ms // _MS_PER_SECOND) * _MS_PER_SECOND,
-            max_indexes_per_segment=configuration.number(
-                "delayedDeliveryMaxIndexesPerBucketSnapshotSegment", usual.max_indexes_per_segment
-            ),
-            max_num_buckets=configuration.number("delayedDeliveryMaxNumBuckets", usual.max_num_buckets),
+            # A broker takes any number: it ends a segment that has so many indexes or more, unless that is -1, and
+            # merges only where the number is positive.
+            max_indexes_per_segment=most_indexes if most_indexes == -1 else max(1, most_indexes),
+            max_num_buckets=most_buckets if most_buckets > 0 else -1,
         ),
     )

@@ -110,7 +110,10 @@ class BulkDelayedEntries:
         if node is None:
             reason = f"ledger {ledger_id} of {topic} is listed and has no metadata; it may be going, or be lost"
             return dict.fromkeys(wanted, Unreadable(reason))
-        metadata = decode_ledger_metadata(node.data)
+        try:
+            metadata = decode_ledger_metadata(node.data)
+        except UndecodableError as error:
+            return dict.fromkeys(wanted, Unreadable(f"the metadata of ledger {ledger_id} cannot be read: {error}"))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
@@ -133,7 +136,11 @@ class BulkDelayedEntries:
         self, topic: TopicName, ledger_id: LedgerId, missing: Sequence[EntryId], *, closed: bool
     ) -> dict[EntryId, EntryAnswer]:
         """What no bookie has: beyond the end of a ledger that is still written to, or lost there."""
-        last = None if closed else self._last_position(topic)
+        try:
+            last = None if closed else self._last_position(topic)
+        except SidecarError as error:
+            reason = f"whether ledger {ledger_id} of {topic} ends before it is not known: {error}"
+            return dict.fromkeys(missing, Unreadable(reason))
         beyond = [] if last is None else [entry for entry in missing if Position(ledger_id, entry) > last]
         lost = [entry for entry in missing if entry not in set(beyond)]
         return {**dict.fromkeys(beyond, Absent()), **self._from_broker(topic, ledger_id, lost)}

@@ -151,9 +151,13 @@ def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans
 
 def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
     for each in findings:
-        where = "  ".join(each[name] for name in ("topic", "subscription", "bucket") if each[name])
-        yield output.printable(f"{each['kind']}  {where}".rstrip())
+        yield output.printable("  ".join(_named(each, "kind", "topic", "subscription", "bucket")))
         yield from (output.printable(f"  {name:12}{each[name]}") for name in ("cause", "consequence", "remedy"))
+
+
+def _named(finding: Mapping[str, Any], *names: str) -> list[str]:
+    """Those of its words that it has: a broker's setting is of no topic."""
+    return [finding[name] for name in names if finding[name]]
 
 
 def _extent(checked: Mapping[str, Any], *, clean: bool) -> str:
@@ -173,8 +177,8 @@ def _show_plan(planned: Mapping[str, Any], chosen: output.Format) -> None:
     elif planned["actions"]:
         output.document([{**_row(each), "reason": each["reason"]} for each in planned["actions"]], chosen)
     for each in planned["left"]:
-        left = f"left: {each['kind']} {each['topic']} {each['subscription']}: {each['cause']}; {each['remedy']}"
-        output.info(output.printable(left))
+        where = " ".join(_named(each, "kind", "topic", "subscription"))
+        output.info(output.printable(f"left: {where}: {each['cause']}; {each['remedy']}"))
     for each in planned["loaded"]:
         clients = each["clients"]
         who = "its clients, which the broker did not name" if clients is None else ", ".join(clients) or "no client"
@@ -186,6 +190,8 @@ def _show_plan(planned: Mapping[str, Any], chosen: output.Format) -> None:
         )
     if planned["actions"]:
         output.info(f"nothing was changed. Carry it out with the same options and --execute --plan {planned['plan']}")
+    elif planned["left"]:
+        output.info("nothing can be repaired with these options now; see what is left")
     else:
         output.info("there is nothing to repair")
 

@@ -99,7 +99,8 @@ class CalendarReader:
             try:
                 counted = _Counting(stored, lengths, now_ms)
                 self._count_buckets(counted, exact=options.exact)
-                left -= self._count_entries(counted, left)
+                for read in self._count_entries(counted, left):
+                    left -= read
                 found += counted.counts.values()
             except SidecarError as error:
                 found.append(DueCounts(str(place), options.subscription or "", now_ms, problem=str(error)))
@@ -134,18 +135,16 @@ class CalendarReader:
                 pass  # counted like one that no bookie delivers
             counts.unreadable += acknowledged.count_left(metadata.bitmaps)
 
-    def _count_entries(self, counting: "_Counting", limit: int) -> int:
-        """Read what no bucket has, at most so many entries; how many they were."""
-        read = 0
-        positions = counting.positions()
-        while portion := list(islice(positions, max(0, min(_READ_AT_ONCE, limit - read)))):
+    def _count_entries(self, counting: "_Counting", limit: int) -> Iterator[int]:
+        """Read what no bucket has, at most so many entries; how many, before each reading, for it may fail."""
+        positions = islice(counting.positions(), limit)
+        while portion := list(islice(positions, _READ_AT_ONCE)):
+            yield len(portion)
             answers = self.entries.read(counting.topic, portion)
             for position in portion:
                 for name in counting.waiting_at(position):
                     counting.counts[name].unread -= 1
                     counting.counts[name].add(answers[position], counting.now_ms)
-            read += len(portion)
-        return read
 
 
 class _Counting:

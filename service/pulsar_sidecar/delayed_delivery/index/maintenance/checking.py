@@ -35,6 +35,7 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
     StoredIndex,
     StoredIndexes,
     StoredTopic,
+    decode_snapshot,
 )
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, owner_path, read_claim
@@ -42,7 +43,7 @@ from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metada
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Absent, Unreadable
@@ -230,7 +231,9 @@ class IndexChecker:
         while some := list(islice(rest, _MESSAGES_AT_ONCE)):
             try:
                 answers.update(self._ports.messages.read(topic, some))
-            except NotFoundError:  # deleted meanwhile, and its buckets with it
+            except SidecarError:
+                # It was deleted meanwhile, and its buckets with it, or it cannot be read now: the rest is not counted
+                # as compared, and other topics are checked all the same.
                 break
         return {position: answer for position, answer in answers.items() if not isinstance(answer, Unreadable)}
 
@@ -284,7 +287,11 @@ def read_segments(
         payload = entries.read({ledger_id: ledger}, [position])[position]
         if isinstance(payload, Unreadable):
             return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
-        reason = snapshot.reason if isinstance(snapshot, Unreadable) else "no bookie has it"
+        again = decode_snapshot(payload)
+        if isinstance(again, tuple):
+            reason = f"entry {position} could not be read at first; check again"
+            return MissingSegments(FindingKind.UNREAD_SNAPSHOT, reason)
+        reason = again.reason if isinstance(again, Unreadable) else "no bookie has it"
         return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {reason}")
     segments: list[DelayedIndexes] = []
     numbers = iter(range(1, len(snapshot) + 1))

@@ -108,7 +108,8 @@ class FindingKind(Enum):
     ORPHANED_BUCKET = (
         "orphaned-bucket",
         "it takes storage for ever, and no broker reads it",
-        "run: pulsar-sidecar delayed-index repair --orphans; it attaches the bucket or hands it over",
+        "run: pulsar-sidecar delayed-index repair --orphans; it attaches the bucket, hands it over, or leaves it while "
+        "what it needs cannot be read",
         RepairStep.HAND_OVER,
     )
     """A bucket's ledger that no cursor points to."""

@@ -20,6 +20,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredBucket, StoredIndex, StoredTopic
+from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
@@ -210,10 +211,18 @@ def contradictions(metadata: SegmentMetadata, segment: DelayedIndexes) -> list[s
     return found
 
 
+def repeated(snapshot: SnapshotMetadata) -> int:
+    """How many indexes are in another segment too, perhaps with another time; a sound bucket has none."""
+    distinct = PositionBits.union(segment.bitmaps for segment in snapshot).ledgers.values()
+    return sum(segment.count for segment in snapshot) - sum(map(len, distinct))
+
+
 def check_segments(
     index: StoredIndex, bucket: StoredBucket, snapshot: SnapshotMetadata, segments: Iterable[DelayedIndexes]
 ) -> Iterator[Finding]:
-    """Whether each segment agrees with entry 0."""
+    """Whether each segment agrees with entry 0, and none has an index of another one."""
+    if twice := repeated(snapshot):
+        yield of_bucket(index, bucket, FindingKind.WRONG_BITMAP, f"{twice:,} indexes are in two segments")
     for number, (metadata, segment) in enumerate(zip(snapshot, segments, strict=True), 1):
         for contradiction in contradictions(metadata, segment):
             cause = f"segment {number}: {contradiction}"

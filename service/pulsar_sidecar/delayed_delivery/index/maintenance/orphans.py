@@ -4,16 +4,24 @@ Invariant: it is attached only if every bit is an index and every index has its 
 not dispatch what a bit hides. What cannot be read for the moment decides nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from itertools import islice
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts, MissingSegments, read_segments
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
-from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import OrphanedBucket, contradictions, message_difference
+from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
+    OrphanedBucket,
+    contradictions,
+    message_difference,
+    repeated,
+)
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, decode_snapshot
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
@@ -23,14 +31,20 @@ _MESSAGES_AT_ONCE: Final = 10_000
 
 
 class OrphanJudge:
-    """Reads what is needed; changes nothing."""
+    """Judges the orphans of one plan; changes nothing. It asks the brokers once, and reads a subscription once."""
 
     def __init__(self, ports: CheckPorts) -> None:
         self._ports = ports
+        self._indexes: dict[tuple[TopicName, str], StoredIndex | Unreadable | None] = {}
 
     def index_of(self, orphan: OrphanedBucket) -> StoredIndex | Unreadable | None:
-        """The orphan's subscription as it is now."""
-        claim = orphan.claim
+        """The orphan's subscription as it was when one of its orphans was asked for first."""
+        owner = _owner(orphan.claim)
+        if owner not in self._indexes:
+            self._indexes[owner] = self._read_index(orphan.claim)
+        return self._indexes[owner]
+
+    def _read_index(self, claim: BucketClaim) -> StoredIndex | Unreadable | None:
         for _, topic in self._ports.stored.read([claim.topic], claim.subscription):
             return topic if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
         return None
@@ -59,13 +73,16 @@ class OrphanJudge:
             return RepairStep.HAND_OVER
         return self._by_content(orphan, key)
 
+    @cached_property
+    def _trackers(self) -> Collection[BrokerTracker]:
+        return self._ports.brokers.trackers().values()
+
     def _by_brokers(self, count: int) -> RepairStep | Unreadable:
         """Whether the brokers would use so many buckets of one subscription."""
-        trackers = self._ports.brokers.trackers().values()
-        settings = [each.settings for each in trackers if each.keeps_buckets]
+        settings = [each.settings for each in self._trackers if each.keeps_buckets]
         if not settings:
             return RepairStep.HAND_OVER
-        if len(settings) < len(trackers):
+        if len(settings) < len(self._trackers):
             return Unreadable("brokers run different trackers")
         if any(each.breaks_dispatch for each in settings):
             return Unreadable("a broker has a delayedDeliveryMaxNumBuckets of 1, 2 or 3, which stops dispatch")
@@ -83,6 +100,8 @@ class OrphanJudge:
         assert isinstance(snapshot, tuple)
         if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
             return RepairStep.HAND_OVER
+        if repeated(snapshot):  # and one of two times would not be compared with the message
+            return RepairStep.HAND_OVER
         due_ms = {
             position: at_ms
             for segment in segments
@@ -94,13 +113,14 @@ class OrphanJudge:
 
     def _by_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> RepairStep | Unreadable:
         unread: Unreadable | None = None
-        positions = list(due_ms)
-        for start in range(0, len(positions), _MESSAGES_AT_ONCE):
-            some = positions[start : start + _MESSAGES_AT_ONCE]
+        rest = iter(due_ms)
+        while some := list(islice(rest, _MESSAGES_AT_ONCE)):
             try:
                 answers = self._ports.messages.read(topic, some)
             except NotFoundError:
                 return RepairStep.HAND_OVER
+            except SidecarError as error:
+                return Unreadable(f"the messages of {topic} cannot be read: {error}")
             for position in some:
                 answer = answers[position]
                 if isinstance(answer, Unreadable):

@@ -30,7 +30,7 @@ from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex
 from pulsar_sidecar.ledger_ownership.ledger_metadata import ledger_length
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
-from pulsar_sidecar.model.errors import ConflictError, SidecarError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
@@ -155,7 +155,6 @@ class IndexRepair:
     def __init__(self, ports: RepairPorts) -> None:
         self._ports = ports
         self.checker = IndexChecker(ports.check)
-        self._orphans = OrphanJudge(ports.check)
 
     def plan(self, scope: TopicName | str, options: CheckOptions, kinds: Collection[FindingKind] = ()) -> RepairPlan:
         """What would be done about a topic, or about a namespace or a tenant by its name.
@@ -166,12 +165,15 @@ class IndexRepair:
             kinds: only findings of these kinds; without any, all but those `ON_DEMAND`.
 
         Raises:
+            InvalidInputError: orphans are to be repaired and not looked for.
             NotFoundError: there is no such topic, namespace or tenant.
             TemporaryError: the cluster could not be asked.
         """
+        if FindingKind.ORPHANED_BUCKET in kinds and not options.orphans:
+            raise InvalidInputError("--kind orphaned-bucket needs --orphans (over REST: orphans=true)")
         look = self.checker.confirmed(scope, options)
         chosen = frozenset(kinds) or frozenset(FindingKind) - ON_DEMAND
-        wanted = [each for each in look.findings if each.kind in chosen and each.kind.step is not None]
+        wanted = {each for each in look.findings if each.kind in chosen and each.kind.step is not None}
         decided = list(self._decided(look, wanted))
         actions = tuple(each for each in decided if isinstance(each, RepairAction))
         undecided = (each for each in decided if isinstance(each, Finding))
@@ -221,17 +223,17 @@ class IndexRepair:
 
     # --- planning --------------------------------------------------------------------------------------------------
 
-    def _decided(self, look: CheckPass, findings: Sequence[Finding]) -> Iterator[RepairAction | Finding]:
+    def _decided(self, look: CheckPass, wanted: set[Finding]) -> Iterator[RepairAction | Finding]:
         """One action a bucket, in order, following from everything that was found of it; or why there is none."""
         everything: dict[_Place, list[Finding]] = {}
         for each in look.findings:
             if each.topic and each.subscription and each.bucket and each.ledger_id is not None and each.kind.step:
                 place = _Place(str(each.topic), each.subscription, each.bucket, each.ledger_id)
                 everything.setdefault(place, []).append(each)
-        chosen = sorted(place for place, found in everything.items() if any(each in findings for each in found))
+        chosen = sorted(place for place, found in everything.items() if not wanted.isdisjoint(found))
         root = self._ports.check.ledgers_root
         nodes = self._ports.check.store.read_many([ledger_path(place.ledger_id, root) for place in chosen])
-        attached: list[OrphanedBucket] = []
+        orphans, attached = OrphanJudge(self._ports.check), list[OrphanedBucket]()
         for place, node in zip(chosen, nodes, strict=True):
             found = everything[place]
             topic = found[0].topic
@@ -240,8 +242,8 @@ class IndexRepair:
             step = _step(found)
             if step is RepairStep.HAND_OVER:
                 orphan = look.orphans[place.ledger_id]
-                index = self._orphans.index_of(orphan) if index is None else index
-                judged = self._orphans.judge(orphan, index, attached)
+                index = orphans.index_of(orphan) if index is None else index
+                judged = orphans.judge(orphan, index, attached)
                 if isinstance(judged, Unreadable):
                     yield replace(found[0], cause=f"{found[0].cause}; it is not known what to do: {judged.reason}")
                     continue

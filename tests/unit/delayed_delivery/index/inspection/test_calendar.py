@@ -1,19 +1,21 @@
 """When messages are due: each is counted once, buckets by what they say, everything else by its own entry."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pulsar_sidecar.delayed_delivery.index.inspection import counting
 from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueTime
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
-from pulsar_sidecar.delayed_delivery.ports import EntryFacts
+from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
-from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
+from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import (
@@ -136,6 +138,28 @@ def test_what_is_not_read_is_told(waiting: Waiting) -> None:
     assert counts(waiting.calendar()) == (5, 1, 22, 1, 0)
     assert counts(waiting.calendar(limit=10)) == (3, 0, 10, 0, 16)
     assert counts(waiting.calendar(limit=0)) == (3, 0, 0, 0, 26)
+
+
+def test_the_limit_is_of_all_topics_though_one_cannot_be_read(
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_READ_AT_ONCE", 4)
+    for name in ("a", "b", "c"):
+        other = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name(f"persistent://public/default/{name}"))
+        other.ledgers(9)
+        other.cursor("s")
+    asked: list[int] = []
+
+    def read(topic: TopicName, positions: Collection[Position], **_: float) -> Mapping[Position, EntryAnswer]:
+        asked.append(len(positions))
+        if len(asked) % 2 == 0:
+            raise TemporaryError("no answer")
+        return dict.fromkeys(positions, EntryFacts(None, 0))
+
+    monkeypatch.setattr(waiting.messages, "read", read)
+    found = waiting.reader.below("public/default", CalendarOptions(limit=13))
+    assert asked == [4, 4, 4, 1]
+    assert [one.problem for one in found.subscriptions] == ["no answer", "no answer", None, None]
 
 
 def test_batches_markers_and_chunks(waiting: Waiting) -> None:

@@ -18,7 +18,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
@@ -166,6 +166,12 @@ def cover_another_ledger(index: CheckedIndex) -> None:
     index.seal(FIRST, 7, 8)
 
 
+def index_a_message_in_two_segments(index: CheckedIndex) -> None:
+    first, second = index.rows[FIRST]
+    second.insert(0, (first[-1][0] + 1, *first[0][1:]))
+    index.seal(FIRST, 7, 8)
+
+
 def move_a_due_time(index: CheckedIndex) -> None:
     index.messages.due_ms[7, 3] = 5
 
@@ -238,6 +244,7 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
     (disorder_a_segment, [(K.WRONG_BITMAP, FIRST)]),
     (leave_a_segment_out_of_entry_0, [(K.WRONG_BITMAP, FIRST)]),
     (cover_another_ledger, [(K.WRONG_BITMAP, FIRST)]),
+    (index_a_message_in_two_segments, [(K.WRONG_BITMAP, FIRST)]),
     (move_a_due_time, [(K.WRONG_DELIVER_AT, FIRST)]),
     (index_what_is_not_delayed, [(K.WRONG_DELIVER_AT, FIRST)]),
     (index_what_does_not_exist, [(K.WRONG_DELIVER_AT, FIRST)]),
@@ -283,6 +290,7 @@ def lose_entry_0(index: CheckedIndex) -> None:
             (index_what_is_not_delayed, (TOPIC, SUBSCRIPTION), "such as 7:3: .*the message is not delayed$"),
             (lose_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: no bookie has it$"),
             (cut_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*SnapshotMetadata"),
+            (index_a_message_in_two_segments, (TOPIC, SUBSCRIPTION), "^1 indexes are in two segments$"),
             (disorder_a_segment, (TOPIC, SUBSCRIPTION), "^segment 1: its times do not ascend"),
         ]
     ],
@@ -441,6 +449,20 @@ def test_a_message_that_cannot_be_read_is_no_finding_and_not_counted() -> None:
     index.messages.answers[7, 3] = Unreadable("its bookies are away")
     report = check(index)
     assert (report.findings, report.checked.entries, report.checked.entries_left) == ((), 6, 7)
+
+
+def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None:
+    index = CheckedIndex()
+    overlap(index)
+
+    def fail() -> None:
+        raise TemporaryError("the metadata store does not answer")
+
+    index.messages.before = fail
+    report = check(index)
+    assert [each.kind for each in report.findings] == [K.OVERLAP, K.OVERLAP]
+    assert (report.checked.buckets, report.checked.entries) == (3, 0)
+    assert report.checked.entries_left > 0
 
 
 def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_says() -> None:

@@ -1,31 +1,35 @@
 """A repair does what was approved and nothing else, and what it cannot do is told."""
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import Any
 
 import pytest
+from pulsar_sidecar.delayed_delivery.index.maintenance import orphans
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Finding, FindingKind, RepairStep
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import (
     IndexRepair,
     LoadedTopic,
     Repaired,
     RepairPlan,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
-from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
+from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload, UnusableBucket
+from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     encode_metadata,
     encode_segment,
     segment_metadata_of,
 )
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import encode_cursor
@@ -206,6 +210,13 @@ def hide_a_message(stage: Stage) -> None:
     stage.index.messages.answers[7, 3] = Unreadable("its bookies are away")
 
 
+def hide_the_messages(stage: Stage) -> None:
+    def fail() -> None:
+        raise TemporaryError("the metadata store does not answer")
+
+    stage.index.messages.before = fail
+
+
 def hide_a_segment(stage: Stage) -> None:
     stage.index.entries.unreadable[FIRST, 1] = "its bookies are away"
 
@@ -217,6 +228,15 @@ def hide_entry_0(stage: Stage) -> None:
 def swap_segments(stage: Stage) -> None:
     payloads = stage.index.entries.payloads
     payloads[FIRST, 1], payloads[FIRST, 2] = payloads[FIRST, 2], payloads[FIRST, 1]
+
+
+def index_a_message_in_two_segments(stage: Stage) -> None:
+    # The later of the two times is the message's own.
+    first, second = stage.index.rows[FIRST]
+    second.insert(0, (first[-1][0] + 1, *first[0][1:]))
+    stage.index.seal(FIRST, 7, 8)
+    stage.index.messages.due_ms[first[0][1:]] = second[0][0]
+    stage.index.store.advance_ms(HOUR_MS)
 
 
 def move_the_first_message(stage: Stage) -> None:
@@ -308,6 +328,7 @@ def name_another_over_it(stage: Stage) -> None:
         move_a_message,
         swap_segments,
         disorder_a_segment,
+        index_a_message_in_two_segments,
         move_the_first_message,
         lose_the_messages,
         cut_entry_0,
@@ -333,10 +354,23 @@ def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callabl
     assert stage.named() == named
 
 
+def test_an_orphan_is_compared_with_all_its_messages_however_many_are_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(orphans, "_MESSAGES_AT_ONCE", 1)
+    stage = Stage()
+    stage.forget(FIRST)
+    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
+    _, ledger_id, entry_id = stage.index.rows[FIRST][-1][-1]
+    stage.index.messages.due_ms[ledger_id, entry_id] = 1
+    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
+
+
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         (hide_a_message, "message 7:3: its bookies are away"),
+        (hide_the_messages, "the messages of .* cannot be read: the metadata store does not answer"),
         (hide_a_segment, "entry 100:1: its bookies are away"),
         (hide_entry_0, "entry 100:0: its bookies are away"),
         (garble_the_topics_node, "the managed ledger of .* cannot be read"),
@@ -354,6 +388,27 @@ def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Stage
     [left] = [each for each in plan.left if each.kind is FindingKind.ORPHANED_BUCKET]
     assert left.ledger_id == FIRST
     assert re.search(f"names ledger {FIRST}; it is not known what to do: .*{why}", left.cause)
+
+
+def test_an_orphan_whose_entry_0_could_not_be_read_at_first_only_is_left() -> None:
+    stage = Stage()
+    stage.forget(FIRST)
+    hide_entry_0(stage)
+    calls: list[Position] = []
+
+    def come_back(position: Position) -> EntryPayload:
+        answer = read(position)
+        if position == (FIRST, 0):
+            calls.append(position)
+            stage.index.entries.unreadable.clear()
+        return answer
+
+    read, stage.index.entries._of = stage.index.entries._of, come_back  # type: ignore[method-assign]
+    plan = stage.plan(FindingKind.ORPHANED_BUCKET)
+    assert len(calls) == 2
+    assert plan.actions == ()
+    assert f"entry {FIRST}:0 could not be read at first; check again" in plan.left[0].cause
+    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
 def test_what_is_certainly_wrong_is_handed_over_though_a_message_cannot_be_read() -> None:
@@ -379,6 +434,30 @@ def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
     assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
 
 
+def test_brokers_and_a_subscription_are_asked_once_for_all_its_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(orphans: int) -> Counter[str]:
+        stage, counts, read = Stage(), Counter[str](), StoredIndexes.read
+        for ledger_id in range(20, 20 + orphans):
+            stage.index.topic.seal(SUBSCRIPTION, 100 + ledger_id, ledger_id, ledger_id, [(HOUR_MS, ledger_id, 0)])
+        stage.index.store.advance_ms(HOUR_MS)
+
+        def count_trackers() -> Mapping[str, BrokerTracker]:
+            counts["trackers"] += 1
+            return stage.index.brokers
+
+        def count_read(*of: Any) -> Any:
+            counts["read"] += 1
+            return read(*of)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(stage.index, "trackers", count_trackers)
+            patched.setattr(StoredIndexes, "read", count_read)
+            assert len(stage.plan().actions) == orphans
+        return counts
+
+    assert asked(20) == asked(1)
+
+
 def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded() -> None:
     stage = Stage()
     stage.index.store.remove(CURSOR)
@@ -394,6 +473,20 @@ def test_sound_buckets_of_a_downgrade_are_retired_on_demand_only() -> None:
     assert plan.actions == ()
     assert [each.kind for each in plan.left] == [FindingKind.TRACKER_DOWNGRADE] * 2
     assert stage.steps(FindingKind.TRACKER_DOWNGRADE) == [(S.RETIRE, FIRST), (S.RETIRE, SECOND)]
+
+
+def test_a_plan_does_not_compare_each_finding_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    run_in_memory(stage)
+    compared: list[tuple[Finding, object]] = []
+
+    def equal(one: Finding, other: object) -> bool:
+        compared.append((one, other))
+        return isinstance(other, Finding) and (one.place, one.cause) == (other.place, other.cause)
+
+    monkeypatch.setattr(Finding, "__eq__", equal)
+    assert len(stage.plan(FindingKind.TRACKER_DOWNGRADE).actions) == 2
+    assert compared == []
 
 
 def test_what_nothing_can_be_done_about_is_left() -> None:
