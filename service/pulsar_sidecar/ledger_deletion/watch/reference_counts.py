@@ -60,13 +60,11 @@ class VanishedReference:
 
     Attributes:
         path: the node.
-        removed: the node itself is gone.
         replaced: the node still names the ledger, for its copy in tiered storage.
     """
 
     ledger_id: LedgerId
     path: str
-    removed: bool
     replaced: bool
 
 
@@ -204,7 +202,7 @@ class ReferenceCounts:
         if was_shadow or named.of_shadow:
             return []
         return [
-            VanishedReference(ledger_id, path, removed=data is None, replaced=ledger_id in named.replaced)
+            VanishedReference(ledger_id, path, replaced=ledger_id in named.replaced)
             for ledger_id in sorted(gone)
             if self._states.get(ledger_id) & _MOST == 0
         ]
@@ -241,11 +239,11 @@ class ReferenceCounts:
             counted.frombytes(data[len(data) % 8 :])
         self.unreadable, self.references, self.hidden = unreadable, len(counted), hidden
         self._states = _States.of(existing, np.frombuffer(counted, np.int64) if counted else np.empty(0, np.int64))
-        vanished = [VanishedReference(ledger_id, path, removed=False, replaced=r) for ledger_id, path, r in lost]
+        vanished = [VanishedReference(ledger_id, path, replaced=r) for ledger_id, path, r in lost]
         for path, data in removed:
             ids, of_shadow = _unpacked(data)
             if not of_shadow:
-                vanished += [VanishedReference(each, path, removed=True, replaced=False) for each in sorted(ids)]
+                vanished += [VanishedReference(each, path, replaced=False) for each in sorted(ids)]
         return [each for each in vanished if self._states.get(each.ledger_id) & _MOST == 0]
 
     def _walk_node(

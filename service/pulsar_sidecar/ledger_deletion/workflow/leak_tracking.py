@@ -39,7 +39,7 @@ from pulsar_sidecar.ledger_deletion.watch.tracked import TrackedLedger, restored
 from pulsar_sidecar.ledger_ownership.claims import CompactedClaim
 from pulsar_sidecar.ledger_ownership.protections import UnreadableNode
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -57,6 +57,7 @@ _MOST_UNLINKED = 10_000
 _MOST_TRACKED = 100_000
 """Each takes a kilobyte; see `LeakTracker`."""
 _ENDED = 10_000
+_SEND_AGAIN_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class LeakTracker:
     """The ledgers that nothing references; the loop of the watch calls it, and readers hold its lock.
 
     It tracks 100,000 at a time, or ten times as many as the brake lets vanish: a ``deleteall`` must not fill the
-    memory. Whatever vanishes beyond that waits as if it had never been referenced.
+    memory. Whatever vanishes beyond that waits as if it had never been referenced. Ledgers that never were referenced
+    take at most half of that room, so that old ones never hide what vanishes now.
 
     Attributes:
         unlinked: ledgers that were never seen referenced, and since when, in the order of these times.
@@ -130,6 +132,8 @@ class LeakTracker:
         self.leaked: Counter[LeakCause] = Counter()
         self.appended = 0
         self._taken_over_ms = 0
+        self._unsent: SidecarError | None = None
+        self._send_again_ms = 0
         self._strange: set[str] = set()
 
     def walked(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> int:
@@ -230,14 +234,17 @@ class LeakTracker:
         What an old cluster has gathered is for an audit, which also knows how much of it is too much.
         """
         waited_ms = now_ms - self._configuration.unlinked_window_ms
-        judged = sum(
-            each.vanished is None and each.evidence is None and each.leak.state is not LeakState.KEPT
-            for each in self.tracked.values()
-        )
-        room = min(_MOST_UNLINKED - judged, self._most_tracked - len(self.tracked))
+        never_linked = [each for each in self.tracked.values() if each.vanished is None and each.evidence is None]
+        kept = [each for each in never_linked if each.leak.state is LeakState.KEPT]
+        most = self._most_tracked // 2
+        room = min(min(_MOST_UNLINKED, most) - len(never_linked) + len(kept), self._most_tracked - len(self.tracked))
         # They are in the order of their times.
         oldest = islice(self.unlinked.items(), max(0, room))
         due = [ledger_id for ledger_id, since_ms in oldest if since_ms <= waited_ms]
+        too_many = max(0, len(never_linked) + len(due) - most)
+        # Each has its turn, and those that were kept for longest wait for their next one.
+        for tracked in kept[:too_many]:
+            self._treat_as_unlinked(tracked, now_ms)
         with self._lock:
             for ledger_id in due:
                 leak = Leak(
@@ -265,7 +272,6 @@ class LeakTracker:
                         self._treat_as_unlinked(tracked, now_ms)
                         continue
                     candidates.append((tracked, found))
-                    # A compacted ledger counts once it leaked: a loaded topic's is named by the cursor's own ledger.
                     if tracked.vanished is not None and not isinstance(found.claim, CompactedClaim):
                         self._note_vanished(tracked, tracked.leak.since_ms)
             # Before the evidence: where this sidecar dies in between, its successor appends what has evidence.
@@ -288,6 +294,9 @@ class LeakTracker:
                 (verdict,) = self._ports.assessor.verdicts([evidence.record], self._unreadable())
                 if not self._obey(tracked, verdict, now_ms):
                     return
+                # Only now: a loaded topic's is named by the cursor's own ledger.
+                self._note_vanished(tracked, tracked.leak.since_ms)
+                self._brake_if_needed(now_ms)
             self._ports.leaks.keep(evidence)
             look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
         with self._lock:
@@ -320,6 +329,10 @@ class LeakTracker:
     # --- judgement -------------------------------------------------------------------------------------------------
 
     def _judge(self, now_ms: int) -> None:
+        if self._unsent is not None and now_ms < self._send_again_ms:
+            # Nobody asks the cluster about all of them each second while nothing can be sent.
+            raise self._unsent
+        self._unsent = None
         due = [
             each
             for each in self.tracked.values()
@@ -332,10 +345,20 @@ class LeakTracker:
             leaked += [each for each, verdict in zip(some, verdicts, strict=True) if self._obey(each, verdict, now_ms)]
         for tracked in leaked:
             self._count(tracked, now_ms)
+            # What has evidence was noted with it. Of what never was referenced only what would be appended is: old
+            # ledgers would brake again and again.
+            if self._withheld(tracked) is None:
+                self._note_vanished(tracked, now_ms)
         # Before the first is appended: after a `deleteall` that no sidecar saw, all of them were never seen referenced.
         self._brake_if_needed(now_ms)
-        for some in chunks(leaked, _JUDGED_AT_ONCE):
-            self._append(some, now_ms)
+        try:
+            for some in chunks(leaked, _JUDGED_AT_ONCE):
+                # The judgement takes its time, and somebody may have ordered a hold or a brake meanwhile.
+                self._take_orders()
+                self._append(some, now_ms)
+        except SidecarError as error:
+            self._unsent, self._send_again_ms = error, now_ms + _SEND_AGAIN_MS
+            raise
 
     def _obey(self, tracked: TrackedLedger, verdict: Verdict, now_ms: int) -> bool:
         """Whether the ledger leaked; otherwise it is looked at again."""
@@ -388,7 +411,9 @@ class LeakTracker:
                 self._ports.leaks.keep(tracked.evidence)
 
     def _count(self, tracked: TrackedLedger, now_ms: int) -> None:
-        """Once for each leak, however often it is kept and found leaked again."""
+        """Say that it leaked; once for each leak, however often it is kept and found leaked again."""
+        with self._lock:
+            tracked.leak = replace(tracked.leak, state=LeakState.LEAKED, detail="it is to be appended")
         if tracked.is_counted:
             return
         cause = LeakCause.NEVER_LINKED
@@ -399,17 +424,23 @@ class LeakTracker:
             tracked.is_counted = True
             tracked.leak = replace(tracked.leak, cause=cause)
             self.leaked[cause] += 1
-        self._note_vanished(tracked, now_ms)
         log.warning("a ledger leaked", ledger_id=tracked.ledger_id, cause=cause.value)
 
     def _why_not(self, tracked: TrackedLedger) -> str | None:
+        withheld = self._withheld(tracked)
+        if withheld is not None:
+            return withheld
+        if self.control.braked is not None:
+            return f"the brake holds: {self.control.braked}"
+        return None if tracked.is_noted else "its hold was removed a moment ago, and the brake has not counted it yet"
+
+    def _withheld(self, tracked: TrackedLedger) -> str | None:
+        """Why it is not appended, whether the brake holds or not."""
         record = tracked.record
         if record is None or is_own_topic(record.topic):
             return "its topic belongs to the deletion service itself"
         if self._configuration.mode is not WatchMode.APPEND:
             return "ledgerDeletionWatch=report appends nothing; set it to append"
-        if self.control.braked is not None:
-            return f"the brake holds: {self.control.braked}"
         hold = self.control.holds_ledger(tracked.ledger_id, record.topic)
         return None if hold is None else f"{hold} is on the hold list"
 

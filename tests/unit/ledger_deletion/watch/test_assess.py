@@ -153,10 +153,10 @@ def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
 def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     assert owner_path(candidate.claim) == asking.list_path
-    other = VanishedReference(candidate.ledger_id, f"{asking.list_path}-shadow", removed=False, replaced=False)
+    other = VanishedReference(candidate.ledger_id, f"{asking.list_path}-shadow", replaced=False)
     assert asking.assessor.evidence(candidate, other) is None
     assert asking.world.store.peek(SIGNING_KEY) is None
-    own = VanishedReference(candidate.ledger_id, asking.list_path, removed=False, replaced=False)
+    own = VanishedReference(candidate.ledger_id, asking.list_path, replaced=False)
     evidence = asking.assessor.evidence(candidate, own)
     assert evidence is not None
     key = asking.world.store.peek(SIGNING_KEY)
@@ -197,7 +197,7 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     for component in LedgerComponent:
         candidate = by_kind[component]
         path = owner_path(candidate.claim)
-        evidence = asking.assessor.evidence(candidate, VanishedReference(candidate.ledger_id, path, False, False))
+        evidence = asking.assessor.evidence(candidate, VanishedReference(candidate.ledger_id, path, replaced=False))
         assert evidence is not None
         causes.append(evidence.cause.value)
     assert tuple(causes) == CAUSES[gone]
@@ -206,7 +206,7 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
 def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
-        candidate, VanishedReference(candidate.ledger_id, asking.list_path, False, True)
+        candidate, VanishedReference(candidate.ledger_id, asking.list_path, replaced=True)
     )
     assert evidence is not None
     assert evidence.cause is LeakCause.OFFLOAD
@@ -221,7 +221,7 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
 ) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
-        candidate, VanishedReference(candidate.ledger_id, asking.list_path, False, replaced)
+        candidate, VanishedReference(candidate.ledger_id, asking.list_path, replaced=replaced)
     )
     assert evidence is not None
     assert evidence.cause is before

@@ -123,9 +123,9 @@ def test_by_default_a_node_names_nothing() -> None:
 def test_a_ledger_leaves_with_its_list() -> None:
     counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1, 2])))
     assert (unreferenced(counts), counts.ledgers, counts.references, counts.nodes) == ([3], 3, 2, 1)
-    assert counts.read(TOPIC, managed_ledger_bytes([2])) == [VanishedReference(LedgerId(1), TOPIC, False, False)]
+    assert counts.read(TOPIC, managed_ledger_bytes([2])) == [VanishedReference(LedgerId(1), TOPIC, replaced=False)]
     assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 3], 1, 1)
-    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(2), TOPIC, removed=True, replaced=False)]
+    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(2), TOPIC, replaced=False)]
     assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 2, 3], 0, 0)
     assert counts.read(TOPIC, None) == []
     assert counts.read(TOPIC, managed_ledger_bytes([3, 4])) == []
@@ -153,7 +153,7 @@ def test_a_ledger_in_several_lists_leaves_with_the_last_one() -> None:
     assert counts.read(TOPIC, managed_ledger_bytes([])) == []
     assert unreferenced(counts) == []
     assert counts.named_by(LedgerId(1)) == (OTHER,)
-    assert counts.read(OTHER, None) == [VanishedReference(LedgerId(1), OTHER, removed=True, replaced=False)]
+    assert counts.read(OTHER, None) == [VanishedReference(LedgerId(1), OTHER, replaced=False)]
     assert unreferenced(counts) == [1]
     assert counts.named_by(LedgerId(1)) == ()
 
@@ -196,10 +196,10 @@ def test_a_ledger_that_came_and_went_between_two_readings_is_found_by_its_own_no
 def test_the_copy_that_tiered_storage_replaced_is_told_apart() -> None:
     counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([1, 2])))
     found = counts.read(TOPIC, managed_ledger_bytes([1, 2], offloaded=replaced(1)))
-    assert found == [VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=True)]
+    assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=True)]
     assert (unreferenced(counts), counts.references) == ([1], 1)
     assert counts.read(TOPIC, managed_ledger_bytes([2])) == []
-    assert counts.read(TOPIC, managed_ledger_bytes([])) == [VanishedReference(LedgerId(2), TOPIC, False, False)]
+    assert counts.read(TOPIC, managed_ledger_bytes([])) == [VanishedReference(LedgerId(2), TOPIC, replaced=False)]
 
 
 @pytest.mark.parametrize("then", [managed_ledger_bytes([], properties=SHADOWS), None, managed_ledger_bytes([])])
@@ -235,7 +235,7 @@ def test_a_node_that_is_not_understood_keeps_what_it_named(path: str, data: byte
     counts.read(path, data)
     assert counts.unreadable == {}
     counts.read(path, GARBAGE)
-    assert counts.read(path, None) == [VanishedReference(LedgerId(1), path, removed=True, replaced=False)]
+    assert counts.read(path, None) == [VanishedReference(LedgerId(1), path, replaced=False)]
     assert counts.unreadable == {}
 
 
@@ -310,11 +310,11 @@ def test_a_walk_finds_what_vanished_since_the_reading_before() -> None:
         listing([1, 2], [3, 4], [], [5, 6]), nodes((TOPIC, managed_ledger_bytes([2, 3], offloaded=replaced(3))))
     )
     assert found == [
-        VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=False),
-        VanishedReference(LedgerId(3), TOPIC, removed=False, replaced=True),
-        VanishedReference(LedgerId(4), OTHER, removed=True, replaced=False),
-        VanishedReference(LedgerId(6), OTHER, removed=True, replaced=False),
-        VanishedReference(LedgerId(5), CURSOR, removed=True, replaced=False),
+        VanishedReference(LedgerId(1), TOPIC, replaced=False),
+        VanishedReference(LedgerId(3), TOPIC, replaced=True),
+        VanishedReference(LedgerId(4), OTHER, replaced=False),
+        VanishedReference(LedgerId(6), OTHER, replaced=False),
+        VanishedReference(LedgerId(5), CURSOR, replaced=False),
     ]
     assert (unreferenced(counts), counts.references, counts.nodes, counts.ledgers) == ([1, 3, 4, 5, 6], 1, 1, 6)
 
@@ -322,10 +322,10 @@ def test_a_walk_finds_what_vanished_since_the_reading_before() -> None:
 @pytest.mark.parametrize(
     ("data", "is_replaced"), [(managed_ledger_bytes([1], offloaded=replaced(1)), True), (b"", False)]
 )
-def test_a_list_that_a_walk_finds_empty_was_not_removed(data: bytes, is_replaced: bool) -> None:
+def test_a_list_that_a_walk_finds_empty(data: bytes, is_replaced: bool) -> None:
     counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
     found = counts.walk(listing([1]), nodes((TOPIC, data)))
-    assert found == [VanishedReference(LedgerId(1), TOPIC, removed=False, replaced=is_replaced)]
+    assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=is_replaced)]
     assert (unreferenced(counts), counts.nodes) == ([1], 0)
     assert counts.walk(listing([1]), nodes((TOPIC, data))) == []
 
@@ -335,7 +335,7 @@ def test_the_nodes_above_schemas_hide_nothing() -> None:
     counts = counts_of([1], *above, (SCHEMA, schema_locator_bytes([1])))
     assert counts.unreadable == {}
     found = counts.walk(listing([1]), nodes(*above))
-    assert found == [VanishedReference(LedgerId(1), SCHEMA, removed=True, replaced=False)]
+    assert found == [VanishedReference(LedgerId(1), SCHEMA, replaced=False)]
 
 
 def test_a_ledger_that_moved_to_another_list_has_not_vanished() -> None:
@@ -384,7 +384,7 @@ def test_a_ledger_that_is_linked_between_the_listing_of_ledgers_and_the_reading_
     assert (unreferenced(counts), counts.exists(LedgerId(2)), counts.ledgers) == ([], False, 1)
     counts.hear(LedgerId(2), exists=True)
     assert unreferenced(counts) == []
-    assert counts.read(TOPIC, managed_ledger_bytes([1])) == [VanishedReference(LedgerId(2), TOPIC, False, False)]
+    assert counts.read(TOPIC, managed_ledger_bytes([1])) == [VanishedReference(LedgerId(2), TOPIC, replaced=False)]
     assert unreferenced(counts) == [2]
 
 
@@ -424,7 +424,7 @@ def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: W
     assert counts.hidden == (TOPIC if unreadable.unreadable else None)
     # Once it can be read again, what it dropped meanwhile is seen.
     found = counts.walk(listing([1, 2, 3]), nodes((TOPIC, b""), named[2]))
-    assert {(each.ledger_id, each.path, each.removed) for each in found} == {(1, TOPIC, False), (2, CURSOR, True)}
+    assert {(each.ledger_id, each.path) for each in found} == {(1, TOPIC), (2, CURSOR)}
     assert (counts.unreadable, counts.hidden) == ({}, None)
 
 
@@ -483,7 +483,7 @@ def test_a_walk_that_raises_changes_nothing(listing_breaks: bool) -> None:
 def test_ids_of_any_size(ledger_id: int) -> None:
     counts = counts_of([ledger_id], (TOPIC, managed_ledger_bytes([ledger_id])))
     assert counts.named_by(LedgerId(ledger_id)) == (TOPIC,)
-    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(ledger_id), TOPIC, removed=True, replaced=False)]
+    assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(ledger_id), TOPIC, replaced=False)]
     assert unreferenced(counts) == [ledger_id]
     assert not counts.exists(LedgerId(ledger_id - 1))
     counts.hear(LedgerId(ledger_id), exists=False)

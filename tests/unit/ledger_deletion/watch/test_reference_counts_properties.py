@@ -128,9 +128,7 @@ class Truth:
         if before.of_shadow or names.of_shadow:
             return set()
         gone = before.ids - names.ids
-        return {
-            VanishedReference(each, path, now is None, each in names.replaced) for each in gone if not self.count(each)
-        }
+        return {VanishedReference(each, path, replaced=each in names.replaced) for each in gone if not self.count(each)}
 
     def walks(self, forbidden: frozenset[str]) -> set[VanishedReference]:
         """The whole store, but for nodes that may not be read and what is below them."""

@@ -1,13 +1,16 @@
 """The loop from a vanished reference to its record: each cause, the settle time, and what is never appended."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from pulsar_sidecar.ledger_deletion.ports import Publisher
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import REQUESTED_BY, LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode, WatchState
+from pulsar_sidecar.ledger_deletion.workflow import leak_tracking
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path, schema_path
 from pulsar_sidecar.model.errors import PermanentError, SidecarError, TemporaryError
@@ -41,6 +44,7 @@ from tests.unit.ledger_deletion.watch.watching import (
 )
 from tests.unit.ledger_deletion.worlds import MAY_BE_SHARED, TOPIC
 
+OLD_MS = round(1_000_000 * MINUTE)
 YOUNG = TopicPlan(subscriptions=("sub",), schema_versions=2, buckets=1, offloaded=(0,), age_ms=0)
 """Every ledger was made just now, and some are OPEN: an audit would wait."""
 
@@ -505,10 +509,10 @@ def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
     world: World, topic: TopicName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_UNLINKED", 2)
-    kept_ones = [world.ledger({}, age_ms=int(1000 * MINUTE) * 1_000) for _ in range(2)]
+    kept_ones = [world.ledger({}, age_ms=OLD_MS) for _ in range(2)]
     with Watcher(world, QUICK) as watcher:
         watcher.go(10)
-        stray = world.ledger(schema_custom_metadata(topic.schema_id), age_ms=int(1000 * MINUTE) * 1_000)
+        stray = world.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
         watcher.go(3 * MINUTE)
         assert {watcher.state(each) for each in kept_ones} == {LeakState.KEPT}
         assert appended(world) == [stray]
@@ -569,6 +573,41 @@ def test_what_is_held_is_not_appended_until_it_is_let_go(
     control.unhold(item)
     watcher.go(70)
     assert appended(world) == [first]
+
+
+def test_a_hold_that_comes_during_the_judgement_is_obeyed(
+    world: World, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = leak_tracking.send
+
+    def send_and_hold(publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], key: None) -> object:
+        answers = sent(publisher, records, key)
+        WatchControlNode(world.store).hold("public")
+        return answers
+
+    monkeypatch.setattr(leak_tracking, "_JUDGED_AT_ONCE", 1)
+    monkeypatch.setattr(leak_tracking, "send", send_and_hold)
+    trim(world, topic)
+    watcher.go(SETTLE_SECONDS + A_WHILE)
+    assert len(appended(world)) == 1
+    assert watcher.status().leaks[LeakState.LEAKED] == 1
+
+
+def test_what_cannot_be_sent_is_told_as_leaked_and_sent_later(
+    world: World, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_ready() -> Publisher:
+        raise TemporaryError("the topics are not ready")
+
+    gone = trim(world, topic)
+    with monkeypatch.context() as away:
+        away.setattr(world.topics, "publisher", lambda *_: not_ready())
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        assert appended(world) == []
+        assert watcher.status().leaks == {LeakState.LEAKED: len(gone)}
+        assert watcher.status().detail == "the topics are not ready"
+    watcher.go(12)
+    assert set(appended(world)) == gone
 
 
 def test_a_hold_of_something_else_holds_nothing(world: World, topic: TopicName, watcher: Watcher) -> None:
@@ -858,10 +897,15 @@ def test_what_a_disaster_takes_beyond_the_most_that_is_tracked_waits_as_if_never
         assert appended(world) == []
 
 
+def never_linked(world: World, topic: TopicName, count: int) -> None:
+    """Old ledgers that nothing references, and that may be deleted."""
+    for _ in range(count):
+        world.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
+
+
 def test_ledgers_that_were_never_linked_brake_before_the_first_is_appended(world: World, topic: TopicName) -> None:
     """After a ``deleteall`` that no sidecar saw."""
-    for _ in range(6):
-        world.ledger(schema_custom_metadata(topic.schema_id), age_ms=int(1000 * MINUTE) * 1_000)
+    never_linked(world, topic, 6)
     with Watcher(world, made(QUICK, brake_references=5)) as watcher:
         watcher.go(15 * MINUTE)
         assert appended(world) == []
@@ -873,11 +917,72 @@ def test_ledgers_that_were_never_linked_are_tracked_within_the_same_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
-    for _ in range(12):
-        world.ledger({}, age_ms=int(1000 * MINUTE) * 1_000)
+    strays = {world.ledger({}, age_ms=OLD_MS) for _ in range(12)}
+    topic = crowd(world, 20)
     with Watcher(world, made(QUICK, brake_references=1)) as watcher:
+        judged: set[LedgerId] = set()
+        for _ in range(15):
+            watcher.go(MINUTE)
+            judged |= {leak.ledger_id for leak in watcher.watch.leaks(ended=False)}
+        assert judged == strays, "each has its turn"
+        assert (watcher.status().leaks, watcher.status().unlinked) == ({LeakState.KEPT: 5}, 7)
+        world.trim(topic, 4, dies_between=True)
+        watcher.go(SOON)
+        assert len(kept(world)) == 4, "half of the room is left to what vanishes"
+        assert watcher.status().braked is not None
+
+
+def test_never_linked_ledgers_that_are_withheld_brake_nothing(world: World, topic: TopicName) -> None:
+    """Old ones would brake again after each change of leader, whatever an operator resumes."""
+    never_linked(world, topic, 6)
+    WatchControlNode(world.store).hold("public")
+    with Watcher(world, made(QUICK, brake_references=5)) as watcher:
         watcher.go(15 * MINUTE)
-        assert (watcher.status().leaks, watcher.status().unlinked) == ({LeakState.KEPT: 10}, 2)
+        assert watcher.status().leaked == {LeakCause.NEVER_LINKED: 6}
+        assert (watcher.status().vanished, watcher.status().braked) == (0, None)
+        WatchControlNode(world.store).unhold("public")
+        watcher.go(15 * MINUTE)
+        assert "6 references" in (watcher.status().braked or "")
+        assert appended(world) == []
+
+
+def test_a_hold_that_is_removed_during_the_judgement_passes_no_brake(
+    world: World, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_linked(world, topic, 6)
+    control = WatchControlNode(world.store)
+    control.hold("public")
+    with Watcher(world, made(QUICK, brake_references=5)) as watcher:
+        watcher.go(10)
+        tracker = watcher.watch._tracker
+        brake_if_needed = tracker._brake_if_needed
+
+        def brake_and_remove(now_ms: int) -> None:
+            brake_if_needed(now_ms)
+            if watcher.status().leaks == {LeakState.LEAKED: 6} and control.read().holds:
+                control.unhold("public")
+
+        monkeypatch.setattr(tracker, "_brake_if_needed", brake_and_remove)
+        watcher.go(15 * MINUTE)
+        assert control.read().holds == ()
+        assert appended(world) == []
+        assert "6 references" in (watcher.status().braked or "")
+
+
+def test_compacted_ledgers_brake_before_their_evidence_is_written(world: World) -> None:
+    topics = [
+        world.topic(f"persistent://public/default/compacted-{number}", TopicPlan(subscriptions=()))
+        for number in range(20)
+    ]
+    for topic in topics:
+        world.compact(topic, closed=True, age_ms=0)
+    with Watcher(world, made(brake_references=9)) as watcher:
+        watcher.go(10)
+        watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=1_000)
+        for topic in topics:
+            world.compact(topic, closed=True, age_ms=0)
+        watcher.go(SOON)
+        assert len(kept(world)) == 9
 
 
 def test_ten_times_as_many_are_tracked_as_the_brake_lets_vanish(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -957,7 +1062,7 @@ def test_a_failure_is_told_while_it_lasts_and_no_longer(
     gone = trim(world, topic)
     watcher.go(SETTLE_SECONDS - 5)
     if failing == "publisher":
-        world.topics.hooks.fail_next("publish", TemporaryError("no broker answers"), times=10)
+        world.topics.hooks.fail_next("publish", TemporaryError("no broker answers"))
     else:
         world.owners.hooks.fail_next("views", TemporaryError("no broker answers"), times=10)
     watcher.go(SOON + 2)
