@@ -2,17 +2,19 @@
 
 One process changes topics' nodes at a steady rate; one listens, reads what changed and counts its ledgers, as the watch
 for leaked ledgers does; one is the other client, which reads and writes a node of its own. Rounds with the listener,
-with a client that only reads as many of these nodes as change, and with neither take turns on one server.
+with a control that is sent as much and does nothing with it, and with neither take turns on one server.
 """
 
 import argparse
 import multiprocessing
+import socket
 import statistics
+import struct
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -23,10 +25,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError, NoNodeError
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
+from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import AddWatch, ZooKeeperChanges
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_deletion.workflow.watching import NODES_AT_ONCE
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
@@ -91,14 +95,14 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
                 _make(writer, path)
             listen = partial(_listen, _TAKES_PER_ECHO)
             _measure(writer, url, arguments, listen, _Rounds())
-            without, read, heard = _Rounds(), _Rounds(), _Rounds()
+            without, control, heard = _Rounds(), _Rounds(), _Rounds()
             for _ in range(arguments.rounds):
                 _measure(writer, url, arguments, None, without)
-                _measure(writer, url, arguments, partial(_read_only, arguments.rate), read)
+                _measure(writer, url, arguments, partial(_throw_away, arguments.rate), control)
                 _measure(writer, url, arguments, listen, heard)
             burst = _burst(writer, url, arguments.burst)
             at_rest = _at_rest(url)
-    return [_latency_table(without, read, heard), _listener_table(heard, burst, at_rest)]
+    return [_latency_table(without, control, heard), _listener_table(heard, burst, at_rest)]
 
 
 def _make(writer: KazooClient, path: str) -> None:
@@ -212,19 +216,37 @@ def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
     pipe.send(listened)
 
 
-def _read_only(rate: int, url: str, pipe: Connection) -> None:
-    """The control: as many nodes as change, read in requests of the same size, and nothing done with them."""
+def _throw_away(rate: int, url: str, pipe: Connection) -> None:
+    """The control: every change is sent here, as many nodes as change are read, and nothing is done with either."""
     listened = _Listened()
-    with closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:
+    with closing(ZooKeeperMetadataStore(url, _CLOCK)) as store, closing(_deaf_listener(url)) as events:
         pipe.send("ready")
         began, started = time.monotonic(), time.process_time()
         while not pipe.poll():
             time.sleep(_TAKE_SECONDS)
+            with suppress(BlockingIOError):
+                while events.recv(1 << 20):
+                    pass
             while listened.named < (time.monotonic() - began) * rate:
                 first = listened.named % len(_NODES)
                 listened.named += len(store.read_many(_NODES[first : first + NODES_AT_ONCE]))
         listened.processor_seconds = time.process_time() - started
     pipe.send(listened)
+
+
+def _deaf_listener(url: str) -> socket.socket:
+    """A bare connection with a persistent recursive watch on managed ledgers, to be emptied now and then."""
+    host, _, port = parse_metadata_store_url(url).hosts.partition(":")
+    connection = socket.create_connection((host, int(port)))
+    timeout_ms = 60_000
+    for packet in (
+        struct.pack("!iqiqi16s", 0, 0, timeout_ms, 0, 16, b""),
+        struct.pack("!ii", 1, AddWatch.type) + AddWatch(MANAGED_LEDGERS.encode()).serialize(),
+    ):
+        connection.sendall(struct.pack("!i", len(packet)) + packet)
+        assert connection.recv(1 << 16)
+    connection.setblocking(False)
+    return connection
 
 
 def _other_client(url: str, pipe: Connection) -> None:
@@ -264,11 +286,11 @@ def _ended(child: Connection) -> Any:
 # Reporting -------------------------------------------------------------------------------------------------------
 
 
-def _latency_table(without: _Rounds, read: _Rounds, heard: _Rounds) -> Table:
+def _latency_table(without: _Rounds, control: _Rounds, heard: _Rounds) -> Table:
     rows = []
     for name, rounds in (
         ("no other client", without),
-        ("control: as many nodes are read, and no change is heard", read),
+        ("control: the same is sent, and thrown away", control),
         ("all changes are heard, their nodes read and counted", heard),
     ):
         cells = [_milliseconds(times, share) for times in (rounds.reads, rounds.writes) for share in (0.5, 0.99)]

@@ -25,7 +25,13 @@ class NotInTime(AssertionError):  # noqa: N818 - said of a wait, as `pytest` say
     """A wait ran out."""
 
 
-def until(look: Callable[[], Found | None], what: str, seconds: float = PATIENCE_SECONDS) -> Found:
+def until(
+    look: Callable[[], Found | None],
+    what: str,
+    seconds: float = PATIENCE_SECONDS,
+    *,
+    pause_seconds: float = _PAUSE_SECONDS,
+) -> Found:
     """Look until the answer is true (or anything that counts as true); that answer."""
     deadline = time.monotonic() + seconds
     while True:
@@ -34,7 +40,7 @@ def until(look: Callable[[], Found | None], what: str, seconds: float = PATIENCE
             return found
         if time.monotonic() >= deadline:
             raise NotInTime(f"not within {seconds:.0f} s: {what}")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(pause_seconds)
 
 
 def holds_for(look: Callable[[], bool], what: str, seconds: float) -> None:

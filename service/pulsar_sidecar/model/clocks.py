@@ -59,8 +59,8 @@ class Pace:
         """How many things to ask for in one request, so that a low rate does not come in bursts."""
         return most if self._per_second is None else min(most, max(1, int(self._per_second / _PIECES_PER_SECOND)))
 
-    def after(self, count: int) -> None:
-        """So many were done: wait until the average is right."""
+    def after(self, count: int, stop: StopSignal | None = None) -> None:
+        """So many were done: wait until the average is right, or ``stop`` is set."""
         if self._per_second is None:
             return
         now = self._clock.monotonic_seconds()
@@ -69,4 +69,4 @@ class Pace:
         self._done += count
         ahead_seconds = self._started + self._done / self._per_second - now
         if ahead_seconds > 0:
-            self._clock.wait_seconds(ahead_seconds)
+            self._clock.wait_seconds(ahead_seconds, stop)
