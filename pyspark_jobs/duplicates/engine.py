@@ -14,12 +14,12 @@ import numpy as np
 from pulsar_sidecar.analysis.documents import Engine
 from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import COUNTED_AS, KINDS
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import NAMES, PLACE, Numbers
 from pulsar_sidecar.deduplication.verifying.duplicates.running import (
     ORDER_OF_FINDINGS,
     ORDER_OF_PRODUCERS,
     SHOWN_ROWS,
-    DuplicateCounts,
     ReportRows,
     WrittenTables,
 )

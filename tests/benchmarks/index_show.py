@@ -24,6 +24,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.api.rooms.delayed_index import DelayedIndexAnswer
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, view_of
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, cursor_path, managed_ledger_path
@@ -101,7 +102,7 @@ def _write(
         segments = _segments(ledger, arguments.messages, arguments.segments)
         metadata = tuple(map(segment_metadata_of, segments))
         key = BucketKey(ledger, ledger)
-        return str(key), storage.create_bucket_snapshot(metadata, segments, key, str(topic), _SUBSCRIPTION)
+        return str(key), storage.create_bucket_snapshot(metadata, segments, BucketOwner(key, str(topic), _SUBSCRIPTION))
 
     with ThreadPoolExecutor(_WRITERS) as threads:
         written = dict(threads.map(write, range(arguments.buckets)))

@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk, ZooKeeperWholeStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, WalkOptions, ZooKeeperWalk, ZooKeeperWholeStore
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
@@ -243,7 +243,7 @@ def _walks(nodes: int, rounds: int) -> Table:
 
         def walk_anew(rate: float | None) -> int:
             changes.arm()
-            whole = ZooKeeperWholeStore(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, nodes_per_second=rate)
+            whole = ZooKeeperWholeStore(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, WalkOptions(nodes_per_second=rate))
             counts.walk(whole.ledger_ids(), whole.nodes())
             return counts.ledgers + counts.nodes
 
@@ -277,10 +277,10 @@ def _bare(url: str, store: ZooKeeperMetadataStore, rate: float | None) -> int:
     others = ZooKeeperWalk(
         url,
         _CLOCK,
+        WalkOptions(nodes_per_second=rate),
         is_skipped=lambda path: not path.startswith(("/managed-ledgers", "/schemas")),
-        nodes_per_second=rate,
     )
-    ledgers = LedgerNodes(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, nodes_per_second=rate)
+    ledgers = LedgerNodes(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, WalkOptions(nodes_per_second=rate))
     return sum(batch.num_rows for walk in (ledgers, others) for batch in walk.batches())
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
@@ -35,6 +36,7 @@ from tests.contract.snapshot_storages import (
 KEY = BucketKey(LedgerId(7), LedgerId(9))
 TOPIC = "persistent://public/default/orders"
 CURSOR = "a b/c"
+OWNER = BucketOwner(KEY, TOPIC, CURSOR)
 NEVER = LedgerId(2**31 - 3)
 SEGMENTS = (
     DelayedIndexes.of((1_800_000_000_000 + number, 7 + number % 3, number) for number in range(4_000)),
@@ -86,7 +88,7 @@ def kept(request: pytest.FixtureRequest) -> SnapshotStorage:
 
 def create(kept: SnapshotStorage, *segments: DelayedIndexes) -> LedgerId:
     written = segments or SEGMENTS
-    return kept.storage.create_bucket_snapshot(metadata_of(written), written, KEY, TOPIC, CURSOR)
+    return kept.storage.create_bucket_snapshot(metadata_of(written), written, OWNER)
 
 
 # --- what every storage does ---------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ def test_a_ledger_that_is_no_bucket_is_not_deleted(bookkeeper: BookieStorage) ->
 def test_too_few_bookies_keep_nothing(bookkeeper: BookieStorage) -> None:
     storage = bookkeeper.with_replication(Replication(9, 2, 2))
     with pytest.raises(TemporaryError, match="wants 9 bookies"):
-        storage.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, KEY, TOPIC, CURSOR)
+        storage.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, OWNER)
 
 
 def test_a_bucket_whose_writer_died_is_not_read_yet(bookkeeper: BookieStorage) -> None:
@@ -200,7 +202,7 @@ def test_a_bookie_that_died_leaves_nothing_half_written(
             create(real)
         assert len(real.storage.get_bucket_snapshot_metadata(before)) == 2, "the other bookie has it"
         alone = real.with_replication(Replication(1, 1, 1))
-        bucket_id = alone.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, KEY, TOPIC, CURSOR)
+        bucket_id = alone.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, OWNER)
         assert same(real.storage.get_bucket_snapshot_segment(bucket_id, 2, 2)[0], SEGMENTS[1])
     finally:
         cluster.restart("bookie-1")

@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
 from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWholeStore
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
@@ -359,7 +359,7 @@ def test_what_may_not_be_read_is_withheld_unless_a_credential_opens_it(url: str,
             assert heard(nobody) == Changes()
             assert heard(sidecar) == Changes((secret, f"{secret}/below"))
             blind, seeing = (
-                ZooKeeperWholeStore(url, store, CLOCK, ROOT, credential=given) for given in (None, credential)
+                ZooKeeperWholeStore(url, store, CLOCK, ROOT, WalkOptions(given)) for given in (None, credential)
             )
             named = {node.path: node for nodes in blind.nodes() for node in nodes}
             assert named.keys() == {"/managed-ledgers/open", secret}

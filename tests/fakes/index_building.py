@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan, BuiltSubscription, IndexBuilder
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -54,12 +54,7 @@ class FakeSnapshots:
     def start(self) -> None: ...
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
         if self.fail_after is not None and len(self.created) >= self.fail_after:
             raise self.failure
@@ -67,7 +62,7 @@ class FakeSnapshots:
         self.created.append(bucket_id)
         written = segments if self.damage is None else [DelayedIndexes.of(self.damage), *segments[1:]]
         self.entries.put(bucket_id, encode_metadata(metadata), *map(encode_segment, written))
-        custom = bucket_custom_metadata(topic_name, cursor_name, str(bucket_key))
+        custom = bucket_custom_metadata(owner.topic_name, owner.cursor_name, str(owner.bucket_key))
         self.store.put(ledger_path(bucket_id), ledger_metadata_bytes(custom_metadata=custom))
         return bucket_id
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -55,15 +56,10 @@ class _FailingStorage(MemorySnapshotStorage):
         self.failures: dict[str, int] = {}
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
         self._may_fail("create")
-        return super().create_bucket_snapshot(metadata, segments, bucket_key, topic_name, cursor_name)
+        return super().create_bucket_snapshot(metadata, segments, owner)
 
     def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:
         self._may_fail("metadata")
@@ -80,8 +76,9 @@ class _FailingStorage(MemorySnapshotStorage):
         super().delete_bucket_snapshot(bucket_id)
 
     def keep(self, payloads: Sequence[bytes], key: BucketKey) -> LedgerId:
-        bucket_id = super().create_bucket_snapshot((), (), key, "", "")
-        self.snapshots[bucket_id] = StoredSnapshot(tuple(payloads), key, "", "")
+        owner = BucketOwner(key, "", "")
+        bucket_id = super().create_bucket_snapshot((), (), owner)
+        self.snapshots[bucket_id] = StoredSnapshot(tuple(payloads), owner)
         return bucket_id
 
     def _may_fail(self, operation: str) -> None:

@@ -15,7 +15,7 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, WalkOptions, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate
@@ -76,9 +76,8 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         return ZooKeeperWalk(
             _pulsars_form(address),
             clock,
-            credential=parse_credential(request.metadata_store_auth),
+            WalkOptions(parse_credential(request.metadata_store_auth), zookeeper_rate(request.nodes_per_second)),
             is_skipped=lambda path: path == _ZOOKEEPERS_OWN or path.startswith(skip),
-            nodes_per_second=zookeeper_rate(request.nodes_per_second),
         )
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reads from a running ZooKeeper; leave it out for a snapshot")
@@ -118,9 +117,8 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         ),
         clock,
         request.ledgers_root,
-        credential=credential,
+        WalkOptions(credential, zookeeper_rate(request.ledgers_per_second)),
         with_metadata=request.with_metadata,
-        nodes_per_second=zookeeper_rate(request.ledgers_per_second),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
@@ -38,6 +38,9 @@ from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.settings.fields import Settings
+
+if TYPE_CHECKING:
+    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 
 _STARTING_SECONDS = 3.0
 """A sidecar that starts, and asks brokers for the first time, makes the store slower than it is if it is let alone."""
@@ -104,6 +107,17 @@ class ClusterAccess:
         self.delayed_entries = BulkDelayedEntries(self.store, self.entries, self.rest, root, clock)
         self.connections = self.closing(BinaryConnections(self.credentials, self.tls, clock))
         self.topic_owners = TopicOwners(settings.broker_service_url, self.connections)
+
+    def whole_store(self) -> "ZooKeeperWholeStore":
+        """All ledgers, and all nodes that may reference them, by walking."""
+        # A walk takes Arrow, which the rest of the service does without.
+        from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWholeStore
+
+        settings = self.settings
+        options = WalkOptions(store_credential_of(settings), settings.ledger_deletion_watch_nodes_per_second)
+        return ZooKeeperWholeStore(
+            settings.metadata_store_url, self.store, self.clock, settings.ledgers_root_path, options
+        )
 
     def closing(self, opened: _Opened) -> _Opened:
         """The same, which is closed at the end, before what was opened earlier."""

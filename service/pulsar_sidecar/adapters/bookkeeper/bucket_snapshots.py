@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
@@ -54,14 +54,9 @@ class BookieBucketSnapshots:
         """Everything that it needs is open."""
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
-        claim = BucketClaim(parse_topic_name(topic_name), cursor_name, str(bucket_key))
+        claim = BucketClaim(parse_topic_name(owner.topic_name), owner.cursor_name, str(owner.bucket_key))
         payloads = [encode_metadata(metadata), *map(encode_segment, segments)]
         return self._writer.write(payloads, bucket_custom_metadata(claim), self._replication())
 

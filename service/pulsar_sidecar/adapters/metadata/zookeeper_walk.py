@@ -71,6 +71,17 @@ _REFERRING = (f"{MANAGED_LEDGERS}/", f"{SCHEMAS}/")
 _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 
+@dataclass(frozen=True, slots=True)
+class WalkOptions:
+    """How nodes are read: by whom, and how many a second at most, None for no limit."""
+
+    credential: ZooKeeperCredential | None = None
+    nodes_per_second: float | None = None
+
+
+_UNLIMITED = WalkOptions()
+
+
 class ZooKeeperWalk:
     """`audit.ports.NodeSource` by walking; a session lives as long as the walk.
 
@@ -84,17 +95,16 @@ class ZooKeeperWalk:
         self,
         url: str,
         clock: Clock,
+        options: WalkOptions = _UNLIMITED,
         *,
-        credential: ZooKeeperCredential | None = None,
         root: str = "/",
         is_skipped: Callable[[str], object] = lambda path: False,
         is_unread: Callable[[str], object] = lambda path: False,
-        nodes_per_second: float | None = None,
     ) -> None:
         """Prepare a walk of the metadata store at Pulsar's ``metadataStoreUrl``.
 
         Nodes that are skipped are left out with everything below; ``is_skipped`` is never asked for ``root``. Of unread
-        ones, which have no children, only the existence is wanted. Without ``nodes_per_second`` there is no limit.
+        ones, which have no children, only the existence is wanted.
         """
         self.source = Source(SourceKind.ZOOKEEPER, parse_metadata_store_url(url).hosts)
         self.first_zxid: int | None = None
@@ -102,12 +112,12 @@ class ZooKeeperWalk:
         self.checks: Counter[str] = Counter()
         self._url = url
         self._clock = clock
-        self._credential = credential
+        self._credential = options.credential
         self._root = root
         self._is_skipped = is_skipped
         self._is_unread = is_unread
         self._size = PacketSize()
-        self._pace = Pace(clock, nodes_per_second)
+        self._pace = Pace(clock, options.nodes_per_second)
         self._highest_zxid = 0
         self._to_read = [root]
         self._to_list: list[tuple[str, int]] = []
@@ -297,21 +307,19 @@ class LedgerNodes(ZooKeeperWalk):
         store: MetadataStore,
         clock: Clock,
         ledgers_root: str,
+        options: WalkOptions = _UNLIMITED,
         *,
-        credential: ZooKeeperCredential | None = None,
         with_metadata: bool = False,
-        nodes_per_second: float | None = None,
     ) -> None:
         root = re.escape(ledgers_root)
         super().__init__(
             url,
             clock,
-            credential=credential,
+            options,
             root=ledgers_root,
             # Directories of ledgers have numbers for names; everything else there is BookKeeper's own business.
             is_skipped=re.compile(rf"{root}/[^0-9][^/]*").fullmatch,
             is_unread=re.compile(rf"{root}/.+/L[0-9]{{4}}" if not with_metadata else r"(?!)").fullmatch,
-            nodes_per_second=nodes_per_second,
         )
         self._store = store
 
@@ -331,26 +339,11 @@ class ZooKeeperWholeStore:
     """
 
     def __init__(
-        self,
-        url: str,
-        store: MetadataStore,
-        clock: Clock,
-        ledgers_root: str,
-        *,
-        credential: ZooKeeperCredential | None = None,
-        nodes_per_second: float | None = None,
+        self, url: str, store: MetadataStore, clock: Clock, ledgers_root: str, options: WalkOptions = _UNLIMITED
     ) -> None:
-        self._ledgers = partial(
-            LedgerNodes, url, store, clock, ledgers_root, credential=credential, nodes_per_second=nodes_per_second
-        )
-        self._tree = partial(
-            ZooKeeperWalk,
-            url,
-            clock,
-            credential=credential,
-            is_skipped=re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch,
-            nodes_per_second=nodes_per_second,
-        )
+        self._ledgers = partial(LedgerNodes, url, store, clock, ledgers_root, options)
+        is_skipped = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
+        self._tree = partial(ZooKeeperWalk, url, clock, options, is_skipped=is_skipped)
 
     def ledger_ids(self) -> Iterator[LedgerIds]:
         for batch in self._ledgers().batches():

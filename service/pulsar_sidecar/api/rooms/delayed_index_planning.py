@@ -190,7 +190,9 @@ class SimulatedTrackerAnswer(Answer):
     """How often a bucket was written, merged ones included."""
     merges: int
     segments: int
+    """Of the buckets at the end."""
     indexes_in_memory: int
+    """In the mutable bucket and in the shared queue."""
     memory_bytes: int
     """Of a broker: these indexes, and the bitmaps of the buckets."""
     snapshot_bytes: int

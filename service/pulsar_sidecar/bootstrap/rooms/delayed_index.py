@@ -4,8 +4,6 @@ All of it is read from where it is stored, and no broker has to load a topic. Wh
 service; building writes ledgers to bookies and changes cursors of unloaded topics.
 """
 
-from collections.abc import Iterator
-
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
@@ -14,7 +12,7 @@ from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
 from pulsar_sidecar.api.rooms import delayed_index, delayed_index_build, delayed_index_checks, delayed_index_planning
 from pulsar_sidecar.api.rooms.delayed_delivery.routes import waiting_router
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
@@ -30,7 +28,6 @@ from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, W
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, IndexPlanning, Ports
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 _CURSORS_AT_ONCE = 16
@@ -90,7 +87,7 @@ def _repair(cluster: ClusterAccess, trackers: RestBrokerTrackers, pointers: Buck
         stored=cluster.stored_indexes,
         buckets=cluster.buckets,
         messages=cluster.delayed_entries,
-        ledgers=lambda: _every_ledger(cluster),
+        ledgers=lambda: cluster.whole_store().ledgers(),
         brokers=trackers,
         ledgers_root=root,
     )
@@ -112,22 +109,6 @@ def _builder(cluster: ClusterAccess, trackers: RestBrokerTrackers, pointers: Buc
         pointers,
         root,
     )
-
-
-def _every_ledger(cluster: ClusterAccess) -> Iterator[tuple[LedgerId, bytes]]:
-    # A walk takes Arrow, which the rest of the service does without.
-    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
-
-    settings = cluster.settings
-    whole = ZooKeeperWholeStore(
-        settings.metadata_store_url,
-        cluster.store,
-        cluster.clock,
-        settings.ledgers_root_path,
-        credential=store_credential_of(settings),
-        nodes_per_second=settings.ledger_deletion_watch_nodes_per_second,
-    )
-    return whole.ledgers()
 
 
 ENTRY = RoomEntry(

@@ -86,14 +86,9 @@ def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[
     settings, clock = cluster.settings, cluster.clock
     if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
         return None, None
-    # A walk takes Arrow, which the rest of the service does without.
-    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
-
-    url, root, credential = settings.metadata_store_url, settings.ledgers_root_path, store_credential_of(settings)
-    changes = cluster.closing(ZooKeeperChanges(url, clock, root, options=SessionOptions(credential=credential)))
-    per_second = settings.ledger_deletion_watch_nodes_per_second
-    whole = ZooKeeperWholeStore(url, cluster.store, clock, root, credential=credential, nodes_per_second=per_second)
-    return changes, whole
+    url, root = settings.metadata_store_url, settings.ledgers_root_path
+    options = SessionOptions(credential=store_credential_of(settings))
+    return cluster.closing(ZooKeeperChanges(url, clock, root, options=options)), cluster.whole_store()
 
 
 def configuration_of(settings: Settings) -> Configuration:

@@ -6,7 +6,7 @@ and not understood.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap
 
@@ -20,6 +20,14 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import Subscription
 
 
+class BucketOwner(NamedTuple):
+    """Whose a bucket is: a cursor of a topic has it under this key."""
+
+    bucket_key: BucketKey
+    topic_name: str
+    cursor_name: str
+
+
 class BucketSnapshotStorage(Protocol):
     """Where snapshots are kept: PIP-195's interface of the same name, its seven methods, waiting for each answer.
 
@@ -30,14 +38,9 @@ class BucketSnapshotStorage(Protocol):
         """Get ready for the other calls."""
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
-        """Write it whole; key, topic and cursor go into the ledger's custom metadata. Returns when it is durable.
+        """Write it whole; its owner goes into the ledger's custom metadata. Returns when it is durable.
 
         Raises:
             TemporaryError: nothing was kept.

@@ -82,14 +82,14 @@ def repair(
     place: _Place,
     execute: Annotated[bool, typer.Option("--execute", help="Carry the plan out.")] = False,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
+    sample: _Sample = 1_000,
+    all_messages: _AllMessages = False,
     kinds: Annotated[
         list[FindingKind] | None,
         typer.Option(
             "--kind", metavar="KIND", help=f"Repair only findings of this kind; may be repeated. Kinds: {_REPAIRED}."
         ),
     ] = None,
-    sample: _Sample = 1_000,
-    all_messages: _AllMessages = False,
     orphans: _Orphans = False,
     settle_seconds: _Settle = 600,
     form: Output = None,

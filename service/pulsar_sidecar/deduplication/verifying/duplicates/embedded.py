@@ -25,6 +25,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
     earlier_rows,
     findings_of,
 )
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     PLACE,
     SUMMARY_COLUMNS,
@@ -45,7 +46,6 @@ from pulsar_sidecar.deduplication.verifying.duplicates.running import (
     ORDER_OF_FINDINGS,
     ORDER_OF_PRODUCERS,
     SHOWN_ROWS,
-    DuplicateCounts,
     ReportRows,
     WrittenTables,
 )

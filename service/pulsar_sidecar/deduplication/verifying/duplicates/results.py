@@ -31,7 +31,28 @@ _EXIT_CODES: Final = {
 }
 
 
-class DuplicatesSummary(Document, frozen=True, kw_only=True):
+class DuplicateCounts(Document, frozen=True, kw_only=True):
+    """What was counted over all topics.
+
+    Attributes:
+        topics_with_findings: and ``topics_not_proven``: some are both.
+        unopened_batches: those whose messages' ids are not known.
+        messages: rows that were judged; ``markers`` and earlier chunks are not.
+        findings: by `FindingKind`.
+    """
+
+    topics_with_findings: int
+    topics_not_proven: int
+    unopened_batches: int
+    rows: int
+    markers: int
+    messages: int
+    producers: int
+    gaps: int
+    findings: Mapping[str, int]
+
+
+class DuplicatesSummary(DuplicateCounts, frozen=True, kw_only=True):
     """Everything about the findings that is not a row of a table.
 
     Attributes:
@@ -39,10 +60,7 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
         scope: what the extract was made of.
         source: where it was read.
         extract_times: when the extract was begun and ended, milliseconds since the epoch.
-        topics: of the extract, also those without messages; ``topics_with_findings`` and ``topics_not_proven`` of
-            them, and some are both.
-        messages: rows that were judged; ``markers`` and earlier chunks are not.
-        findings: by `FindingKind`.
+        topics: of the extract, also those without messages.
         files: relative path to SHA-256.
     """
 
@@ -54,14 +72,6 @@ class DuplicatesSummary(Document, frozen=True, kw_only=True):
     instance_id: str
     extract_times: tuple[int, int]
     topics: int
-    topics_with_findings: int
-    topics_not_proven: int
-    rows: int
-    markers: int
-    messages: int
-    producers: int
-    gaps: int
-    findings: Mapping[str, int]
     unseen: tuple[Limitation, ...]
     files: Mapping[str, str]
 

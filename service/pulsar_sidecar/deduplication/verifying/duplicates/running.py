@@ -5,15 +5,17 @@ Invariant: the tables appear all at once or not at all, and only of an extract t
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, Protocol
+
+from msgspec import structs
 
 from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
 from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.analysis.ports import UnfinishedDirectory
 from pulsar_sidecar.deduplication.verifying.duplicates.report import report_html
-from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, unseen_parts
+from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts, DuplicatesSummary, unseen_parts
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -59,21 +61,6 @@ class ReportRows:
 
 
 @dataclass(frozen=True, slots=True)
-class DuplicateCounts:
-    """What was counted over all topics; ``findings`` by `FindingKind`."""
-
-    topics_with_findings: int
-    topics_not_proven: int
-    unopened_batches: int
-    rows: int
-    markers: int
-    messages: int
-    producers: int
-    gaps: int
-    findings: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
 class WrittenTables:
     """Tables that were written; ``files`` are their digests by their names."""
 
@@ -105,7 +92,6 @@ def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunO
                 f"the extract has {counts.rows:,} messages, and its manifest counts {manifest.messages:,}; "
                 "make the extract again"
             )
-        counted = asdict(counts)
         summary = DuplicatesSummary(
             engine=engine.kind,
             tool_version=order.tool_version,
@@ -115,8 +101,8 @@ def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunO
             instance_id=manifest.instance_id,
             extract_times=manifest.machine_times,
             topics=manifest.topics,
-            unseen=unseen_parts(manifest.unseen, counted.pop("unopened_batches")),
-            **counted,
+            unseen=unseen_parts(manifest.unseen, counts.unopened_batches),
+            **structs.asdict(counts),
             files=written.files,
         )
         written.output.write_text(REPORT_NAME, report_html(summary, written.shown, order.place))

@@ -47,29 +47,29 @@ class SimulatedTracker:
     """What a tracker comes to.
 
     Attributes:
-        settings: None for the in-memory tracker.
+        settings: None for the in-memory tracker, which has no buckets.
+        load: what the next load takes.
+        indexes_in_memory: in the mutable bucket and the shared queue.
+        memory_bytes: of a broker, for these and for the buckets' bitmaps.
         buckets: how many there are at the end.
         sealed: how often a bucket was written, merged ones included.
         merges: how often several became one.
         segments: of all buckets together.
-        indexes_in_memory: in the mutable bucket and the shared queue.
-        memory_bytes: of a broker, for these and for the buckets' bitmaps.
         snapshot_bytes: of all buckets together.
         largest_snapshot_bytes: of one bucket.
-        load: what the next load takes.
         failure: where a broker would have thrown; the messages from there on are in no tracker.
     """
 
     settings: TrackerSettings | None
-    buckets: int
-    sealed: int
-    merges: int
-    segments: int
+    load: LoadCost
     indexes_in_memory: int
     memory_bytes: int
-    snapshot_bytes: int
-    largest_snapshot_bytes: int
-    load: LoadCost
+    buckets: int = 0
+    sealed: int = 0
+    merges: int = 0
+    segments: int = 0
+    snapshot_bytes: int = 0
+    largest_snapshot_bytes: int = 0
     failure: str | None = None
 
 
@@ -157,7 +157,7 @@ def in_memory_tracker(indexes: DelayedIndexes) -> SimulatedTracker:
     """The same messages in a broker's in-memory tracker."""
     count = len(indexes)
     memory = queue_bytes(count)
-    return SimulatedTracker(None, 0, 0, 0, 0, count, memory, 0, 0, LoadCost(count, memory))
+    return SimulatedTracker(None, LoadCost(count, memory), count, memory)
 
 
 def _bitmap_bytes(snapshots: Sequence[SnapshotMetadata]) -> int:

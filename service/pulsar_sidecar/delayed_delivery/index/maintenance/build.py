@@ -23,7 +23,7 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import (
     planned_buckets,
     unacknowledged_of,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketSnapshotStorage, DelayTimes
+from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketOwner, BucketSnapshotStorage, DelayTimes
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -239,9 +239,9 @@ class IndexBuilder:
         try:
             for bucket in buckets:
                 sealed = bucket.sealed
-                bucket_id = written[bucket.key] = self._snapshots.create_bucket_snapshot(
-                    sealed.metadata, sealed.segments, bucket.key, str(index.topic), index.subscription
-                )
+                owner = BucketOwner(bucket.key, str(index.topic), index.subscription)
+                bucket_id = self._snapshots.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
+                written[bucket.key] = bucket_id
                 metadata = self._snapshots.get_bucket_snapshot_metadata(bucket_id)
                 segments = self._snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
                 whole = len(segments) == len(sealed.segments) and all(map(_equal, segments, sealed.segments))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
@@ -22,15 +22,11 @@ class StoredSnapshot:
 
     Attributes:
         payloads: entry 0 and the segments, as a broker would read them.
-        bucket_key: the bucket it was made for.
-        topic_name: its topic.
-        cursor_name: its subscription.
+        owner: what it was made for.
     """
 
     payloads: tuple[bytes, ...]
-    bucket_key: BucketKey
-    topic_name: str
-    cursor_name: str
+    owner: BucketOwner
 
     @property
     def length(self) -> int:
@@ -53,17 +49,12 @@ class MemorySnapshotStorage:
         """Nothing to get ready."""
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
         payloads = (encode_metadata(metadata), *map(encode_segment, segments))
         bucket_id = LedgerId(self._next_id)
         self._next_id += 1
-        self.snapshots[bucket_id] = StoredSnapshot(payloads, bucket_key, topic_name, cursor_name)
+        self.snapshots[bucket_id] = StoredSnapshot(payloads, owner)
         return bucket_id
 
     def get_bucket_snapshot_metadata(self, bucket_id: LedgerId) -> SnapshotMetadata:

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -172,12 +173,7 @@ class _Commands:
         """Nothing to get ready."""
 
     def create_bucket_snapshot(
-        self,
-        metadata: SnapshotMetadata,
-        segments: Sequence[DelayedIndexes],
-        bucket_key: BucketKey,
-        topic_name: str,
-        cursor_name: str,
+        self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
         """Write the waiting commands as well, each into the last segment that begins before it."""
         commands = self.waiting.rows()
@@ -185,7 +181,7 @@ class _Commands:
         places = np.maximum(np.searchsorted(firsts, commands.deliver_at_ms, side="right") - 1, 0)
         by_segment = [commands[places == place] for place in range(len(segments))]
         bucket_id = self._snapshots.create(
-            bucket_key,
+            owner.bucket_key,
             tuple(map(self._with_commands, metadata, by_segment)),
             [DelayedOperations(delays, cancels) for delays, cancels in zip(segments, by_segment, strict=True)],
         )

@@ -9,12 +9,9 @@ After a restart it is not known what was in a replay queue. That loses nothing: 
 
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
-from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -29,31 +26,15 @@ class SharedDelayedIndex:
         tracker: the index itself: messages are added to it once, whatever the number of subscriptions.
     """
 
-    def __init__(
-        self,
-        settings: TrackerSettings,
-        storage: BucketSnapshotStorage,
-        properties: BucketProperties,
-        clock: Clock,
-        *,
-        topic_name: str,
-    ) -> None:
-        """Empty; ``tracker.recover`` takes over the buckets that the properties of `INDEX_CURSOR` name.
+    def __init__(self, tracker: BucketDelayedDeliveryTracker) -> None:
+        """Over the tracker of `INDEX_CURSOR`, which behaves as the PIP has it.
 
         Raises:
-            DisabledError: the settings do not ask for a shared index.
+            DisabledError: its settings do not ask for a shared index.
         """
-        if not settings.shared_index:
+        if not tracker.settings.shared_index:
             raise DisabledError("set delayedDeliverySharedIndexEnabled=true to share one index across subscriptions")
-        self.tracker = BucketDelayedDeliveryTracker(
-            settings,
-            storage,
-            properties,
-            clock,
-            topic_name=topic_name,
-            cursor_name=INDEX_CURSOR,
-            behaviour=Behaviour.AS_PIP,
-        )
+        self.tracker = tracker
         self._replays: dict[str, _ReplayQueue] = {}
 
     def subscribe(self, subscription: str, mark_delete: Position) -> None:

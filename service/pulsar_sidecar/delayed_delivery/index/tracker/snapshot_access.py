@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner, BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes
@@ -77,9 +77,8 @@ class SnapshotAccess:
         """
 
         def create() -> LedgerId:
-            return self._storage.create_bucket_snapshot(
-                sealed.metadata, sealed.segments, bucket.key, self._topic_name, self._cursor_name
-            )
+            owner = BucketOwner(bucket.key, self._topic_name, self._cursor_name)
+            return self._storage.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
 
         bucket_id = self.attempt(BucketOperation.CREATE, bucket, lambda: _retried(create))
         if bucket_id is None:

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryBucketProperties, MemorySnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.tracker.shared import INDEX_CURSOR, SharedDelayedIndex
+from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import DisabledError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -19,8 +20,15 @@ START = Position(LedgerId(0), EntryId(-1))
 POSITION = st.builds(Position, st.integers(0, 4).map(LedgerId), st.integers(-1, 4).map(EntryId))
 
 
-def _index(storage: MemorySnapshotStorage, clock: FakeClock, properties: MemoryBucketProperties) -> SharedDelayedIndex:
-    return SharedDelayedIndex(SHARED, storage, properties, clock, topic_name=TOPIC)
+def _index(storage: MemorySnapshotStorage, properties: MemoryBucketProperties, clock: FakeClock) -> SharedDelayedIndex:
+    return SharedDelayedIndex(_tracker(SHARED, storage, properties, clock))
+
+
+def _tracker(
+    wanted: TrackerSettings, storage: MemorySnapshotStorage, properties: MemoryBucketProperties, clock: FakeClock
+) -> BucketDelayedDeliveryTracker:
+    names = {"topic_name": TOPIC, "cursor_name": INDEX_CURSOR}
+    return BucketDelayedDeliveryTracker(wanted, storage, properties, clock, **names, behaviour=Behaviour.AS_PIP)
 
 
 @given(
@@ -39,7 +47,7 @@ def test_every_subscription_gets_every_message_once(
     rows: list[tuple[int, int, int]], steps: list[tuple[str, int | Position]]
 ) -> None:
     clock = FakeClock(START_MS)
-    index = _index(MemorySnapshotStorage(), clock, MemoryBucketProperties())
+    index = _index(MemorySnapshotStorage(), MemoryBucketProperties(), clock)
     due = {Position(LedgerId(ledger), EntryId(entry)): START_MS + at for ledger, entry, at in sorted(rows)}
     given_to: dict[str, list[Position]] = {"a": [], "b": [], "c": []}
     marked = dict.fromkeys(given_to, START)
@@ -70,12 +78,12 @@ def test_every_subscription_gets_every_message_once(
 
 def test_its_buckets_belong_to_a_cursor_of_its_own() -> None:
     storage, properties, clock = MemorySnapshotStorage(), MemoryBucketProperties(), FakeClock(START_MS)
-    index = _index(storage, clock, properties)
+    index = _index(storage, properties, clock)
     for ledger in range(3):
         for entry in range(3):
             assert index.tracker.add_message(ledger, entry, START_MS + 50)
-    assert {snapshot.cursor_name for snapshot in storage.snapshots.values()} == {INDEX_CURSOR}
-    again = _index(storage, clock, properties)
+    assert {snapshot.owner.cursor_name for snapshot in storage.snapshots.values()} == {INDEX_CURSOR}
+    again = _index(storage, properties, clock)
     assert again.tracker.recover() == 6
     again.subscribe("late", START)
     clock.advance_ms(50)
@@ -85,8 +93,8 @@ def test_its_buckets_belong_to_a_cursor_of_its_own() -> None:
 def test_it_has_to_be_asked_for_and_subscribed_to() -> None:
     parts = (MemorySnapshotStorage(), MemoryBucketProperties(), FakeClock(START_MS))
     with pytest.raises(DisabledError):
-        SharedDelayedIndex(TrackerSettings(), *parts, topic_name=TOPIC)
-    index = SharedDelayedIndex(SHARED, *parts, topic_name=TOPIC)
+        SharedDelayedIndex(_tracker(TrackerSettings(), *parts))
+    index = _index(*parts)
     index.subscribe("gone", START)
     index.unsubscribe("gone")
     with pytest.raises(NotFoundError):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, segment_metadata_of
 from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import CutRange, in_order_of_hash_map
@@ -265,7 +266,9 @@ def test_a_broker_throws_once_it_has_handed_out_more_than_it_counted() -> None:
     for start, end in ((3, 9), (4, 6)):
         segment = DelayedIndexes.of([(START_MS + 100, start, 0)])
         key = BucketKey(LedgerId(start), LedgerId(end))
-        stored = site.storage.create_bucket_snapshot([segment_metadata_of(segment)], [segment], key, TOPIC, CURSOR)
+        stored = site.storage.create_bucket_snapshot(
+            [segment_metadata_of(segment)], [segment], BucketOwner(key, TOPIC, CURSOR)
+        )
         site.properties.put(str(key), str(stored))
     tracker = site.recovered()
     assert tracker.number_of_delayed_messages == 2

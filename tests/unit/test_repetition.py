@@ -1,0 +1,38 @@
+"""No six lines of the product stand in two places; imports, documentation and lone punctuation aside."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.cluster.choosing import PROJECT
+
+LINES = 6
+GENERATED = "_pb2.py"
+
+
+def test_no_six_lines_stand_in_two_places() -> None:
+    places = defaultdict(list)
+    for folder in ("service/pulsar_sidecar", "pyspark_jobs"):
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            if not path.name.endswith(GENERATED):
+                lines = list(_code_of(path.read_text()))
+                for start in range(len(lines) - LINES + 1):
+                    block = tuple(text for _, text in lines[start : start + LINES])
+                    places[block].append(f"{path.relative_to(PROJECT)}:{lines[start][0]}")
+    repeated = [" and ".join(found) for found in places.values() if len(found) > 1]
+    assert not repeated, "the same six lines stand in " + "; in ".join(repeated)
+
+
+def _code_of(source: str) -> Iterator[tuple[int, str]]:
+    tree = ast.parse(source)
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Expr) and _is_text(node.value))
+    imports = (node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom)))
+    passed_over = {n for node in (*texts, *imports) for n in range(node.lineno, (node.end_lineno or 0) + 1)}
+    for number, line in enumerate(source.splitlines(), 1):
+        text = line.strip()
+        if number not in passed_over and not text.startswith("#") and any(map(str.isalnum, text)):
+            yield number, text
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
