@@ -43,6 +43,14 @@ def until(
         time.sleep(pause_seconds)
 
 
+def holds_soon(look: Callable[[], bool], seconds: float) -> bool:
+    """Whether it comes true in that time: for what is tried again if not."""
+    try:
+        return until(look, "", seconds)
+    except NotInTime:
+        return False
+
+
 def holds_for(look: Callable[[], bool], what: str, seconds: float) -> None:
     """Look again and again for so long; it must be so every time."""
     deadline = time.monotonic() + seconds

@@ -37,13 +37,14 @@ from pulsar_sidecar.model.names import CursorName, TopicName, java_url_decode, j
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.clients import PatientClient
-from tests.cluster.patience import OPERATION_SECONDS, until
+from tests.cluster.patience import OPERATION_SECONDS, holds_soon, until
 from tests.cluster.running import ClusterUnderTest
 
 ENTRIES_PER_LEDGER = 2
 """What the brokers of these tests are told (``managedLedgerMaxEntriesPerLedger``)."""
 
 _RECEIVE_MS = 60_000
+_STORED_SECONDS = 20
 _REQUEST_SECONDS = OPERATION_SECONDS
 
 
@@ -168,14 +169,23 @@ class Workload:
 
     def subscribe(self, topic: TopicName, subscription: str, acknowledge: int = 0) -> None:
         """A durable subscription from the beginning, with some messages acknowledged and no consumer left."""
-        consumer = self.client.subscribe(
-            str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1
-        )
-        for _ in range(acknowledge):
-            consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_MS))
-        consumer.close()
-        if acknowledge:
-            until(lambda: subscription in self.ledgers(topic).cursors, f"the cursor {subscription} has a ledger")
+        acknowledged: list[pulsar.MessageId] = []
+
+        def is_stored() -> bool:
+            consumer = self.client.subscribe(
+                str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1
+            )
+            for message_id in acknowledged:
+                consumer.acknowledge(message_id)
+            while len(acknowledged) < acknowledge:
+                message = consumer.receive(timeout_millis=_RECEIVE_MS)
+                consumer.acknowledge(message)
+                acknowledged.append(message.message_id())
+            consumer.close()
+            return not acknowledge or holds_soon(lambda: subscription in self.ledgers(topic).cursors, _STORED_SECONDS)
+
+        # A connection that breaks loses acknowledgements, and the client does not hear of it.
+        until(is_stored, f"the cursor {subscription} has a ledger")
 
     def store_schemas(self, topic: TopicName, versions: int) -> None:
         """Versions of a schema, each with one more optional field; a partitioned topic's through one partition."""
@@ -226,13 +236,17 @@ class Workload:
     # --- reading back ----------------------------------------------------------------------------------------------
 
     def read_all(self, topic: TopicName, *, compacted: bool = False) -> list[bytes]:
-        """Every message from the beginning, as a reader gets it."""
+        """Every message from the beginning, as a reader gets it; each producer writes a payload once.
+
+        A client whose connection broke sends again what was stored, which brokers without deduplication store twice.
+        """
         reader = self.client.create_reader(str(topic), pulsar.MessageId.earliest, is_read_compacted=compacted)
-        payloads = []
+        found: dict[tuple[str, bytes], None] = {}
         while reader.has_message_available():
-            payloads.append(bytes(reader.read_next(timeout_millis=_RECEIVE_MS).data()))
+            message = reader.read_next(timeout_millis=_RECEIVE_MS)
+            found[message.producer_name(), bytes(message.data())] = None
         reader.close()
-        return payloads
+        return [payload for _, payload in found]
 
     # --- the metadata store ----------------------------------------------------------------------------------------
 
