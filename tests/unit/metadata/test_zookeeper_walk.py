@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWalk
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
@@ -218,6 +218,6 @@ def test_a_lost_connection_costs_nothing(server: WalkableZooKeeper, lost: int) -
 
 def test_a_rate_is_kept(server: WalkableZooKeeper) -> None:
     clock = FakeClock()
-    assert len(rows_of(server.walk(clock, nodes_per_second=100))) == len(server.nodes)
+    assert len(rows_of(server.walk(clock, options=WalkOptions(nodes_per_second=100)))) == len(server.nodes)
     assert len(server.nodes) / 100 <= clock.monotonic_seconds() < len(server.nodes) / 100 + 1
     assert server.requests >= len(server.nodes) / 10
