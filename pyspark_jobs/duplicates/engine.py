@@ -13,7 +13,14 @@ from typing import Final
 import numpy as np
 from pulsar_sidecar.analysis.documents import Engine
 from pulsar_sidecar.analysis.formatting import Row
-from pulsar_sidecar.deduplication.verifying.duplicates.judging import COUNTED_AS, KINDS
+from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
+    COUNTED_AS,
+    KINDS,
+    SUMMED,
+    UNPROVEN,
+    demand_counted,
+    demand_order,
+)
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import NAMES, PLACE, Numbers
 from pulsar_sidecar.deduplication.verifying.duplicates.running import (
@@ -30,9 +37,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     SUSPECTS,
     TOPIC_PARTS,
     TOPICS,
-    Table,
 )
-from pulsar_sidecar.deduplication.verifying.duplicates.topics import SUMMED, UNPROVEN, demand_counted, demand_order
 from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, UNSEEN
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult
@@ -88,8 +93,8 @@ class SparkEngine:
         findings = self._keep(self._findings(summaries, suspects))
         producers = self._keep(_producers(summaries, suspects, findings))
         topics = self._keep(self._topics(parts, producers))
-        for table, rows in ((Table.FINDINGS, findings), (Table.PRODUCERS, producers), (Table.TOPICS, topics)):
-            rows.write.option("compression", "zstd").parquet(self._output.below(table.value))
+        for table, rows in (("findings", findings), ("producers", producers), ("topics", topics)):
+            rows.write.option("compression", "zstd").parquet(self._output.below(table))
         self._output.clean()
         files = self._output.digests(sorted(self._output.tables()))
         yield WrittenTables(
@@ -169,7 +174,7 @@ def _carried(summaries: DataFrame) -> DataFrame:
 
 
 def _out_of_order(parts: DataFrame) -> DataFrame:
-    """As `topics.out_of_order`."""
+    """As `judging.out_of_order`."""
     first, last = (F.struct(*(F.col(f"{end}_{name}").alias(name) for name in PLACE)) for end in ("first", "last"))
     before = F.lag(last).over(Window.partitionBy("topic").orderBy("row_group"))
     checked = parts.withColumn("is_behind", before.isNull() | (first > before))

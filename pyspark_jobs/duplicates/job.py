@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary, conclude
-from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
+from pulsar_sidecar.deduplication.verifying.duplicates.running import find_duplicates
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
 from pyspark.sql import SparkSession
 
@@ -51,8 +51,8 @@ def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
         _set_partitions(spark, manifest)
         engine = SparkEngine(spark, place, manifest, unfinished)
         try:
-            opened = OpenedExtract(manifest, place.sha256(MANIFEST_NAME))
-            return find_duplicates(engine, opened, RunOptions(installed_version(), output))
+            sha256 = place.sha256(MANIFEST_NAME)
+            return find_duplicates(engine, manifest, sha256, tool_version=installed_version(), place=output)
         finally:
             engine.release()
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import NOWHERE, Earlier, findings_of
+from pulsar_sidecar.deduplication.verifying.duplicates.judging import judge_topics as topics_judged
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     NAMES,
     PLACE,
@@ -27,7 +28,6 @@ from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
     topic_parts,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import FINDINGS, SUMMARIES, SUSPECTS
-from pulsar_sidecar.deduplication.verifying.duplicates.topics import judge_topics as topics_judged
 
 from pyspark_jobs.running.tasks import Batches, each_batch, pack
 

@@ -28,7 +28,7 @@ from pulsar_sidecar.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome, DuplicatesRequest
 from pulsar_sidecar.deduplication.verifying.duplicates.results import conclude
-from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
+from pulsar_sidecar.deduplication.verifying.duplicates.running import find_duplicates
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
 
@@ -64,15 +64,16 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
     """
     if request.output.exists():
         raise InvalidInputError(f"{request.output} exists already; nothing is overwritten, name another directory")
+    place = str(request.output)
     with ended_in_order(), few_ahead(min(len(os.sched_getaffinity(0)), _MAX_THREADS)) as workers:
         extract = MessageExtract(request.extract, workers)
-        opened = OpenedExtract(extract.manifest, sha256_of(request.extract / MANIFEST_NAME))
-        report(f"looking through {opened.manifest.messages:,} rows of {opened.manifest.topics:,} topics")
+        manifest, sha256 = extract.manifest, sha256_of(request.extract / MANIFEST_NAME)
+        report(f"looking through {manifest.messages:,} rows of {manifest.topics:,} topics")
         engine = EmbeddedEngine(
             extract, partial(parquet_output, request.output), partial(disk_scratch, request.output), report
         )
-        summary = find_duplicates(engine, opened, RunOptions(tool_version(), str(request.output)))
-    return conclude(summary, str(request.output))
+        summary = find_duplicates(engine, manifest, sha256, tool_version=tool_version(), place=place)
+    return conclude(summary, place)
 
 
 @contextmanager

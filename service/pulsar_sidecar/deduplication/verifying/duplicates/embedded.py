@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -22,8 +21,14 @@ from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
     COUNTED_AS,
     KINDS,
+    SUMMED,
+    UNPROVEN,
+    demand_counted,
+    demand_order,
     earlier_rows,
     findings_of,
+    judge_topics,
+    out_of_order,
 )
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import (
@@ -55,15 +60,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     SCHEMAS,
     SUMMARIES,
     TOPIC_SUMS,
-    Table,
-)
-from pulsar_sidecar.deduplication.verifying.duplicates.topics import (
-    SUMMED,
-    UNPROVEN,
-    demand_counted,
-    demand_order,
-    judge_topics,
-    out_of_order,
+    TOPICS,
 )
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult
 from pulsar_sidecar.model.ledgers import UnseenCause
@@ -109,10 +106,12 @@ class _Summaries:
     """`tables.SUMMARIES` of all row groups, ordered by producer and row group.
 
     Attributes:
-        of: the place of each row's producer among ``producers``.
+        numbers: of all producers, counted from 0 in their order.
+        of: the number of each row's producer.
         is_first: which rows are the first of their producer.
     """
 
+    numbers: dict[TopicProducer, int]
     producers: list[TopicProducer]
     of: Numbers
     is_first: Mask
@@ -127,14 +126,14 @@ class _Summaries:
         columns = {name: np.concatenate([nothing, *(each.columns[name] for each in answer)]) for name in names}
         order = np.lexsort((columns["row_group"], of))
         of = of[order]
-        return cls(list(numbers), of, starts_of(of), {name: values[order] for name, values in columns.items()})
+        ordered = {name: values[order] for name, values in columns.items()}
+        return cls(numbers, list(numbers), of, starts_of(of), ordered)
 
-    @property
-    def starts(self) -> Numbers:
-        return np.flatnonzero(self.is_first)
+    def carry(self) -> tuple[dict[int, dict[TopicProducer, ProducerState]], dict[tuple[int, TopicProducer], int]]:
+        """By row group, the producers of which something there does not rise; for all others the gaps are complete.
 
-    def carry(self) -> dict[int, dict[TopicProducer, ProducerState]]:
-        """By row group, the producers of which something there does not rise; for all others the gaps are complete."""
+        And the places of their rows here, by row group and producer.
+        """
         columns, is_first = self.columns, self.is_first
         highest = highest_before(columns["highest"], is_first)
         first, is_last = columns["first_sequence_id"], np.roll(is_first, -1)
@@ -143,19 +142,16 @@ class _Summaries:
         columns["gaps"][is_suspect] = 0
         before, after = np.roll(columns["last_sequence_id"], 1), np.roll(first, -1)
         found: defaultdict[int, dict[TopicProducer, ProducerState]] = defaultdict(dict)
+        places = {}
         for place in np.flatnonzero(is_suspect).tolist():
-            is_new = is_first[place]
-            found[int(columns["row_group"][place])][self.producers[self.of[place]]] = ProducerState(
+            is_new, group, producer = is_first[place], int(columns["row_group"][place]), self.producers[self.of[place]]
+            places[group, producer] = place
+            found[group][producer] = ProducerState(
                 None if is_new else int(highest[place]),
                 None if is_new else int(before[place]),
                 None if is_last[place] else int(after[place]),
             )
-        return dict(sorted(found.items()))
-
-    def summed(self, name: str) -> Numbers:
-        """A column's sum for each producer."""
-        sums: Numbers = np.add.reduceat(self.columns[name], self.starts) if len(self.of) else self.of
-        return sums
+        return dict(sorted(found.items())), places
 
 
 @dataclass(slots=True)
@@ -203,22 +199,25 @@ class EmbeddedEngine:
     def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
         every = range(self._extract.row_groups)
-        answer = list(self._extract.each(every, SUMMARY_COLUMNS, _look))
+        look = self._extract.each(
+            every, SUMMARY_COLUMNS, lambda number, table: (summarise(number, table), topic_parts(number, table))
+        )
+        answer = list(look)
         parts = pa.Table.from_batches([part for _, part in answer]) if answer else None
         if parts is not None:
             demand_order(out_of_order(parts))
         summaries = _Summaries.together([summary for summary, _ in answer])
         with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
             found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
-            carried = summaries.carry()
+            carried, places = summaries.carry()
             if carried:
-                suspects = self._suspects(summaries, carried, scratch)
+                suspects = self._suspects(summaries, carried, places, scratch)
                 self._look_for_ids(summaries, suspects, scratch)
                 for part in range(suspects.parts):
                     _judge(part, summaries.producers, scratch, found, output)
             producers = _producers_table(summaries, found.counts)
             topics = self._topics(parts, producers)
-            for table, rows in ((Table.PRODUCERS, producers), (Table.TOPICS, topics)):
+            for table, rows in (("producers", producers), ("topics", topics)):
                 for batch in rows.to_batches():
                     output.write(table, batch)
             files = {file.path: file.sha256 for file in output.close_tables()}
@@ -226,31 +225,26 @@ class EmbeddedEngine:
             yield WrittenTables(output, files, _counts(producers, topics, found.counts), shown)
 
     def _suspects(
-        self, summaries: _Summaries, carried: Mapping[int, Mapping[TopicProducer, ProducerState]], scratch: Scratch
+        self,
+        summaries: _Summaries,
+        carried: Mapping[int, Mapping[TopicProducer, ProducerState]],
+        places: Mapping[tuple[int, TopicProducer], int],
+        scratch: Scratch,
     ) -> _Suspects:
         """Look again at the row groups where something does not rise, and put the suspects aside."""
-        numbers = {producer: number for number, producer in enumerate(summaries.producers)}
-        places = {
-            (group, of): place
-            for place, (group, of) in enumerate(
-                zip(summaries.columns["row_group"].tolist(), summaries.of.tolist(), strict=True)
-            )
-        }
-        rows = sum(
-            int(summaries.columns["messages"][places[group, numbers[producer]]])
-            for group, about in carried.items()
-            for producer in about
-        )
+        numbers, columns = summaries.numbers, summaries.columns
+        rows = int(columns["messages"][list(places.values())].sum())
         parts = min(rows // _SUSPECTS_OF_A_PART + 1, _MOST_PARTS)
         lowest = np.full(len(numbers), np.iinfo(np.int64).max)
         highest = np.full(len(numbers), np.iinfo(np.int64).min)
         ids: list[Numbers] = []
         count = 0
-        groups = list(carried)
-        look = partial(_look_again, carried)
-        for group, (answer, gaps) in zip(groups, self._extract.each(groups, SUSPECT_COLUMNS, look), strict=True):
+        answers = self._extract.each(
+            list(carried), SUSPECT_COLUMNS, lambda number, table: suspects_of(number, table, carried[number])
+        )
+        for group, (answer, gaps) in zip(carried, answers, strict=True):
             for producer, gap in gaps.items():
-                summaries.columns["gaps"][places[group, numbers[producer]]] = gap
+                columns["gaps"][places[group, producer]] = gap
             of, sequence_id = _numbered(answer, numbers), answer.columns["sequence_id"]
             np.minimum.at(lowest, of, sequence_id)
             np.maximum.at(highest, of, sequence_id)
@@ -272,10 +266,13 @@ class EmbeddedEngine:
             producer = of[place]
             about = (int(suspects.lowest[producer]), int(suspects.highest[producer]))
             bounds[int(columns["row_group"][place])][summaries.producers[producer]] = about
-        numbers = {producer: number for number, producer in enumerate(summaries.producers)}
-        look = partial(_look_for, bounds, suspects.ids)
-        for answer in self._extract.each(sorted(bounds), SUSPECT_COLUMNS, look):
-            kept = {"producer": _numbered(answer, numbers), **answer.columns}
+        answers = self._extract.each(
+            sorted(bounds),
+            SUSPECT_COLUMNS,
+            lambda number, table: rows_with_ids(number, table, bounds[number], suspects.ids),
+        )
+        for answer in answers:
+            kept = {"producer": _numbered(answer, summaries.numbers), **answer.columns}
             _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
 
     def _topics(self, parts: pa.Table | None, producers: pa.Table) -> pa.Table:
@@ -304,26 +301,7 @@ class EmbeddedEngine:
         miscounted = summed.filter(pc.not_equal(summed.column("rows"), summed.column("counted")))
         demand_counted([tuple(row.values()) for row in miscounted.select(["topic", "rows", "counted"]).to_pylist()])
         ordered = summed.sort_by("topic").cast(TOPIC_SUMS)
-        return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], SCHEMAS[Table.TOPICS])
-
-
-# --- work on row groups --------------------------------------------------------------------------------------------
-
-
-def _look(number: int, table: pa.Table) -> tuple[ProducerRows, pa.RecordBatch]:
-    return summarise(number, table), topic_parts(number, table)
-
-
-def _look_again(
-    carried: Mapping[int, Mapping[TopicProducer, ProducerState]], number: int, table: pa.Table
-) -> tuple[ProducerRows, dict[TopicProducer, int]]:
-    return suspects_of(number, table, carried[number])
-
-
-def _look_for(
-    bounds: Mapping[int, Mapping[TopicProducer, tuple[int, int]]], ids: Numbers | None, number: int, table: pa.Table
-) -> ProducerRows:
-    return rows_with_ids(number, table, bounds[number], ids)
+        return pa.Table.from_batches([judge_topics(batch) for batch in ordered.to_batches()], TOPICS)
 
 
 # --- between row groups --------------------------------------------------------------------------------------------
@@ -355,7 +333,7 @@ def _judge(
     rows = {name: values[order] for name, values in rows.items()}
     about = {name: aside.column(name).to_numpy() for name in aside.schema.names}
     place = np.searchsorted(rows["row"], about["row"])
-    earlier = earlier_rows(*(rows[name] for name in _COMPARED)).of(place)
+    earlier = earlier_rows(place, *(rows[name] for name in _COMPARED))
     first, same = (_places(rows["row"], each) for each in (earlier.any_payload, earlier.same_payload))
     every, kinds, columns = findings_of(
         {**{name: values[place] for name, values in rows.items()}, **about},
@@ -365,7 +343,7 @@ def _judge(
     of = rows["producer"][place][every]
     np.add.at(found.counts, (of, kinds), 1)
     batch = ProducerRows(producers, of, columns).batch(FINDINGS)
-    output.write(Table.FINDINGS, batch)
+    output.write("findings", batch)
     ascending = [(name, "ascending") for name in ORDER_OF_FINDINGS]
     together = pa.concat_tables([found.first, pa.Table.from_batches([batch])]).sort_by(ascending)
     found.first = together.slice(0, SHOWN_ROWS).combine_chunks()
@@ -382,11 +360,11 @@ def _places(ascending: Numbers, numbers: Numbers) -> Numbers:
 def _producers_table(summaries: _Summaries, counts: npt.NDArray[np.int64]) -> pa.Table:
     if not len(summaries.of):
         return PRODUCERS.empty_table()
-    columns, starts = summaries.columns, summaries.starts
+    columns, starts = summaries.columns, np.flatnonzero(summaries.is_first)
     ends = np.append(starts[1:], len(summaries.of)) - 1
     answer = {
         **{
-            name: summaries.summed(name)
+            name: np.add.reduceat(columns[name], starts)
             for name in ("messages", "transactional", "unopened", "unopened_batches", "gaps")
         },
         **{name: columns[name][starts] for name in ("first_sequence_id", "first_publish_ms")},
@@ -422,17 +400,12 @@ def _not_clean(topics: pa.Table) -> Sequence[Row]:
 
 
 def _counts(producers: pa.Table, topics: pa.Table, counts: npt.NDArray[np.int64]) -> DuplicateCounts:
-    of_kinds = counts.sum(axis=0).tolist()
+    of_kinds, summed = counts.sum(axis=0).tolist(), ("rows", "markers", "messages", "unopened_batches")
     return DuplicateCounts(
-        topics_with_findings=_positive(topics.column("findings")),
+        topics_with_findings=int(np.count_nonzero(topics.column("findings").to_numpy())),
         topics_not_proven=int(np.count_nonzero(sum(topics.column(name).to_numpy() for name in UNPROVEN))),
-        unopened_batches=int(topics.column("unopened_batches").to_numpy().sum()),
         producers=producers.num_rows,
         gaps=int(producers.column("gaps").to_numpy().sum()),
         findings={kind.value: count for kind, count in zip(KINDS, of_kinds, strict=True)},
-        **{name: int(topics.column(name).to_numpy().sum()) for name in ("rows", "markers", "messages")},
+        **{name: int(topics.column(name).to_numpy().sum()) for name in summed},
     )
-
-
-def _positive(numbers: pa.ChunkedArray) -> int:
-    return int(np.count_nonzero(numbers.to_numpy()))

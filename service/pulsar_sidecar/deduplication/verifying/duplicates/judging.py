@@ -1,14 +1,20 @@
-"""What is wrong with each suspect, once the earlier rows with its id are known: the rules of `findings`, by column."""
+"""What is wrong with each suspect, once the earlier rows with its id are known: the rules of `findings`, by column.
 
-from collections.abc import Mapping
+And what each topic comes to, from sums that either engine makes of several tables.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import PLACE, Mask, Numbers, starts_of
+from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import PLACE, Mask, Numbers, ascends, starts_of
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import TOPIC_SUMS, TOPICS
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
+from pulsar_sidecar.deduplication.verifying.verify import TopicResult
+from pulsar_sidecar.model.errors import InvalidInputError
 
 NOWHERE: Final = np.iinfo(np.int64).max
 KINDS: Final = tuple(FindingKind)
@@ -17,6 +23,10 @@ COUNTED_AS: Final = ("duplicates", "reused", "repeated", "going_back", "epochs")
 _MESSAGE_KINDS: Final = [kind.name.lower() for kind in MessageKind]
 _AS_THEY_ARE: Final = ("sequence_id", *PLACE, "publish_time_ms", "highest")
 _DUPLICATE, _REUSED, _REPEATED, _GOING_BACK, _EPOCH = range(len(KINDS))
+
+SUMMED: Final = tuple(TOPIC_SUMS.names[1:])
+UNPROVEN: Final = ("unopened_batches", "unseen_ranges")
+"""Of these sums nothing may be there in a topic of which anything is to be proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +43,6 @@ class Earlier:
     unread: Numbers
     same_payload: Numbers
 
-    def of(self, places: Numbers) -> "Earlier":
-        """Some of them."""
-        return Earlier(self.any_payload[places], self.unread[places], self.same_payload[places])
-
 
 def judged(row: Numbers, is_read: Mask, earlier: Earlier) -> tuple[Numbers, Numbers]:
     """The place of each suspect's kind among `KINDS`, and the row that it is compared with, `NOWHERE` for none."""
@@ -48,16 +54,10 @@ def judged(row: Numbers, is_read: Mask, earlier: Earlier) -> tuple[Numbers, Numb
     return kind, np.where(kind == _GOING_BACK, NOWHERE, compared)
 
 
-def begins_epoch(kind: Numbers, may_begin: Mask) -> Mask:
-    """Which suspects begin an epoch besides."""
-    begins: Mask = may_begin & (kind != _DUPLICATE)
-    return begins
-
-
 def earlier_rows(
-    producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
+    places: Numbers, producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
 ) -> Earlier:
-    """Of stored rows, in any order and with those that are suspects, what each is to be compared with."""
+    """What the rows at these places, among stored rows in any order, are to be compared with."""
     order = np.lexsort((row, payload_hash, ~is_read, sequence_id, producer))
     row, is_read = row[order], is_read[order]
     new_id = starts_of(producer[order]) | starts_of(sequence_id[order])
@@ -70,7 +70,7 @@ def earlier_rows(
     )
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return Earlier(*(each[back] for each in found))
+    return Earlier(*(each[back[places]] for each in found))
 
 
 def _least(numbers: Numbers, is_start: Mask) -> Numbers:
@@ -91,7 +91,7 @@ def findings_of(
     ``places`` has those of the places of ``earlier.any_payload`` and ``earlier.same_payload``.
     """
     kind, compared = judged(suspects["row"], suspects["is_read"], earlier)
-    epochs = np.flatnonzero(begins_epoch(kind, suspects["may_begin_epoch"]))
+    epochs = np.flatnonzero(suspects["may_begin_epoch"] & (kind != _DUPLICATE))
     every = np.append(np.arange(len(kind)), epochs)
     is_same, is_alone = (kind == _DUPLICATE)[every], (compared == NOWHERE)[every]
     is_alone[len(kind) :] = True
@@ -106,3 +106,47 @@ def findings_of(
         },
     }
     return every, kinds, columns
+
+
+# --- topics --------------------------------------------------------------------------------------------------------
+
+
+def judge_topics(sums: pa.RecordBatch) -> pa.RecordBatch:
+    """One row of `tables.TOPIC_SUMS` for each topic to `tables.TOPICS`."""
+    findings, *unproven = (sums.column(name).to_numpy() for name in ("findings", *UNPROVEN))
+    verdict = np.where(sum(unproven) > 0, TopicResult.NOT_PROVEN.value, TopicResult.CLEAN.value)
+    verdict = np.where(findings > 0, TopicResult.FINDINGS.value, verdict)
+    columns = [sums.column(name) for name in TOPICS.names[:-1]]
+    return pa.RecordBatch.from_arrays([*columns, pa.array(verdict)], schema=TOPICS)
+
+
+def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
+    """Refuse an extract if there is a topic with another number of rows than it counts itself.
+
+    Raises:
+        InvalidInputError: there is one: its name, its rows and what is counted.
+    """
+    for topic, rows, counted in topics:
+        raise InvalidInputError(
+            f"the extract has {rows:,} messages of {topic} and counts {counted:,} itself; make the extract again"
+        )
+
+
+def demand_order(topics: Sequence[str]) -> None:
+    """Refuse an extract if there are topics whose rows are not in the order of their logs.
+
+    Raises:
+        InvalidInputError: there is one.
+    """
+    for topic in topics:
+        raise InvalidInputError(f"the messages of {topic} are not in the order of its log; make the extract again")
+
+
+def out_of_order(parts: pa.Table) -> list[str]:
+    """Topics among `tables.TOPIC_PARTS` whose rows are not in order, within a row group or from one to the next."""
+    ordered = parts.sort_by([("topic", "ascending"), ("row_group", "ascending")])
+    topics = ordered.column("topic").combine_chunks().dictionary_encode()
+    is_first = starts_of(topics.indices.to_numpy())
+    first, last = ([ordered.column(f"{end}_{name}").to_numpy() for name in PLACE] for end in ("first", "last"))
+    wrong = ~ordered.column("in_order").to_numpy() | ~(is_first | ascends(first, last))
+    return sorted(set(ordered.column("topic").take(pa.array(np.flatnonzero(wrong))).to_pylist()))

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
-    ROWS_OF_A_GROUP,
-    TOPIC_PARTS,
-)
+from pulsar_sidecar.deduplication.verifying.duplicates.tables import ROWS_OF_A_GROUP, TOPIC_PARTS
+from pulsar_sidecar.deduplication.verifying.extract_schema import MESSAGES
 from pulsar_sidecar.deduplication.verifying.rows import NOT_CHUNKED, WHOLE_BATCH, MessageKind, PayloadState
 
 Numbers = npt.NDArray[np.int64]
@@ -24,19 +22,10 @@ Mask = npt.NDArray[np.bool_]
 
 NAMES: Final = ("topic", "producer", "replicated_from")
 PLACE: Final = ("ledger_id", "entry_id", "batch_index")
-SUMMARY_COLUMNS: Final = (
-    *NAMES,
-    "sequence_id",
-    *PLACE,
-    "chunk_id",
-    "chunks",
-    "publish_time_ms",
-    "kind",
-    "payload_state",
-)
-"""What `summarise` looks at."""
-SUSPECT_COLUMNS: Final = (*SUMMARY_COLUMNS, "payload_hash")
+SUSPECT_COLUMNS: Final = tuple(name for name in MESSAGES.names if name != "batch_size")
 """What `suspects_of` and `rows_with_ids` look at."""
+SUMMARY_COLUMNS: Final = tuple(name for name in SUSPECT_COLUMNS if name != "payload_hash")
+"""What `summarise` looks at."""
 _LOWEST, _HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _FEW_COMBINATIONS = 1 << 20
 
@@ -72,9 +61,9 @@ class ProducerRows(NamedTuple):
         arrays |= {
             name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in self.columns.items()
         }
-        missing = (pa.nulls(len(self.of), field.type) for field in schema if field.name not in arrays)
-        arrays |= dict(zip((name for name in schema.names if name not in arrays), missing, strict=True))
-        return pa.RecordBatch.from_arrays([arrays[field.name].cast(field.type) for field in schema], schema=schema)
+        missing = pa.nulls(len(self.of))
+        columns = [arrays.get(field.name, missing).cast(field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -239,19 +228,19 @@ def topic_parts(number: int, table: pa.Table) -> pa.RecordBatch:
         "markers": pa.array(_sums(column(table, "kind") == MessageKind.MARKER, starts)),
         **{f"first_{name}": pa.array(values[starts]) for name, values in zip(PLACE, place, strict=True)},
         **{f"last_{name}": pa.array(values[ends]) for name, values in zip(PLACE, place, strict=True)},
-        "in_order": pa.array(_sums(~(is_first | _ascends(place)), starts) == 0),
+        "in_order": pa.array(_sums(~(is_first | ascends(place, place)), starts) == 0),
     }
     return pa.RecordBatch.from_arrays([columns[name] for name in TOPIC_PARTS.names], schema=TOPIC_PARTS)
 
 
-def _ascends(place: Sequence[Numbers]) -> Mask:
-    """Which places are behind the one before."""
-    ascends = np.zeros(len(place[0]), np.bool_)
-    is_equal = np.ones(max(len(ascends) - 1, 0), np.bool_)
-    for values in place:
-        ascends[1:] |= is_equal & (values[1:] > values[:-1])
-        is_equal &= values[1:] == values[:-1]
-    return ascends
+def ascends(first: Sequence[Numbers], last: Sequence[Numbers]) -> Mask:
+    """Which begin behind the end of the one before; each has the place of its first row and of its last, by column."""
+    is_behind = np.zeros(len(first[0]), np.bool_)
+    is_equal = np.ones(max(len(is_behind) - 1, 0), np.bool_)
+    for begins, ends in zip(first, last, strict=True):
+        is_behind[1:] |= is_equal & (begins[1:] > ends[:-1])
+        is_equal &= begins[1:] == ends[:-1]
+    return is_behind
 
 
 def _sums(mask: npt.NDArray[np.generic], starts: Numbers) -> Numbers:

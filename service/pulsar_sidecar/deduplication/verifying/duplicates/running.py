@@ -1,4 +1,4 @@
-"""From an opened extract to the summary of what is wrong in it, the same way on both engines.
+"""From an opened extract to the summary of what is wrong in it, and its report, the same way on both engines.
 
 Invariant: the tables appear all at once or not at all, and only of an extract that is whole.
 """
@@ -11,11 +11,15 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
-from pulsar_sidecar.analysis.formatting import Row
-from pulsar_sidecar.analysis.pages import REPORT_NAME
+from pulsar_sidecar.analysis.formatting import Row, format_time
+from pulsar_sidecar.analysis.pages import REPORT_NAME, page_environment
 from pulsar_sidecar.analysis.ports import UnfinishedDirectory
-from pulsar_sidecar.deduplication.verifying.duplicates.report import report_html
-from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicateCounts, DuplicatesSummary, unseen_parts
+from pulsar_sidecar.deduplication.verifying.duplicates.results import (
+    DuplicateCounts,
+    DuplicatesSummary,
+    conclude,
+    unseen_parts,
+)
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -23,26 +27,6 @@ SHOWN_ROWS: Final = 50
 ORDER_OF_FINDINGS: Final = ("topic", "ledger_id", "entry_id", "batch_index", "finding")
 ORDER_OF_PRODUCERS: Final = ("topic", "producer", "replicated_from")
 """With those that have most findings first."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedExtract:
-    """An extract of which every file was compared with its manifest.
-
-    Attributes:
-        sha256: of the manifest.
-    """
-
-    manifest: ExtractManifest
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a run adds to the summary; ``place`` is the output directory as its user wrote it."""
-
-    tool_version: str
-    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +66,18 @@ class DuplicatesEngine(Protocol):
         """
 
 
-def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunOptions) -> DuplicatesSummary:
-    """Look through an extract; after `InvalidInputError` (it is not whole) nothing is left behind."""
-    manifest = opened.manifest
+def find_duplicates(
+    engine: DuplicatesEngine, manifest: ExtractManifest, sha256: str, *, tool_version: str, place: str
+) -> DuplicatesSummary:
+    """Look through an extract; after `InvalidInputError` (it is not whole) nothing is left behind.
+
+    Args:
+        engine: has opened the extract.
+        manifest: the extract's, with which every file of it was compared.
+        sha256: of the manifest.
+        tool_version: for the summary.
+        place: the output directory as its user wrote it.
+    """
     with engine.write() as written:
         counts = written.counts
         if counts.rows != manifest.messages:
@@ -94,8 +87,8 @@ def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunO
             )
         summary = DuplicatesSummary(
             engine=engine.kind,
-            tool_version=order.tool_version,
-            extract_sha256=opened.sha256,
+            tool_version=tool_version,
+            extract_sha256=sha256,
             scope=manifest.scope,
             source=manifest.source,
             instance_id=manifest.instance_id,
@@ -105,6 +98,28 @@ def find_duplicates(engine: DuplicatesEngine, opened: OpenedExtract, order: RunO
             **structs.asdict(counts),
             files=written.files,
         )
-        written.output.write_text(REPORT_NAME, report_html(summary, written.shown, order.place))
+        written.output.write_text(REPORT_NAME, _report(summary, written.shown, place))
         written.output.finish(SUMMARY_NAME, summary.document())
     return summary
+
+
+def _report(summary: DuplicatesSummary, shown: ReportRows, place: str) -> str:
+    """One page with everything in it; what could not be seen stands right below the verdict."""
+    environment = page_environment("pulsar_sidecar.deduplication.verifying.duplicates")
+    environment.filters |= {"place": _place, "published": _published}
+    page = environment.get_template("duplicates.html.j2")
+    return page.render(summary=summary, shown=shown, conclusion=conclude(summary, place))
+
+
+def _place(row: Row, prefix: str = "") -> str:
+    """``ledger:entry:batch index`` of a finding, or of the earlier message."""
+    parts = [row[f"{prefix}{name}"] for name in ("ledger_id", "entry_id", "batch_index")]
+    return "-" if parts[0] is None else ":".join(map(str, parts))
+
+
+def _published(time_ms: int) -> str:
+    """A time that a client has set to whatever it liked."""
+    try:
+        return format_time(time_ms)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"

@@ -3,7 +3,6 @@
 A ``row`` counts through an extract: its row group's number times `ROWS_OF_A_GROUP`, and its place in that.
 """
 
-from enum import StrEnum
 from typing import Final
 
 from pulsar_sidecar.analysis.schemas import schema_of
@@ -71,12 +70,5 @@ One more row for each producer and row group that were looked at again has the `
 row."""
 
 
-class Table(StrEnum):
-    """A table of findings; its name is its directory."""
-
-    FINDINGS = "findings"
-    PRODUCERS = "producers"
-    TOPICS = "topics"
-
-
-SCHEMAS: Final = {Table.FINDINGS.value: FINDINGS, Table.PRODUCERS.value: PRODUCERS, Table.TOPICS.value: TOPICS}
+SCHEMAS: Final = {"findings": FINDINGS, "producers": PRODUCERS, "topics": TOPICS}
+"""The tables of findings, by their directories."""

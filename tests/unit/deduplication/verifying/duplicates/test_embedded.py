@@ -11,7 +11,7 @@ from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR
 from pulsar_sidecar.deduplication.verifying.duplicates import embedded
 from pulsar_sidecar.deduplication.verifying.duplicates.embedded import EmbeddedEngine
 from pulsar_sidecar.deduplication.verifying.duplicates.results import DuplicatesSummary
-from pulsar_sidecar.deduplication.verifying.duplicates.running import OpenedExtract, RunOptions, find_duplicates
+from pulsar_sidecar.deduplication.verifying.duplicates.running import find_duplicates
 from pulsar_sidecar.deduplication.verifying.findings import (
     EarlierMessages,
     MessagePlace,
@@ -41,7 +41,7 @@ _COLUMNS = {
 def looked_through(extract: MemoryExtract) -> tuple[DuplicatesSummary, MemoryOutput]:
     outputs = MemoryOutputs()
     engine = EmbeddedEngine(extract, outputs, _scratch, lambda _: None)
-    summary = find_duplicates(engine, OpenedExtract(extract.manifest, "digest"), RunOptions("test", "found"))
+    summary = find_duplicates(engine, extract.manifest, "digest", tool_version="test", place="found")
     assert outputs.last is not None
     return summary, outputs.last
 
