@@ -21,7 +21,7 @@ from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
-from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
+from pulsar_sidecar.deduplication.verifying.extract import extract
 from pulsar_sidecar.deduplication.verifying.verify import Progress, TopicResult, verify_topic
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, managed_ledger_path
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
@@ -136,8 +136,8 @@ def _verify(reader: BookieTopicEntries, topic: TopicName, messages: int) -> None
 def _extract(reader: BookieTopicEntries, topic: TopicName, messages: int) -> None:
     with TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
         output = partial(parquet_output, Path(scratch) / "extract")
-        origin = Origin(str(topic), "", "", "")
-        made = extract(origin, [topic], BookieTopicMessages(reader), output, _progress(), _CLOCK)
+        origin = {"scope": str(topic), "source": "", "instance_id": "", "tool_version": ""}
+        made = extract([topic], BookieTopicMessages(reader), output, _progress(), _CLOCK, **origin)
     assert (made.messages, made.unseen) == (messages, {})
 
 

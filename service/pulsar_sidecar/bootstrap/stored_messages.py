@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
-from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
+from pulsar_sidecar.deduplication.verifying.extract import extract
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, StoredMessagesRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopic, verify_partitions
@@ -72,12 +72,15 @@ def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
         url = request.stored.metadata_store_url or ""
         instance_id = instance_id_of(stored.store.read(instance_id_path(root)), root)
         return extract(
-            Origin(request.scope, url, instance_id, tool_version()),
             stored.topics_of(request.scope),
             stored.messages,
             partial(parquet_output, request.output),
             Progress(report, stored.clock),
             stored.clock,
+            scope=request.scope,
+            source=url,
+            instance_id=instance_id,
+            tool_version=tool_version(),
         )
 
 

@@ -1,10 +1,10 @@
 """What was verified, as a JSON document."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pulsar_sidecar.deduplication.verifying.findings import Finding, Producer, ProducerCounts, counts_by_kind
+from pulsar_sidecar.deduplication.verifying.findings import Finding, Producer, ProducerCounts
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
 from pulsar_sidecar.model.ledgers import UnseenEntries
@@ -26,7 +26,7 @@ def describe(topic: str, verified: Sequence[VerifiedTopic], limit: int | None) -
 
 
 def _partition(verified: VerifiedTopic, limit: int | None) -> dict[str, Any]:
-    found = counts_by_kind(verified.findings)
+    found = Counter((each.producer, each.kind) for each in verified.findings)
     shown = verified.findings[:limit]
     return {
         "topic": str(verified.topic),
@@ -38,17 +38,12 @@ def _partition(verified: VerifiedTopic, limit: int | None) -> dict[str, Any]:
         "earlierChunks": verified.earlier_chunks,
         "notSeen": [_unseen(each) for each in verified.unseen],
         "producers": [
-            _producer(producer, counts, found.get(producer, Counter()))
-            for producer, counts in sorted(verified.producers.items(), key=_by_name)
+            _producer(producer, verified.producers[producer], found)
+            for producer in sorted(verified.producers, key=lambda each: (each.name, each.replicated_from or ""))
         ],
         "findings": [_finding(each) for each in shown],
         "findingsNotShown": len(verified.findings) - len(shown),
     }
-
-
-def _by_name(item: tuple[Producer, ProducerCounts]) -> tuple[str, str]:
-    producer, _ = item
-    return producer.name, producer.replicated_from or ""
 
 
 def _unseen(unseen: UnseenEntries) -> dict[str, Any]:
@@ -61,7 +56,9 @@ def _unseen(unseen: UnseenEntries) -> dict[str, Any]:
     }
 
 
-def _producer(producer: Producer, counts: ProducerCounts, found: Mapping[FindingKind, int]) -> dict[str, Any]:
+def _producer(
+    producer: Producer, counts: ProducerCounts, found: Counter[tuple[Producer, FindingKind]]
+) -> dict[str, Any]:
     return {
         "producer": producer.name,
         "replicatedFrom": producer.replicated_from,
@@ -72,11 +69,11 @@ def _producer(producer: Producer, counts: ProducerCounts, found: Mapping[Finding
         "highestSequenceId": counts.highest,
         "firstPublishTimeMs": counts.first_publish_ms,
         "lastPublishTimeMs": counts.last_publish_ms,
-        "duplicates": found.get(FindingKind.DUPLICATE, 0),
-        "reused": found.get(FindingKind.REUSED, 0),
-        "repeated": found.get(FindingKind.REPEATED, 0),
-        "goingBack": found.get(FindingKind.GOING_BACK, 0),
-        "epochs": 1 + found.get(FindingKind.EPOCH, 0),
+        "duplicates": found[producer, FindingKind.DUPLICATE],
+        "reused": found[producer, FindingKind.REUSED],
+        "repeated": found[producer, FindingKind.REPEATED],
+        "goingBack": found[producer, FindingKind.GOING_BACK],
+        "epochs": 1 + found[producer, FindingKind.EPOCH],
         "gaps": counts.gaps,
         "unopened": counts.unopened,
         "unopenedBatches": counts.unopened_batches,

@@ -4,10 +4,8 @@ Invariant: an extract is complete or there is none. Every entry of every ledger,
 once: in a row of ``ledgers`` because it was seen, or in a range of ``unseen``; a hole between two of them ends it all.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -17,9 +15,8 @@ from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.deduplication.verifying.extract_schema import LEDGERS, MESSAGES, TABLES, UNSEEN
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, UnseenCount, parse_manifest
-from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
 from pulsar_sidecar.deduplication.verifying.rows import MessageRow
-from pulsar_sidecar.deduplication.verifying.verify import Progress
+from pulsar_sidecar.deduplication.verifying.verify import Progress, Stream, TopicMessages
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -27,31 +24,23 @@ from pulsar_sidecar.model.ledgers import UnseenEntries
 from pulsar_sidecar.model.names import TopicName
 
 OpenOutput = Callable[[dict[str, pa.Schema]], AbstractContextManager[TablesOutput]]
-Stream = Iterator[Sequence[MessageRow] | UnseenEntries]
 
 _AT_ONCE: Final = 32_768
-_NAMES: Final = MESSAGES.field("topic").type
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What an extract is of; see `ExtractManifest`."""
-
-    scope: str
-    source: str
-    instance_id: str
-    tool_version: str
 
 
 def extract(
-    origin: Origin,
     topics: Iterable[TopicName],
     messages: TopicMessages,
     open_output: OpenOutput,
     progress: Progress,
     clock: Clock,
+    *,
+    scope: str,
+    source: str,
+    instance_id: str,
+    tool_version: str,
 ) -> ExtractManifest:
-    """Read all of the topics, and write the tables and their manifest.
+    """Read all of the topics, and write the tables and their manifest, to which the strings go as they are.
 
     Raises:
         TemporaryError: the metadata store could not be asked, or the tables could not be written.
@@ -70,16 +59,11 @@ def extract(
             if first is not None:
                 _write_topic(output, topic, progress.of(topic, "extracting", chain([first], stream)), counts)
         manifest = ExtractManifest(
-            tool_version=origin.tool_version,
-            scope=origin.scope,
-            source=origin.source,
-            instance_id=origin.instance_id,
-            topics=counts.topics,
-            gone=counts.gone,
-            ledgers=counts.ledgers,
-            entries=counts.entries,
-            messages=counts.messages,
-            unseen=counts.unseen(),
+            tool_version=tool_version,
+            scope=scope,
+            source=source,
+            instance_id=instance_id,
+            **vars(counts),
             files=output.close_tables(),
             machine_times=(started_ms, clock.now_ms()),
         )
@@ -90,27 +74,20 @@ def extract(
 
 
 class _Counts:
-    """What goes into the manifest."""
+    """What goes into the manifest, by its names."""
 
     def __init__(self) -> None:
         self.topics = self.gone = self.ledgers = self.entries = self.messages = 0
-        self._ranges: Counter[str] = Counter()
-        self._entries: Counter[str] = Counter()
-        self._unbounded: Counter[str] = Counter()
+        self.unseen: dict[str, UnseenCount] = {}
 
     def not_seen(self, unseen: UnseenEntries) -> None:
-        cause = unseen.cause.value
-        self._ranges[cause] += 1
+        before = self.unseen.get(unseen.cause.value, UnseenCount(0, 0, 0))
+        entries, unbounded = before.entries, before.unbounded
         if unseen.last_entry_id is None:
-            self._unbounded[cause] += 1
+            unbounded += 1
         else:
-            self._entries[cause] += unseen.last_entry_id - unseen.first_entry_id + 1
-
-    def unseen(self) -> dict[str, UnseenCount]:
-        return {
-            cause: UnseenCount(ranges, self._entries[cause], self._unbounded[cause])
-            for cause, ranges in self._ranges.items()
-        }
+            entries += unseen.last_entry_id - unseen.first_entry_id + 1
+        self.unseen[unseen.cause.value] = UnseenCount(before.ranges + 1, entries, unbounded)
 
 
 class _Ledger:
@@ -154,33 +131,26 @@ def _write_topic(output: TablesOutput, topic: TopicName, stream: Stream, counts:
         ledgers[-1].seen(entry_id, len(each))
         rows += each
         if len(rows) >= _AT_ONCE:
-            output.write("messages", _message_rows(topic, rows))
+            output.write("messages", _table(MESSAGES, topic, rows))
             rows.clear()
     if rows:
-        output.write("messages", _message_rows(topic, rows))
+        output.write("messages", _table(MESSAGES, topic, rows))
     seen = [ledger for ledger in ledgers if ledger.entries]
     counts.ledgers += len(seen)
     counts.entries += sum(ledger.entries for ledger in seen)
     counts.messages += sum(ledger.messages for ledger in seen)
     if seen:
-        ranges = ((each.ledger_id, each.first, each.last, each.entries, each.messages) for each in seen)
-        output.write("ledgers", _rows(LEDGERS, topic, ranges))
+        ranges = [(each.ledger_id, each.first, each.last, each.entries, each.messages) for each in seen]
+        output.write("ledgers", _table(LEDGERS, topic, ranges))
     if unseen:
-        output.write("unseen", _rows(UNSEEN, topic, map(_unseen_row, unseen)))
+        causes = [
+            (each.ledger_id, each.first_entry_id, each.last_entry_id, each.cause.value, each.reason) for each in unseen
+        ]
+        output.write("unseen", _table(UNSEEN, topic, causes))
 
 
-def _message_rows(topic: TopicName, rows: Sequence[MessageRow]) -> pa.RecordBatch:
-    names = pa.array([str(topic)] * len(rows), _NAMES)
-    columns = zip(MESSAGES, (None, *zip(*rows, strict=True)), strict=True)
-    arrays = [names if values is None else pa.array(values, column.type) for column, values in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
-
-
-def _rows(schema: pa.Schema, topic: TopicName, rows: Iterable[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Rows of a table whose first column is the topic; the others in the order of its columns."""
-    named = [dict(zip(schema.names, (str(topic), *row), strict=True)) for row in rows]
-    return pa.RecordBatch.from_pylist(named, schema=schema)
-
-
-def _unseen_row(unseen: UnseenEntries) -> tuple[Any, ...]:
-    return unseen.ledger_id, unseen.first_entry_id, unseen.last_entry_id, unseen.cause.value, unseen.reason
+def _table(schema: pa.Schema, topic: TopicName, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Rows, at least one, of a table whose first column is the topic; the others in the order of its columns."""
+    columns = ([str(topic)] * len(rows), *zip(*rows, strict=True))
+    arrays = [pa.array(values, column.type) for column, values in zip(schema, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -10,53 +10,41 @@ from typing import Final
 
 import pyarrow as pa
 
+from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.deduplication.verifying.rows import MessageRow
 
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
+_COLUMNS: Final = {
+    "topic": _NAME,
+    "producer": _NAME,
+    "sequence_id": pa.int64(),
+    "ledger_id": pa.int64(),
+    "entry_id": pa.int64(),
+    "batch_index": pa.int32(),
+    "batch_size": pa.int32(),
+    "chunk_id": pa.int32(),
+    "chunks": pa.int32(),
+    "publish_time_ms": pa.int64(),
+    "payload_hash": pa.int64(),
+    "kind": pa.int8(),
+    "payload_state": pa.int8(),
+    "replicated_from": _NAME,
+}
 
-
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    nullable = {"replicated_from", "last_entry_id"}
-    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in columns.items()])
-
-
-MESSAGES: Final = _schema(
-    topic=_NAME,
-    producer=_NAME,
-    sequence_id=pa.int64(),
-    ledger_id=pa.int64(),
-    entry_id=pa.int64(),
-    batch_index=pa.int32(),
-    batch_size=pa.int32(),
-    chunk_id=pa.int32(),
-    chunks=pa.int32(),
-    publish_time_ms=pa.int64(),
-    payload_hash=pa.int64(),
-    kind=pa.int8(),
-    payload_state=pa.int8(),
-    replicated_from=_NAME,
-)
+MESSAGES: Final = pa.schema([pa.field(name, kind, name == "replicated_from") for name, kind in _COLUMNS.items()])
 """One row for each message; see `rows.MessageRow`. ``kind`` is a `MessageKind`, ``payload_state`` a `PayloadState`."""
 
-UNSEEN: Final = _schema(
-    topic=pa.string(),
-    ledger_id=pa.int64(),
-    first_entry_id=pa.int64(),
-    last_entry_id=pa.int64(),
-    cause=pa.string(),
-    reason=pa.string(),
-)
+UNSEEN: Final = schema_of("""
+    topic string not null, ledger_id bigint not null, first_entry_id bigint not null, last_entry_id bigint,
+    cause string not null, reason string not null
+""")
 """Entries that were not read; ``cause`` is an `UnseenCause`. ``last_entry_id`` is null where nobody knows where the
 ledger ends. A topic with such a row is never clean, unless the cause is ``trimmed``: the topic holds them no more."""
 
-LEDGERS: Final = _schema(
-    topic=pa.string(),
-    ledger_id=pa.int64(),
-    first_entry_id=pa.int64(),
-    last_entry_id=pa.int64(),
-    entries=pa.int64(),
-    messages=pa.int64(),
-)
+LEDGERS: Final = schema_of("""
+    topic string not null, ledger_id bigint not null, first_entry_id bigint not null, last_entry_id bigint,
+    entries bigint not null, messages bigint not null
+""")
 """The range of entries of each ledger that was read, both ends included, with how many entries of it were seen, and
 how many rows of ``messages`` they gave. A ledger without entries has no row."""
 

@@ -17,7 +17,7 @@ Only what does not rise needs a comparison with the past. So a topic is read onc
 for its producers and for what it found; if it found anything, `EarlierMessages` searches for those ids once more.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -136,7 +136,11 @@ class SequenceComparison:
             self.suspects[undecided] = self.suspects[undecided]._replace(is_epoch=True)
         if number < before:
             self._undecided[producer] = len(self.suspects)
-        self.suspects.append(_suspect(producer, row, counts.highest))
+        self.suspects.append(
+            PossibleDuplicate(
+                producer, _place(row), number, _hash(row), row.kind, row.publish_time_ms, counts.highest, is_epoch=False
+            )
+        )
 
 
 class EarlierMessages:
@@ -199,12 +203,6 @@ def _count(counts: ProducerCounts, row: MessageRow) -> None:
     counts.unopened_batches += row.batch_index == WHOLE_BATCH
 
 
-def _suspect(producer: Producer, row: MessageRow, highest: int) -> PossibleDuplicate:
-    return PossibleDuplicate(
-        producer, _place(row), row.sequence_id, _hash(row), row.kind, row.publish_time_ms, highest, is_epoch=False
-    )
-
-
 def _place(row: MessageRow) -> MessagePlace:
     return MessagePlace(row.ledger_id, row.entry_id, row.batch_index)
 
@@ -224,11 +222,3 @@ def _finding(kind: FindingKind, suspect: PossibleDuplicate, earlier: MessagePlac
         suspect.highest,
         earlier,
     )
-
-
-def counts_by_kind(findings: Iterable[Finding]) -> dict[Producer, Counter[FindingKind]]:
-    """How many findings of each kind each producer has."""
-    counted: defaultdict[Producer, Counter[FindingKind]] = defaultdict(Counter)
-    for finding in findings:
-        counted[finding.producer][finding.kind] += 1
-    return counted

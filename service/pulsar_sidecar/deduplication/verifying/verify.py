@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from pulsar_sidecar.deduplication.verifying.findings import (
     EarlierMessages,
@@ -13,7 +13,6 @@ from pulsar_sidecar.deduplication.verifying.findings import (
     ProducerCounts,
     SequenceComparison,
 )
-from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
@@ -26,6 +25,26 @@ from pulsar_sidecar.model.names import TopicName
 
 _REPORT_EVERY_SECONDS: Final = 5.0
 _LOOK_EVERY_ENTRIES: Final = 512
+
+Stream = Iterator[Sequence[MessageRow] | UnseenEntries]
+"""Entries in the order of the log: the rows of each, at least one, or that it was not seen."""
+
+
+class TopicMessages(Protocol):
+    """Messages as they are stored."""
+
+    def read(self, topic: TopicName, last: Position | None = None) -> Stream:
+        """Every entry, up to ``last``.
+
+        Args:
+            topic: a partition, or a topic without partitions.
+            last: where to end, included; None for the end of what is stored.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            TemporaryError: the metadata store could not be asked.
+        """
+        ...
 
 
 class TopicResult(Enum):
@@ -79,9 +98,7 @@ class Progress:
         self._reported_at = clock.monotonic_seconds()
         self._entries = self._messages = 0
 
-    def of(
-        self, topic: TopicName, doing: str, stream: Iterator[Sequence[MessageRow] | UnseenEntries]
-    ) -> Iterator[Sequence[MessageRow] | UnseenEntries]:
+    def of(self, topic: TopicName, doing: str, stream: Stream) -> Stream:
         """The same stream; entries and messages are counted on over all streams."""
         for each in stream:
             if not isinstance(each, UnseenEntries):

@@ -12,11 +12,10 @@ import pytest
 from pulsar_sidecar.adapters.parquet.directories import demand_sha256
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages, MessageRows
-from pulsar_sidecar.deduplication.verifying.extract import Origin, extract
+from pulsar_sidecar.deduplication.verifying.extract import extract
 from pulsar_sidecar.deduplication.verifying.extract_schema import TABLES
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, UnseenCount, parse_manifest
-from pulsar_sidecar.deduplication.verifying.ports import TopicMessages
-from pulsar_sidecar.deduplication.verifying.verify import Progress
+from pulsar_sidecar.deduplication.verifying.verify import Progress, TopicMessages
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
@@ -28,7 +27,12 @@ from tests.fakes.stored_topics import StoredTopic
 from tests.unit.deduplication.verifying.rows import Log
 from tests.unit.deduplication.verifying.test_verify import Readings
 
-ORIGIN = Origin("public/default", "zk:zookeeper:2181", "instance", "1")
+ORIGIN = {
+    "scope": "public/default",
+    "source": "zk:zookeeper:2181",
+    "instance_id": "instance",
+    "tool_version": "1",
+}
 BATCH = stored_batch([(1, b"a"), (2, b"b")], "LZ4", replicated_from="west")
 OTHER = parse_topic_name("persistent://public/default/other")
 
@@ -47,7 +51,7 @@ def orders() -> Iterator[StoredTopic]:
 def made(directory: Path, messages: TopicMessages, *topics: TopicName) -> ExtractManifest:
     clock = FakeClock()
     progress = Progress(lambda text: None, clock)
-    return extract(ORIGIN, topics, messages, partial(parquet_output, directory), progress, clock)
+    return extract(topics, messages, partial(parquet_output, directory), progress, clock, **ORIGIN)
 
 
 def table(directory: Path, name: str) -> pa.Table:

@@ -171,7 +171,7 @@ def _kind(metadata: api.MessageMetadata) -> MessageKind:
 
 
 class BookieTopicMessages:
-    """`deduplication.verifying.ports.TopicMessages` over the bookies."""
+    """`deduplication.verifying.verify.TopicMessages` over the bookies."""
 
     def __init__(self, entries: BookieTopicEntries) -> None:
         self._entries = entries

@@ -1,5 +1,6 @@
 """The embedded engine finds what the rules say, wherever the row groups are cut."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from pulsar_sidecar.deduplication.verifying.findings import (
     EarlierMessages,
     MessagePlace,
     SequenceComparison,
-    counts_by_kind,
 )
 from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, FindingKind, MessageKind, MessageRow, PayloadState
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult
@@ -79,7 +79,7 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
                     **_told(each.earlier, "earlier_"),
                 }
             )
-        counts = counts_by_kind(found)
+        counts = Counter((each.producer, each.kind) for each in found)
         for producer, each_counts in watch.producers.items():
             about = {"topic": topic, "producer": producer.name, "replicated_from": producer.replicated_from}
             names = (
@@ -93,7 +93,7 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
             )
             more = ("highest", "first_publish_ms", "last_publish_ms")
             counted = {name: getattr(each_counts, name) for name in (*names, *more)}
-            kinds = {column: counts[producer][kind] for kind, column in _COLUMNS.items()}
+            kinds = {column: counts[producer, kind] for kind, column in _COLUMNS.items()}
             producers.append({**about, **counted, **kinds})
     return findings, producers
 
