@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pulsar_sidecar.deduplication.inspection.service import DeduplicationService, Ports
+from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
 from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.deduplication.snapshots import Snapshot, snapshot_in_node
 from pulsar_sidecar.deduplication.stored import StoredDeduplications
@@ -83,8 +83,9 @@ class DeduplicatedTopics:
         self.cursors = FakeCursorPositions()
         self.stored = StoredDeduplications(self.store, self.snapshots, self.lengths, self.cursors)
         threads = ThreadPoolExecutor(8)
-        ports = Ports(self.stored, self.messages, self.brokers, self.brokers, self.clock, threads.map)
-        self.service = DeduplicationService(ports)
+        self.service = DeduplicationService(
+            self.stored, self.messages, self.brokers, self.brokers, self.clock, threads.map
+        )
 
     def put(
         self,

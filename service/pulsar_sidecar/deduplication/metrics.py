@@ -71,20 +71,23 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
 class DeduplicationMetrics(Collector):
     """What the last look at each watched topic found; absent where that is unknown. Thread-safe."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, service: DeduplicationService) -> None:
         self._cluster = cluster
+        self._service = service
         self._lock = threading.Lock()
         self._seen: dict[TopicName, Sequence[DeduplicationView]] = {}
 
-    def observe(self, topic: TopicName, views: Sequence[DeduplicationView]) -> None:
-        """Take what a look at a topic found, in each of its partitions."""
+    def look(self, topic: TopicName) -> None:
+        """Look at a topic, in each of its partitions; raises as `DeduplicationService.show`."""
+        try:
+            views = self._service.show(topic)
+        except SidecarError:
+            # What the last look found is not known to hold any more.
+            with self._lock:
+                self._seen.pop(topic, None)
+            raise
         with self._lock:
             self._seen[topic] = views
-
-    def forget(self, topic: TopicName) -> None:
-        """A look failed: what the last one found is not known to hold any more."""
-        with self._lock:
-            self._seen.pop(topic, None)
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
@@ -95,19 +98,3 @@ class DeduplicationMetrics(Collector):
                 if (value := value_of(view)) is not None:
                     family.add_metric([self._cluster, topic], float(value))
             yield family
-
-
-class WatchedDeduplication:
-    """Looks at topics for the metrics."""
-
-    def __init__(self, service: DeduplicationService, metrics: DeduplicationMetrics) -> None:
-        self._service = service
-        self._metrics = metrics
-
-    def look(self, topic: TopicName) -> None:
-        """Look at a topic; raises as `DeduplicationService.show`."""
-        try:
-            self._metrics.observe(topic, self._service.show(topic))
-        except SidecarError:
-            self._metrics.forget(topic)
-            raise

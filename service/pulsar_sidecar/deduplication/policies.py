@@ -60,12 +60,8 @@ class PolicyValues:
     @property
     def decided_by(self) -> PolicyLevel:
         """The nearest level that says something."""
-        values = {
-            PolicyLevel.TOPIC: self.topic,
-            PolicyLevel.TOPIC_GLOBAL: self.topic_global,
-            PolicyLevel.NAMESPACE: self.namespace,
-        }
-        return next((level for level, value in values.items() if value is not None), PolicyLevel.BROKER)
+        values = (self.topic, self.topic_global, self.namespace, self.broker)
+        return next(level for level, value in zip(PolicyLevel, values, strict=True) if value is not None)
 
     @property
     def applied(self) -> PolicyValue:

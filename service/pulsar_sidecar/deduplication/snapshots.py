@@ -13,7 +13,6 @@ from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-"""``replicatorPrefix``: producers of replicators, and those that fill shadow topics, have names that begin so."""
 LEDGER_SUFFIX: Final = "_LID"
 ENTRY_SUFFIX: Final = "_EID"
 

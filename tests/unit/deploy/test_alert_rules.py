@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
-from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics, WatchedDeduplication
+from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
@@ -46,9 +46,10 @@ def delayed_index() -> Collector:
 
 
 def deduplication() -> Collector:
-    topics, metrics = DeduplicatedTopics(), DeduplicationMetrics("east")
+    topics = DeduplicatedTopics()
+    metrics = DeduplicationMetrics("east", topics.service)
     topics.put(mark_delete=(3, 9), sequences={"a": 7})
-    WatchedDeduplication(topics.service, metrics).look(DEDUPLICATED)
+    metrics.look(DEDUPLICATED)
     return metrics
 
 

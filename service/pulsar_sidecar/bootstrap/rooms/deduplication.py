@@ -17,8 +17,8 @@ from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
 from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.policy_changes import PolicyChanges
-from pulsar_sidecar.deduplication.inspection.service import DeduplicationService, Ports
-from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics, WatchedDeduplication
+from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
+from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics
 from pulsar_sidecar.deduplication.stored import StoredDeduplications
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Pace
@@ -33,12 +33,12 @@ def open_deduplication(cluster: ClusterAccess) -> Room:
     stored = StoredDeduplications(store, cluster.cursors, cluster.lengths, cluster.cursors)
     entries = BookieTopicEntries(store, cluster.entries, settings.ledgers_root_path, Pace(clock, None))
     threads = cluster.threads(_PARTITIONS_AT_ONCE, "deduplication-show")
-    ports = Ports(stored, BookieReplayedEntries(entries), policies, owners, clock, threads.map)
-    service, metrics = DeduplicationService(ports), DeduplicationMetrics(cluster.cluster_name)
+    service = DeduplicationService(stored, BookieReplayedEntries(entries), policies, owners, clock, threads.map)
+    metrics = DeduplicationMetrics(cluster.cluster_name, service)
     watch = topic_watch(
         cluster,
         "deduplication-watch",
-        WatchedDeduplication(service, metrics).look,
+        metrics.look,
         settings.deduplication_watched_topics,
         settings.deduplication_watch_interval_in_seconds,
     )

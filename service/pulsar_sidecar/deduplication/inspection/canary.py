@@ -99,10 +99,8 @@ class DeduplicationCheck:
 def outcome_of(first: SendAnswer, second: SendAnswer) -> tuple[CheckOutcome, str]:
     """What the answers to two messages under one sequence id mean."""
     if not isinstance(first, Position):
-        return (
-            CheckOutcome.UNKNOWN,
-            f"the first message was not stored ({_written(first)}), so the second shows nothing",
-        )
+        why = first.reason if isinstance(first, SendFailure) else "the broker took it for a duplicate, on a new topic"
+        return CheckOutcome.UNKNOWN, f"the first message was not stored ({why}), so the second shows nothing"
     match second:
         case DuplicateReceipt():
             return CheckOutcome.REFUSED, f"the first message is at {first}, the second was refused as its duplicate"
@@ -175,13 +173,3 @@ class DeduplicationChecks:
         except SidecarError as error:
             return f"{topic} is left behind ({error}); delete it with: pulsar-admin topics delete -f {topic}"
         return None
-
-
-def _written(answer: SendAnswer) -> str:
-    match answer:
-        case DuplicateReceipt():
-            return "the broker took it for a duplicate, on a new topic"
-        case SendFailure():
-            return answer.reason
-        case Position():
-            return str(answer)

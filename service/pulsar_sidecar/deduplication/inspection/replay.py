@@ -4,7 +4,6 @@ Invariant: the map is what a broker of 4.0.8 would recover now, or the answer sa
 entry's sequence id in place of the one before, whether it is larger or not, and markers' as well.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +77,9 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
         last, entries, markers = each.position, entries + 1, markers + each.is_marker
     if len(problems) > _MOST_REASONS:
         problems[_MOST_REASONS:] = [f"and {len(problems) - _MOST_REASONS:,} more"]
-    return Replay(_rows(snapshot.sequences, found), entries, markers, last, tuple(problems))
+    stored = snapshot.sequences
+    rows = tuple(SequenceRow(name, stored.get(name), sequence_id) for name, sequence_id in sorted(found.items()))
+    return Replay(rows, entries, markers, last, tuple(problems))
 
 
 def published_at(messages: StoredMessages, topic: TopicName, position: Position) -> int | None:
@@ -96,10 +97,6 @@ def published_at(messages: StoredMessages, topic: TopicName, position: Position)
     except NotFoundError:
         return None
     return found.publish_time_ms if isinstance(found, ReplayedEntry) else None
-
-
-def _rows(stored: Mapping[str, int], replayed: Mapping[str, int]) -> tuple[SequenceRow, ...]:
-    return tuple(SequenceRow(name, stored.get(name), sequence_id) for name, sequence_id in sorted(replayed.items()))
 
 
 def _unseen(unseen: UnseenEntries) -> str:

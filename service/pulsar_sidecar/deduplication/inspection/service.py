@@ -25,8 +25,8 @@ ShowPartition = Callable[[TopicName], list[DeduplicationView]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """What the service works with.
+class DeduplicationService:
+    """Answers questions about deduplication; safe for use by several threads.
 
     Attributes:
         at_once: calls the first for each of the second, several at a time, and answers in their order.
@@ -38,13 +38,6 @@ class Ports:
     running: RunningDeduplication
     clock: Clock
     at_once: Callable[[ShowPartition, Iterable[TopicName]], Iterable[list[DeduplicationView]]]
-
-
-class DeduplicationService:
-    """Answers questions about deduplication; safe for use by several threads."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
 
     def show(self, topic: TopicName, *, ask_broker: bool = False, replay_at_most: int = 0) -> list[DeduplicationView]:
         """What is stored of a topic's deduplication, one answer for each partition; loads nothing.
@@ -58,29 +51,28 @@ class DeduplicationService:
             NotFoundError: there is no such topic.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self._ports.stored.topics.places_of(topic)
+        places = self.stored.topics.places_of(topic)
         decision, broker = self._decision(topic)
-        statuses = self._ports.running.statuses(places, len(places)) if ask_broker else {}
+        statuses = self.running.statuses(places, len(places)) if ask_broker else {}
 
         def views(place: TopicName) -> list[DeduplicationView]:
             return [
                 self._view(place, stored, decision, broker, statuses.get(place), replay_at_most)
-                for _, stored in self._ports.stored.read([place])
+                for _, stored in self.stored.read([place])
             ]
 
         # Each partition waits for bookies, and a replay for thousands of entries: the slowest decides, not their sum.
-        found = [view for part in self._ports.at_once(views, places) for view in part]
+        found = [view for part in self.at_once(views, places) for view in part]
         if not found:
             raise NotFoundError(f"{topic} has no partition that was ever loaded, or it was deleted just now")
         return found
 
     def _decision(self, topic: TopicName) -> tuple[DeduplicationDecision, BrokerDeduplication | None]:
-        policies = self._ports.policies
         try:
-            broker = policies.configured(topic)
+            broker = self.policies.configured(topic)
             if topic.is_system_topic:
                 return SYSTEM_TOPIC, broker
-            return DeduplicationDecision.of(policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
+            return DeduplicationDecision.of(self.policies.of_topic(DeduplicationPolicy.ENABLED, topic)), broker
         except SidecarError as error:
             if topic.is_system_topic:
                 return SYSTEM_TOPIC, None
@@ -98,25 +90,21 @@ class DeduplicationService:
         if isinstance(stored, Unreadable):
             return DeduplicationView(place, decision, status, None, SnapshotLimits(None, None), problem=stored.reason)
         snapshot = stored.snapshot
-        covered_until_ms, replayed = None, None
+        covered_until_ms: int | None = None
+        replayed: Replay | Unreadable | None = None
         if isinstance(snapshot, Snapshot):
-            covered_until_ms = published_at(self._ports.messages, place, snapshot.position)
-            replayed = self._replayed(place, snapshot, replay_at_most)
+            covered_until_ms = published_at(self.messages, place, snapshot.position)
+            try:
+                replayed = replay(self.messages, place, snapshot, replay_at_most) if replay_at_most else None
+            except NotFoundError:
+                replayed = Unreadable(f"{place} was deleted while it was read")
         return view_of(
             stored,
             decision,
             broker,
             status=status,
             covered_until_ms=covered_until_ms,
-            now_ms=self._ports.clock.now_ms(),
-            held_alone=self._ports.stored.held_alone(stored),
+            now_ms=self.clock.now_ms(),
+            held_alone=self.stored.held_alone(stored),
             replayed=replayed,
         )
-
-    def _replayed(self, place: TopicName, snapshot: Snapshot, at_most: int) -> Replay | Unreadable | None:
-        if not at_most:
-            return None
-        try:
-            return replay(self._ports.messages, place, snapshot, at_most)
-        except NotFoundError:
-            return Unreadable(f"{place} was deleted while it was read")

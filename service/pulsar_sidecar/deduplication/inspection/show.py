@@ -33,7 +33,6 @@ class DeduplicationDecision:
 
     Attributes:
         enabled: None if that could not be asked.
-        values: what each level says; None if that could not be asked, or does not count.
         level: the level that decides; None if none does.
         reason: the same in words.
     """
@@ -41,7 +40,6 @@ class DeduplicationDecision:
     enabled: bool | None
     reason: str
     level: PolicyLevel | None = None
-    values: PolicyValues | None = None
 
     @classmethod
     def of(cls, values: PolicyValues) -> "DeduplicationDecision":
@@ -53,7 +51,7 @@ class DeduplicationDecision:
             PolicyLevel.NAMESPACE: "the namespace's policy",
             PolicyLevel.BROKER: "the broker's configuration (brokerDeduplicationEnabled)",
         }
-        return cls(enabled, f"{'enabled' if enabled else 'disabled'} by {names[level]}", level, values)
+        return cls(enabled, f"{'enabled' if enabled else 'disabled'} by {names[level]}", level)
 
 
 SYSTEM_TOPIC: Final = DeduplicationDecision(False, "a system topic is never deduplicated, whatever its policies are")
@@ -155,23 +153,15 @@ def view_of(
     decision: DeduplicationDecision,
     broker: BrokerDeduplication | None,
     *,
-    status: str | None = None,
-    covered_until_ms: int | None = None,
+    status: str | None,
+    covered_until_ms: int | None,
     now_ms: int,
     held_alone: Sequence[LedgerId] | Unreadable,
-    replayed: Replay | Unreadable | None = None,
+    replayed: Replay | Unreadable | None,
 ) -> DeduplicationView:
-    """Everything about one topic.
+    """Everything about one topic; see `DeduplicationView` and `SnapshotView`.
 
-    Args:
-        stored: what is stored.
-        decision: of its policies.
-        broker: the owner's settings, or any broker's; None if they could not be asked.
-        status: the broker's word.
-        covered_until_ms: when the last message that the snapshot counts was published.
-        now_ms: the present time.
-        held_alone: what no other cursor holds.
-        replayed: what a replay came to.
+    ``broker`` has the owner's settings, or any broker's; None if they could not be asked.
     """
     snapshot = stored.snapshot
     unknown = (each.reason for each in (snapshot, held_alone, replayed) if isinstance(each, Unreadable))
@@ -188,7 +178,7 @@ def view_of(
         held=_held(stored, stored.held),
         held_alone=_held(stored, None if isinstance(held_alone, Unreadable) else held_alone),
         replay=None if isinstance(replayed, Unreadable) else replayed,
-        remarks=(*_remarks(stored, decision, limits), *_remarks_on_load(since, decision, broker)),
+        remarks=tuple(_remarks(stored, decision, limits, broker)),
         problem="; ".join(dict.fromkeys(filter(None, [*unknown, stored.unmeasured]))) or None,
     )
 
@@ -215,8 +205,13 @@ def _snapshot(snapshot: Snapshot, covered_until_ms: int | None, now_ms: int) -> 
     )
 
 
-def _remarks(stored: StoredDeduplication, decision: DeduplicationDecision, limits: SnapshotLimits) -> Iterator[str]:
-    snapshot = stored.snapshot
+def _remarks(
+    stored: StoredDeduplication,
+    decision: DeduplicationDecision,
+    limits: SnapshotLimits,
+    broker: BrokerDeduplication | None,
+) -> Iterator[str]:
+    snapshot, since = stored.snapshot, stored.since
     if isinstance(snapshot, Absent):
         if decision.enabled:
             yield (
@@ -231,11 +226,6 @@ def _remarks(stored: StoredDeduplication, decision: DeduplicationDecision, limit
         )
     if isinstance(snapshot, Snapshot):
         yield from _remarks_on(snapshot, limits)
-
-
-def _remarks_on_load(
-    since: Amount | None, decision: DeduplicationDecision, broker: BrokerDeduplication | None
-) -> Iterator[str]:
     if since is None or broker is None or not decision.enabled:
         return
     if replay_seconds(since) > broker.load_timeout_seconds:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Protocol
 
+from cachetools import cachedmethod
+
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.policy_changes import (
     DISABLED,
@@ -120,24 +122,20 @@ class BrokerDeduplicationSettings:
     def broker(self) -> BrokerDeduplication:
         return self._broker
 
+    @cachedmethod(lambda self: self._inherited)
     def inherited(self, namespace: str) -> PolicyValues | Unreadable:
-        if namespace not in self._inherited:
-            self._inherited[namespace] = self._of_namespace(namespace)
-        return self._inherited[namespace]
-
-    def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
-        try:
-            return self._policies.of_topic(DeduplicationPolicy.ENABLED, topic.base)
-        except SidecarError as error:
-            return Unreadable(str(error))
-
-    def _of_namespace(self, namespace: str) -> PolicyValues | Unreadable:
         try:
             return self._policies.of_namespace(DeduplicationPolicy.ENABLED, namespace)
         except NotFoundError:
             # Topics outlive the policies of a namespace whose deletion broke off.
             return PolicyValues(self._broker.enabled, None)
         except UndecodableError as error:
+            return Unreadable(str(error))
+
+    def of_topic(self, topic: TopicName) -> PolicyValues | Unreadable:
+        try:
+            return self._policies.of_topic(DeduplicationPolicy.ENABLED, topic.base)
+        except SidecarError as error:
             return Unreadable(str(error))
 
 
