@@ -112,7 +112,8 @@ def checkpoint_of(text: str) -> Checkpoint:
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidInputError(f"it is damaged ({error})") from error
     ends = [each.end for each in found.published]
-    if not found.partitions or ends != sorted(set(ends)):
+    is_covered = all(each.offset is None or each.offset < max(ends, default=0) for each in found.partitions)
+    if not found.partitions or ends != sorted(set(ends)) or not is_covered:
         raise InvalidInputError("it is damaged: its numbers do not fit together")
     return Checkpoint(
         topic=found.topic,
