@@ -10,11 +10,12 @@ What is appended while a file is read is left for the next time.
 """
 
 import json
-from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, BinaryIO, Final, assert_never
+from typing import Annotated, Any, BinaryIO, Final, assert_never
+
+import msgspec
 
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -23,7 +24,6 @@ MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 
 _LENGTH_BYTES: Final = 4
 _NEWLINE: Final = b"\n"
-_MAX_TIME_MS: Final = 2**63 - 1
 _FIELDS: Final = frozenset({"payload", "payloadBase64", "key", "properties", "eventTime"})
 
 
@@ -165,27 +165,25 @@ class RecordReader:
 # --- lines of JSON -------------------------------------------------------------------------------------------------
 
 
+class _JsonRecord(msgspec.Struct, rename="camel"):
+    payload: str | None = None
+    payload_base64: bytes | None = None
+    key: str | None = None
+    properties: dict[str, str] | None = None
+    event_time: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+
+
 def _of_json(offset: int, line: bytes, text: bytes) -> FileRecord:
     try:
-        document = _checked_document(json.loads(text.decode(), object_pairs_hook=_without_twins))
-        return FileRecord(
-            offset,
-            offset + len(line),
-            _payload(document),
-            _text(document, "key"),
-            _properties(document),
-            _event_time(document),
+        record = msgspec.convert(
+            _checked_fields(json.loads(text.decode(), object_pairs_hook=_without_twins)), _JsonRecord
         )
-    except (TypeError, ValueError, RecursionError) as error:
+        payload, properties = _payload(record), record.properties or {}
+        for each in (record.key or "", *properties, *properties.values()):
+            each.encode()  # a lone surrogate has no bytes
+        return FileRecord(offset, offset + len(line), payload, record.key, properties, record.event_time)
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"the record at byte {offset} cannot be published: {error}") from error
-
-
-def _checked_document(document: object) -> Mapping[str, Any]:
-    if not isinstance(document, dict):
-        raise TypeError("it is not an object")
-    if unknown := document.keys() - _FIELDS:
-        raise ValueError(f"{min(unknown)!r} is not a field; there are {', '.join(sorted(_FIELDS))}")
-    return document
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -195,40 +193,14 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-def _payload(document: Mapping[str, Any]) -> bytes:
-    text, encoded = _text(document, "payload"), _text(document, "payloadBase64")
-    if (text is None) == (encoded is None):
+def _checked_fields(document: object) -> object:
+    if isinstance(document, dict) and (unknown := document.keys() - _FIELDS):
+        raise ValueError(f"{min(unknown)!r} is not a field; there are {', '.join(sorted(_FIELDS))}")
+    return document
+
+
+def _payload(record: _JsonRecord) -> bytes:
+    payload = record.payload_base64 if record.payload is None else record.payload.encode()
+    if payload is None or None not in (record.payload, record.payload_base64):
         raise ValueError("it needs either payload, a text, or payloadBase64")
-    return text.encode() if text is not None else b64decode(str(encoded), validate=True)
-
-
-def _text(document: Mapping[str, Any], name: str) -> str | None:
-    value = document.get(name)
-    if value is None:
-        return None
-    return _checked(name, value)
-
-
-def _checked(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is not a text")
-    value.encode()  # a lone surrogate has no bytes
-    return value
-
-
-def _properties(document: Mapping[str, Any]) -> Mapping[str, str]:
-    value = document.get("properties")
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise TypeError("properties is not an object of texts")
-    return {_checked("a property's name", name): _checked(f"property {name!r}", text) for name, text in value.items()}
-
-
-def _event_time(document: Mapping[str, Any]) -> int | None:
-    value = document.get("eventTime")
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _MAX_TIME_MS:
-        raise ValueError("eventTime is not a number of milliseconds since 1970")
-    return value
+    return payload
