@@ -16,7 +16,7 @@ from pathlib import Path
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.bootstrap.publishing import publish_file
 from pulsar_sidecar.cli.app import command_line
-from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
+from pulsar_sidecar.deduplication.publishing.file_publisher import PublishStep, PublishSteps
 
 KILLED = -signal.SIGKILL
 POINTS = tuple(f"{when}:{step.value}" for step in PublishStep for when in ("before", "after"))

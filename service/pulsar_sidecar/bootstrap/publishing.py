@@ -10,9 +10,8 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.bootstrap.process import asked_to_stop
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, ReportBytes
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, PublishSteps, ReportBytes
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
-from pulsar_sidecar.deduplication.publishing.steps import PublishSteps
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.progress import Report
 

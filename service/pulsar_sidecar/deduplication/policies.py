@@ -95,11 +95,7 @@ class BrokerDeduplication:
 
     def of(self, policy: DeduplicationPolicy) -> PolicyValue:
         """What the broker says of a policy."""
-        match policy:
-            case DeduplicationPolicy.ENABLED:
-                return self.enabled
-            case DeduplicationPolicy.SNAPSHOT_INTERVAL:
-                return self.snapshot_interval_seconds
+        return self.enabled if policy is DeduplicationPolicy.ENABLED else self.snapshot_interval_seconds
 
 
 _FIELDS: Final = {

@@ -234,10 +234,6 @@ def _interval_remarks(interval_seconds: int, broker: BrokerDeduplication) -> lis
 
 def written(value: PolicyValue | None) -> str:
     """A policy's value as one would write it."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case _:
-            return f"{value} s"
+    if value is None:
+        return "nothing"
+    return str(value).lower() if isinstance(value, bool) else f"{value} s"

@@ -175,8 +175,9 @@ class StuckCursors:
         self, place: TopicName, stored: StoredDeduplication | Unreadable, limits: LagLimits
     ) -> StuckCursor | None:
         snapshot = stored if isinstance(stored, Unreadable) else stored.snapshot
+        if isinstance(snapshot, Unreadable):
+            self._unreadable.append(f"{place}: {snapshot.reason}")
         if isinstance(stored, Unreadable) or not isinstance(snapshot, Snapshot):
-            self._note(place, snapshot)
             return None
         if stored.unmeasured is not None:
             self._unreadable.append(f"{place}: {stored.unmeasured}")
@@ -189,21 +190,19 @@ class StuckCursors:
         if not is_off:
             because = _LATE
         held, alone = stored.held or (), self._stored.held_alone(stored)
+        # A dump has no entries of cursors' ledgers: the position is then the node's, which is older.
+        is_exact = snapshot.ledger_id is None or snapshot.entry_id is not None
         return StuckCursor(
             topic=place,
             reason=StuckReason.LEFT_OVER if is_off else StuckReason.LAGS,
             because=because,
-            certain=is_known if is_off else _is_exact(snapshot),
+            certain=is_known if is_off else is_exact,
             position=snapshot.position,
             since=stored.since,
             held_ledgers=len(held),
             held_bytes=stored.size_of(held),
             freed_bytes=None if isinstance(alone, Unreadable) else stored.size_of(alone),
         )
-
-    def _note(self, place: TopicName, lookup: object) -> None:
-        if isinstance(lookup, Unreadable):
-            self._unreadable.append(f"{place}: {lookup.reason}")
 
     def _is_switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
         """Whether deduplication is off, whether that is certain, and which level decides.
@@ -249,11 +248,6 @@ class StuckCursors:
 
 def _exceeds(limits: LagLimits, behind: Amount | None) -> bool:
     return behind is not None and (behind.entries > limits.entries or behind.size_bytes > limits.size_bytes)
-
-
-def _is_exact(snapshot: Snapshot) -> bool:
-    """A dump has no entries of cursors' ledgers: the position is then the node's, which is older."""
-    return snapshot.ledger_id is None or snapshot.entry_id is not None
 
 
 def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication, *, asked: bool) -> str:

@@ -7,8 +7,11 @@ at most where the producer alone publishes. Before the first record of each part
 that a checkpoint never takes a partition for unused that may hold records.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import takewhile
 from typing import BinaryIO, Final, Protocol
 
 from pulsar_sidecar.deduplication.publishing.checkpoint import (
@@ -38,7 +41,6 @@ from pulsar_sidecar.deduplication.publishing.resume import (
     read_back_from,
     resume_point,
 )
-from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import Position
@@ -51,6 +53,39 @@ _RECORDS_PER_REPORT: Final = 4096
 
 ReportBytes = Callable[[str, int, int], None]
 """Shows what is being done, and with how many bytes of how many."""
+
+
+class PublishStep(Enum):
+    """Everything with an effect outside this process, and the reads it rests on, in order.
+
+    Around each, a crash must neither lose a record nor store one twice.
+    """
+
+    CHECKPOINT_READ = "checkpoint-read"
+    PRODUCERS_OPENED = "producers-opened"
+    TAIL_READ_BACK = "tail-read-back"
+    FILE_COMPARED = "file-compared"
+    RECORD_RESENT = "record-resent"
+    RECORD_PUBLISHED = "record-published"
+    FLUSHED = "flushed"
+    CHECKPOINT_WRITTEN = "checkpoint-written"
+
+
+class PublishSteps:
+    """Hears of each step; production's does nothing."""
+
+    def about_to(self, step: PublishStep) -> None:
+        """Called right before the step's effect."""
+
+    def reached(self, step: PublishStep) -> None:
+        """Called right after it, unless it raised."""
+
+    @contextmanager
+    def taking(self, step: PublishStep) -> Iterator[None]:
+        """Around the effect."""
+        self.about_to(step)
+        yield
+        self.reached(step)
 
 
 class CheckpointStore(Protocol):
@@ -149,9 +184,9 @@ class FilePublisher:
         request = self._request
         with self._steps.taking(PublishStep.CHECKPOINT_READ):
             checkpoint = self._checkpoints.read()
-        self._check_checkpoint(checkpoint)
         partitions = None
         if checkpoint is not None:
+            self._check_checkpoint(checkpoint)
             self._rolling = verified(
                 self._source.file,
                 self._source.size,
@@ -182,10 +217,8 @@ class FilePublisher:
 
     # --- before the first record -----------------------------------------------------------------------------------
 
-    def _check_checkpoint(self, checkpoint: Checkpoint | None) -> None:
+    def _check_checkpoint(self, checkpoint: Checkpoint) -> None:
         request = self._request
-        if checkpoint is None:
-            return
         if request.is_fresh:
             raise ConflictError(
                 f"--fresh, and there is a checkpoint: {checkpoint.records} records of this file are published as "
@@ -195,7 +228,7 @@ class FilePublisher:
 
     def _weigh(self, publisher: ExactlyOncePublisher, checkpoint: Checkpoint | None) -> None:
         """Find each partition's resume point, and the points of the next checkpoint, before and once it covers them."""
-        for index, topic in enumerate(self._partitions(publisher)):
+        for index, topic in enumerate(publisher.topics):
             pushed = publisher.last_sequence_id_of(index)
             if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
                 raise ConflictError(
@@ -220,16 +253,12 @@ class FilePublisher:
         until = max(max(point.after, point.pushed) for point in self._resume)
         if until < start:
             return
+        records = takewhile(lambda record: record.offset <= until, self._reader().records(start))
+        routed = ((record, publisher.partition_of(_message(record))) for record in records)
         try:
-            check_against_file(self._resume, start, self._routed(publisher, start, until))
+            check_against_file(self._resume, start, routed)
         except InvalidInputError as error:
             raise ConflictError(f"the file is not the one that was published: {error}") from error
-
-    def _routed(self, publisher: ExactlyOncePublisher, start: int, until: int) -> Iterator[tuple[FileRecord, int]]:
-        for record in self._reader().records(start):
-            if record.offset > until:
-                return
-            yield record, publisher.partition_of(_message(record))
 
     # --- the records -----------------------------------------------------------------------------------------------
 
@@ -283,7 +312,7 @@ class FilePublisher:
 
     def _begin(self, publisher: ExactlyOncePublisher, index: int) -> None:
         """Note that the partition may hold records from now on, and behind which entry."""
-        last = self._tails.last_position(self._partitions(publisher)[index])
+        last = self._tails.last_position(publisher.topics[index])
         self._points[index] = StoredPoint(None, last)
         points = [*self._written.partitions]
         points[index] = self._points[index]
@@ -387,10 +416,6 @@ class FilePublisher:
         source, request = self._source, self._request
         is_complete = is_complete or request.is_complete
         return RecordReader(source.file, request.record_format, source.size, is_complete=is_complete, feed=feed)
-
-    def _partitions(self, publisher: ExactlyOncePublisher) -> Sequence[TopicName]:
-        topic = self._request.topic
-        return [topic.partition(index) for index in range(publisher.partitions)] or [topic]
 
 
 def _message(record: FileRecord) -> OutgoingMessage:

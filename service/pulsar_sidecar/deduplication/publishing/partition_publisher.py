@@ -82,18 +82,10 @@ class PartitionPublisher:
         self._may_be_stored = NOTHING_PUBLISHED
         """The highest id that was sent to its end, that the first broker had, or that the caller knows to be stored."""
         self._has_been_open = False
-        self._next = 0
+        self.next_sequence_id = 0
+        """Where messages bring no ids: the next one's."""
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._give_up_at = 0.0
-
-    @property
-    def next_sequence_id(self) -> int:
-        """Where messages bring no ids: the next one's."""
-        return self._next
-
-    def begin_at(self, sequence_id: int) -> None:
-        """Where messages bring no ids: the first one's."""
-        self._next = sequence_id
 
     @property
     def last_sequence_id(self) -> int:
@@ -108,7 +100,7 @@ class PartitionPublisher:
         """Open a producer for the first time; raises as `ExactlyOncePublisher`."""
         self._start_patience()
         self._opened()
-        self._next = self._pushed_before + 1
+        self.next_sequence_id = self._pushed_before + 1
 
     def add(self, message: OutgoingMessage, sequence_id: int) -> None:
         """Take a message, and send what has become full; raises as `ExactlyOncePublisher.publish`."""
@@ -120,7 +112,7 @@ class PartitionPublisher:
             self._seal()
         self._filling.append(message)
         self._filling_bytes += size_bytes
-        self._highest_added, self._next = sequence_id, sequence_id + 1
+        self._highest_added, self.next_sequence_id = sequence_id, sequence_id + 1
         if alone or len(self._filling) >= self._limits.messages or self._filling_bytes >= self._limits.size_bytes:
             self._seal()
         if self._waiting:

@@ -8,7 +8,6 @@ stored, so messages up to the resume point are sent alone, and none beyond it be
 
 from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, NoReturn, Self, TypedDict
 
 from pulsar_sidecar.deduplication.publishing.messages import (
@@ -104,12 +103,13 @@ class ExactlyOncePublisher:
         if partitions is not None:
             self._check_partitions(partitions)
         self._partition_of = router(max(1, self.partitions), hashing)
-        names = [topic.partition(index) for index in range(self.partitions)] or [topic]
+        self.topics = [topic.partition(index) for index in range(self.partitions)] or [topic]
+        """Its partitions, or itself where it has none."""
         self._by_partition = [
             PartitionPublisher(
                 index, name, self._open, clock, limits or BatchLimits(), patience or Patience(), self._count
             )
-            for index, name in enumerate(names)
+            for index, name in enumerate(self.topics)
         ]
         try:
             for partition in self._by_partition:
@@ -206,9 +206,7 @@ class ExactlyOncePublisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self.close()
         else:
@@ -221,7 +219,7 @@ class ExactlyOncePublisher:
             )
         if not bring and self._initial_sequence_id is not None:
             for partition in self._by_partition:
-                partition.begin_at(self._initial_sequence_id)
+                partition.next_sequence_id = self._initial_sequence_id
         self._brings_ids = bring
 
     def _refuse(self) -> NoReturn:

@@ -11,7 +11,6 @@ refuses.
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
 from pulsar_sidecar.model.clocks import Clock
@@ -168,9 +167,7 @@ class ExactlyOnceReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, partition: "_Partition", wait_seconds: float) -> ReadMessage | None:

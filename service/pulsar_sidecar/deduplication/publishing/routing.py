@@ -32,7 +32,7 @@ class HashingScheme(Enum):
 
 def router(partitions: int, hashing: HashingScheme) -> Callable[[OutgoingMessage, int], int]:
     """The partition of a message, given the number that represents it where it has no key."""
-    key_hash = _HASHES[hashing]
+    key_hash = java_string_hash if hashing is HashingScheme.JAVA_STRING_HASH else murmur3_32_hash
 
     @lru_cache(_REMEMBERED_KEYS)
     def of_key(key: str) -> int:
@@ -67,9 +67,3 @@ def _mixed(block: int) -> int:
 
 def _rotated(number: int, bits: int) -> int:
     return (number << bits | number >> (32 - bits)) & _ALL_32
-
-
-_HASHES: Final[dict[HashingScheme, Callable[[str], int]]] = {
-    HashingScheme.JAVA_STRING_HASH: java_string_hash,
-    HashingScheme.MURMUR3_32_HASH: murmur3_32_hash,
-}

@@ -100,17 +100,16 @@ class _Ledger:
         self.last = -1
         self._next: int | None = 0
 
-    def take(self, topic: TopicName, first: int, last: int | None) -> None:
-        """Entries that come next, seen or not."""
+    def take(self, topic: TopicName, first: int, last: int | None, messages: int = 0) -> None:
+        """Entries that come next: one with its messages, at least one, or some that were not seen."""
         if first != self._next:
             raise TemporaryError(f"ledger {self.ledger_id} of {topic} was not read in order at entry {first}")
         self._next = None if last is None else last + 1
-
-    def seen(self, entry_id: int, messages: int) -> None:
-        self.first = entry_id if self.first is None else self.first
-        self.last = entry_id
-        self.entries += 1
-        self.messages += messages
+        if messages:
+            self.first = first if self.first is None else self.first
+            self.last = first
+            self.entries += 1
+            self.messages += messages
 
 
 def _write_topic(output: TablesOutput, topic: TopicName, stream: Stream, counts: _Counts) -> None:
@@ -127,8 +126,7 @@ def _write_topic(output: TablesOutput, topic: TopicName, stream: Stream, counts:
             counts.not_seen(each)
             continue
         entry_id = each[0].entry_id
-        ledgers[-1].take(topic, entry_id, entry_id)
-        ledgers[-1].seen(entry_id, len(each))
+        ledgers[-1].take(topic, entry_id, entry_id, len(each))
         rows += each
         if len(rows) >= _AT_ONCE:
             output.write("messages", _table(MESSAGES, topic, rows))

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.deduplication.publishing import file_publisher as module
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, SourceFile
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, PublishStep, PublishSteps, SourceFile
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat, RecordReader
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
-from pulsar_sidecar.deduplication.publishing.steps import PublishStep, PublishSteps
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

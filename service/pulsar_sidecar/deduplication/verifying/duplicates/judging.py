@@ -44,16 +44,6 @@ class Earlier:
     same_payload: Numbers
 
 
-def judged(row: Numbers, is_read: Mask, earlier: Earlier) -> tuple[Numbers, Numbers]:
-    """The place of each suspect's kind among `KINDS`, and the row that it is compared with, `NOWHERE` for none."""
-    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
-    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
-    kind = np.where(is_read, kind, _REPEATED)
-    kind = np.where(earlier.any_payload < row, kind, _GOING_BACK)
-    compared = np.where(kind == _DUPLICATE, earlier.same_payload, earlier.any_payload)
-    return kind, np.where(kind == _GOING_BACK, NOWHERE, compared)
-
-
 def earlier_rows(
     places: Numbers, producer: Numbers, sequence_id: Numbers, row: Numbers, payload_hash: Numbers, is_read: Mask
 ) -> Earlier:
@@ -90,10 +80,14 @@ def findings_of(
     Each suspect is one, and another where it begins an epoch. ``suspects`` has columns of `tables.SUSPECTS`, and
     ``places`` has those of the places of ``earlier.any_payload`` and ``earlier.same_payload``.
     """
-    kind, compared = judged(suspects["row"], suspects["is_read"], earlier)
+    row = suspects["row"]
+    kind = np.where(earlier.unread < row, _REPEATED, _REUSED)
+    kind = np.where(earlier.same_payload < row, _DUPLICATE, kind)
+    kind = np.where(suspects["is_read"], kind, _REPEATED)
+    kind = np.where(earlier.any_payload < row, kind, _GOING_BACK)
     epochs = np.flatnonzero(suspects["may_begin_epoch"] & (kind != _DUPLICATE))
     every = np.append(np.arange(len(kind)), epochs)
-    is_same, is_alone = (kind == _DUPLICATE)[every], (compared == NOWHERE)[every]
+    is_same, is_alone = (kind == _DUPLICATE)[every], (kind == _GOING_BACK)[every]
     is_alone[len(kind) :] = True
     kinds = np.append(kind, np.full(len(epochs), _EPOCH))
     columns = {

@@ -103,11 +103,6 @@ class ComparableRows:
         return self.column("sequence_id").astype(np.int64, copy=False)
 
     @cached_property
-    def starts(self) -> Numbers:
-        """Where each producer's rows begin."""
-        return np.flatnonzero(self.is_first)
-
-    @cached_property
     def is_first(self) -> Mask:
         """Which rows are the first of their producer here."""
         return starts_of(self.of)
@@ -116,17 +111,6 @@ class ComparableRows:
         """Another column."""
         values = column(self.table, name)
         return values if len(self.index) == len(values) and len(self.producers) < 2 else values[self.index]
-
-    @cached_property
-    def is_read(self) -> Mask:
-        """Whether the payload was read."""
-        is_read: Mask = self.column("payload_state") == PayloadState.READ
-        return is_read
-
-    @cached_property
-    def highest_before(self) -> Numbers:
-        """The highest id of all rows of the same producer before each; the lowest number for the first."""
-        return highest_before(self.sequence_id, self.is_first)
 
 
 def column(table: pa.Table, name: str) -> npt.NDArray[np.generic]:
@@ -192,7 +176,8 @@ def _encoded(table: pa.Table, name: str) -> tuple[list[str], Numbers]:
 def summarise(number: int, table: pa.Table) -> ProducerRows:
     """The row group of this number to `tables.SUMMARIES`."""
     rows = ComparableRows.among(table)
-    sequence_id, starts, before = rows.sequence_id, rows.starts, rows.highest_before
+    sequence_id, starts = rows.sequence_id, np.flatnonzero(rows.is_first)
+    before = highest_before(sequence_id, rows.is_first)
     ends = np.append(starts[1:], len(sequence_id)) - 1 if len(starts) else starts
     published = rows.column("publish_time_ms")
     is_later, rises = ~rows.is_first, sequence_id > before
@@ -200,7 +185,7 @@ def summarise(number: int, table: pa.Table) -> ProducerRows:
         "row_group": np.full(len(starts), number),
         "messages": ends - starts + 1,
         "transactional": _sums(rows.column("kind") == MessageKind.TRANSACTIONAL, starts),
-        "unopened": _sums(~rows.is_read, starts),
+        "unopened": _sums(rows.column("payload_state") != PayloadState.READ, starts),
         "unopened_batches": _sums(rows.column("batch_index") == WHOLE_BATCH, starts),
         "gaps": _sums(is_later & rises & (sequence_id - 1 > before), starts),
         "first_sequence_id": sequence_id[starts],
@@ -272,7 +257,7 @@ def suspects_of(
         np.array([each is None or each[field] is None for each in about], np.bool_)[rows.of] for field in (0, 2)
     )
     sequence_id, is_first = rows.sequence_id, rows.is_first
-    highest = np.maximum(rows.highest_before, highest_carried)
+    highest = np.maximum(highest_before(sequence_id, is_first), highest_carried)
     # The first message of a producer rises, whatever its id.
     rises = (sequence_id > highest) | (is_first & is_new)
     gaps = rises & ~(is_first & is_new) & (sequence_id - 1 > highest)
@@ -287,7 +272,7 @@ def suspects_of(
         "highest": highest[chosen],
         "may_begin_epoch": ((sequence_id < before) & goes_on)[chosen],
     }
-    counted = _sums(gaps, rows.starts).tolist()
+    counted = _sums(gaps, np.flatnonzero(is_first)).tolist()
     return (
         ProducerRows(rows.producers, rows.of[chosen], columns),
         {each: count for each, count in zip(rows.producers, counted, strict=True) if each in carried},
@@ -321,7 +306,7 @@ def _stored(number: int, rows: ComparableRows, chosen: Numbers) -> dict[str, npt
         "sequence_id": rows.sequence_id[chosen],
         **{name: rows.column(name)[chosen].astype(np.int64) for name in PLACE},
         "payload_hash": rows.column("payload_hash")[chosen],
-        "is_read": rows.is_read[chosen],
+        "is_read": rows.column("payload_state")[chosen] == PayloadState.READ,
         "message_kind": rows.column("kind")[chosen],
         "publish_time_ms": rows.column("publish_time_ms")[chosen],
         "fingerprint": fingerprints(rows.producers, rows.of[chosen], rows.sequence_id[chosen]),
