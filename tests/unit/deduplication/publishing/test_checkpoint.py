@@ -100,7 +100,7 @@ _UNFIT = "^it is damaged: its numbers do not fit together$"
         ({"partitions": 5}, r"Expected `array`, got `int` - at `\$\.partitions`"),
         ({"published": [{"end": 9, "sha256": "a" * 64}, {"end": 9, "sha256": "b" * 64}]}, _UNFIT),
         ({"published": [{"end": 6, "sha256": "a" * 64}]}, _UNFIT),
-        ({"published": []}, _UNFIT),
+        ({"partitions": [{"offset": 0, "messageId": "7:2"}], "published": []}, _UNFIT),
         ({"published": [{"end": 9}]}, "missing required field `sha256`"),
         ({"published": [{"end": 0, "sha256": "a" * 64}]}, r">= 1 - at `\$\.published\[0\]\.end`"),
         ({"published": [{"end": 9, "sha256": ""}]}, r"matching regex .* at `\$\.published\[0\]\.sha256`"),

@@ -59,6 +59,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.tables import (
     PRODUCERS,
     SCHEMAS,
     SUMMARIES,
+    TOPIC_PARTS,
     TOPIC_SUMS,
     TOPICS,
 )
@@ -198,14 +199,14 @@ class EmbeddedEngine:
     @contextmanager
     def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
-        every = range(self._extract.row_groups)
-        look = self._extract.each(
-            every, SUMMARY_COLUMNS, lambda number, table: (summarise(number, table), topic_parts(number, table))
+        looks = self._extract.each(
+            range(self._extract.row_groups),
+            SUMMARY_COLUMNS,
+            lambda number, table: (summarise(number, table), topic_parts(number, table)),
         )
-        answer = list(look)
-        parts = pa.Table.from_batches([part for _, part in answer]) if answer else None
-        if parts is not None:
-            demand_order(out_of_order(parts))
+        answer = list(looks)
+        parts = pa.Table.from_batches([part for _, part in answer], TOPIC_PARTS)
+        demand_order(out_of_order(parts))
         summaries = _Summaries.together([summary for summary, _ in answer])
         with self._open_output(SCHEMAS) as output, self._open_scratch() as scratch:
             found = _Found(np.zeros((len(summaries.producers), len(KINDS)), np.int64))
@@ -275,11 +276,12 @@ class EmbeddedEngine:
             kept = {"producer": _numbered(answer, summaries.numbers), **answer.columns}
             _put_aside(scratch, "stored", suspects.parts, kept.pop("fingerprint"), kept)
 
-    def _topics(self, parts: pa.Table | None, producers: pa.Table) -> pa.Table:
+    def _topics(self, parts: pa.Table, producers: pa.Table) -> pa.Table:
         ledgers = self._extract.table("ledgers", ["topic", "messages"])
         unseen = self._extract.table("unseen", ["topic", "cause"])
         is_trimmed = pc.equal(unseen.column("cause"), UnseenCause.TRIMMED.value)
         sums = [
+            _topic_sums(parts.column("topic"), rows=parts.column("rows"), markers=parts.column("markers")),
             _topic_sums(ledgers.column("topic"), counted=ledgers.column("messages")),
             _topic_sums(
                 unseen.column("topic"),
@@ -294,8 +296,6 @@ class EmbeddedEngine:
                 findings=pa.array(_findings_of(producers)),
             ),
         ]
-        if parts is not None:
-            sums.append(_topic_sums(parts.column("topic"), rows=parts.column("rows"), markers=parts.column("markers")))
         grouped = pa.concat_tables(sums).group_by("topic").aggregate([(name, "sum") for name in SUMMED])
         summed = grouped.select(["topic", *(f"{name}_sum" for name in SUMMED)]).rename_columns(["topic", *SUMMED])
         miscounted = summed.filter(pc.not_equal(summed.column("rows"), summed.column("counted")))
