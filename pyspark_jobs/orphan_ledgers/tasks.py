@@ -16,11 +16,11 @@ from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
 from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
+    EARLIER_COLUMNS,
     LISTED,
     NODE_METADATA_COLUMNS,
     SIZES,
     Judge,
-    earlier_orphans_by_id,
     judge_cases,
     newest_sizes,
     number_deletable,
@@ -56,7 +56,6 @@ _OWNERS = schema_of(
 )
 OWNERS = pa.schema([*_OWNERS, pa.field("offloaded", pa.list_(pa.int64()))])
 JUDGED = pa.schema([*ORPHAN_LEDGERS, *schema_of("age string, is_orphan boolean")])
-_EARLIER = schema_of("ledger_id bigint, version bigint, czxid bigint, mzxid bigint, first_seen_ms bigint")
 SHARES = schema_of("tag string, part bigint, content binary")
 SIZE = "size"
 USAGE_SHARES = schema_of("content binary")
@@ -164,12 +163,8 @@ def judge_candidates(batch: pa.RecordBatch, judge: Judge) -> Iterator[pa.RecordB
     """Candidates, with their owners' nodes and the earlier look, to rows of orphans and unattributed ledgers."""
     rows = batch.to_pylist()
     nodes = {node.path: node for row in rows for node in _owners_beside(row)}
-    looks = [
-        {name: row[f"earlier_{name}"] for name in _EARLIER.names}
-        for row in rows
-        if row["earlier_ledger_id"] is not None
-    ]
-    earlier = earlier_orphans_by_id(pa.Table.from_pylist(looks, _EARLIER))
+    looks = [{name: row[f"earlier_{name}"] for name in EARLIER_COLUMNS} for row in rows]
+    earlier = {look["ledger_id"]: look for look in looks if look["ledger_id"] is not None}
     for number, judged in enumerate(judge_cases(judge, read_cases(batch), nodes, earlier)):
         yield _judged(judged, is_orphan=number == 0)
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +42,7 @@ from pulsar_sidecar.audit.engine.judging import (
     NODE_METADATA_COLUMNS,
     SIZES,
     Case,
-    EarlierOrphan,
     Judge,
-    earlier_orphans_by_id,
     is_deletable,
     judge_cases,
     newest_cases,
@@ -93,7 +92,7 @@ class EarlierAudit:
     """The audit before: what guards compare, and what of its tables a later one reads.
 
     Attributes:
-        orphans: answers its orphans' rows of these ledgers.
+        orphans: answers its orphans' rows of these ledgers, with `EARLIER_COLUMNS`.
     """
 
     earlier: EarlierCounts
@@ -103,27 +102,6 @@ class EarlierAudit:
 
 Tables = Mapping[Table, pa.Table]
 """An audit's tables in memory, in the order of `AUDIT_TABLES`."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the dump references.
-
-    Attributes:
-        decoded: the nodes, part by part, by subtree.
-        singles: every reference that is no element of a managed ledger's list, once (`SINGLES`).
-        unsized: the ledgers of which a managed ledger's list tells no size, once (`SINGLES`).
-        log_segments_unread: DistributedLog's records that name no ledger.
-    """
-
-    decoded: Mapping[Subtree, Sequence[DecodedPart]]
-    singles: pa.Table
-    unsized: pa.Table
-    protection: Protection
-    log_segments_unread: int
-
-    def parts(self) -> list[DecodedPart]:
-        return [part for parts in self.decoded.values() for part in parts]
 
 
 class EmbeddedEngine:
@@ -164,33 +142,30 @@ class EmbeddedEngine:
         self._report(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
-        admin = list(admin_parts)
-        seen = self._seen(decoded, chain.from_iterable(unknown), admin)
-        sets.refer(seen.singles.column("ledger_id").to_numpy())
+        parts, admin = list(chain.from_iterable(decoded.values())), list(admin_parts)
+        singles, protection, unread_segments = self._seen(parts, chain.from_iterable(unknown), admin)
+        sets.refer(singles.column("ledger_id").to_numpy())
         self._report(f"{sets.references:,} references")
         gone = self._gone(sets, unread_directories)
-        alone = _without(gone, pa.concat_tables([seen.singles, seen.unsized]))
-        lists = self._lists_naming(gone, seen)
+        # Of these and of the lists' ledgers whose size no list tells, BookKeeper's own nodes tell it.
+        alone = _without(gone, pa.concat_tables([singles, _once([part.unsized for part in parts])]))
+        lists = self._lists_naming(gone, decoded)
         sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
         owners = self._owner_nodes(cases)
-        own_usage = [*(part.usage for part in seen.parts()), single_usage(self._columns, alone, sizes)]
-        named_in_vain = _named_in_vain(gone, seen, list(lists))
+        own_usage = [*(part.usage for part in parts), single_usage(self._columns, alone, sizes)]
+        named_in_vain = _named_in_vain(gone, singles, list(lists))
         missing = made_before(named_in_vain, sets.newest())
         taken_off = [usage_taken_off(self._columns, batch) for batch in named_in_vain.to_batches()]
-        shadows = [
-            *(each for part in seen.parts() for each in part.shadows),
-            *(s for facts in admin for s in facts.shadows),
-        ]
-        loaded = [part.loaded for part in seen.parts()]
+        shadows = [shadow for part in parts for shadow in part.shadows]
+        shadows += [shadow for facts in admin for shadow in facts.shadows]
+        loaded = [part.loaded for part in parts]
         usage = usage_table([*own_usage, *taken_off], loaded, {str(shadow.topic) for shadow in shadows})
-        orphans, unattributed = self._judge(
-            cases, seen.protection, {node.path: node for some in owners for node in some}
-        )
+        orphans, unattributed = self._judge(cases, protection, {node.path: node for some in owners for node in some})
         return AuditFindings(
             dict(zip(AUDIT_TABLES, (orphans, missing_table(missing), unattributed, usage), strict=True)),
             _counts(sets, usage, orphans, unattributed, missing),
-            seen.protection,
-            seen.log_segments_unread,
+            protection,
+            unread_segments,
             dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin))),
         )
 
@@ -211,13 +186,13 @@ class EmbeddedEngine:
             yield WrittenTables(output, files, plan, report_rows_of(*tables.values()))
 
     def _seen(
-        self,
-        decoded: Mapping[Subtree, Sequence[DecodedPart]],
-        unknown: Iterable[UnreadableNode],
-        admin: Sequence[AdminFacts],
-    ) -> _Seen:
-        """Everything in the dump that references a ledger, or may."""
-        parts = [part for some in decoded.values() for part in some]
+        self, parts: Sequence[DecodedPart], unknown: Iterable[UnreadableNode], admin: Sequence[AdminFacts]
+    ) -> tuple[pa.Table, Protection, int]:
+        """Everything in the dump that references a ledger, or may.
+
+        The references that are no elements of a managed ledger's list, each once (`SINGLES`); what was not read; and
+        how many of DistributedLog's records name no ledger.
+        """
         rows = self._inputs.table(Table.CURSOR_LEDGERS).to_pylist()
         from_ledgers, unread_cursors = decode_cursor_ledgers(rows)
         compaction = [path for part in parts for path in part.compaction_cursors]
@@ -233,13 +208,7 @@ class EmbeddedEngine:
             ],
             (tenant for facts in admin for tenant in facts.tenants),
         )
-        return _Seen(
-            decoded,
-            _once([*(part.singles for part in parts), more]),
-            _once([part.unsized for part in parts]),
-            protection,
-            unread_segments,
-        )
+        return _once([*(part.singles for part in parts), more]), protection, unread_segments
 
     def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
         """Referenced ledgers that are nowhere, ascending."""
@@ -251,14 +220,16 @@ class EmbeddedEngine:
         seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
         return gone[np.array(seen, np.bool_)]
 
-    def _lists_naming(self, gone: Numbers, seen: _Seen) -> Iterable[pa.RecordBatch]:
+    def _lists_naming(
+        self, gone: Numbers, decoded: Mapping[Subtree, Sequence[DecodedPart]]
+    ) -> Iterable[pa.RecordBatch]:
         """Begin to read who names the missing ledgers."""
         if not len(gone):
             return ()
         table, work = IdTable(gone), partial(lists_naming, self._columns, gone)
-        parts = seen.decoded.items()
+        places = {subtree: _nodes_naming(table, parts) for subtree, parts in decoded.items()}
         return chain.from_iterable(
-            [self._inputs.rows_at(subtree, NODE_COLUMNS, _nodes_naming(table, some), work) for subtree, some in parts]
+            [self._inputs.rows_at(subtree, NODE_COLUMNS, some, work) for subtree, some in places.items()]
         )
 
     def _owner_nodes(self, cases: Sequence[Case]) -> Iterable[list[OwnerNode]]:
@@ -292,12 +263,11 @@ class EmbeddedEngine:
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),
         )
 
-    def _earlier_orphans(self, cases: Sequence[Case]) -> dict[int, EarlierOrphan]:
+    def _earlier_orphans(self, cases: Sequence[Case]) -> dict[int, dict[str, Any]]:
         if self._earlier is None or not trusted(self._earlier.earlier.summary):
             return {}
-        return earlier_orphans_by_id(
-            self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64()))
-        )
+        found = self._earlier.orphans(pa.array([row["ledger_id"] for row, _ in cases], pa.int64()))
+        return {row["ledger_id"]: row for row in found.to_pylist()}
 
 
 def _dumped(parts: Iterable[tuple[Ids, list[str]]]) -> tuple[Ids, list[str]]:
@@ -336,12 +306,12 @@ def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:
     return np.concatenate(found)
 
 
-def _named_in_vain(gone: Numbers, seen: _Seen, lists: Sequence[pa.RecordBatch]) -> pa.Table:
+def _named_in_vain(gone: Numbers, singles: pa.Table, lists: Sequence[pa.RecordBatch]) -> pa.Table:
     """`REFERENCES` to missing ledgers."""
     if not len(gone):
         return REFERENCES.empty_table()
-    named = seen.singles.filter(pc.is_in(seen.singles.column("ledger_id"), pa.array(gone)))
-    return pa.Table.from_batches([single_references(not_replaced(named, seen.singles)), *lists], REFERENCES)
+    named = singles.filter(pc.is_in(singles.column("ledger_id"), pa.array(gone)))
+    return pa.Table.from_batches([single_references(not_replaced(named, singles)), *lists], REFERENCES)
 
 
 def _counts(

@@ -40,24 +40,15 @@ LEDGER_NODE_COLUMNS = ("path", *NODE_METADATA_COLUMNS)
 LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
 """The same with what tells the id."""
 
-EARLIER_COLUMNS = ("ledger_id", "version", "czxid", "mzxid", "first_seen_ms")
-"""What of the earlier audit's orphans judging reads."""
+_WRITTEN_AS = ("version", "czxid", "mzxid")
+EARLIER_COLUMNS = ("ledger_id", *_WRITTEN_AS, "first_seen_ms")
+"""What of the earlier audit's orphans judging reads; ``first_seen_ms`` is null if it proved nothing about one."""
 
 LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
 """Ledgers as they are judged."""
 
 SIZES = schema_of("ledger_id bigint, czxid bigint, mzxid bigint, length bigint")
 """Ledgers, their rows' order and their lengths."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierOrphan:
-    """An orphan as the earlier audit had it; ``first_seen_ms`` is None if that audit proved nothing about it."""
-
-    version: int | None
-    czxid: int | None
-    mzxid: int | None
-    first_seen_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +73,12 @@ class Judge:
         row: Mapping[str, Any],
         claimed: ClaimedLedger,
         nodes: Mapping[str, OwnerNode],
-        earlier: EarlierOrphan | None,
+        earlier: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """A row of `audit.results.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered."""
+        """A row of `audit.results.tables.ORPHAN_LEDGERS`, as if every guard had passed, not yet numbered.
+
+        ``earlier`` is the row with `EARLIER_COLUMNS` of the audit before.
+        """
         owner = nodes.get(claimed.owner_path)
         topic = None if claimed.topic_path is None else nodes.get(claimed.topic_path)
         shared = self._shared(row, claimed.size)
@@ -121,17 +115,15 @@ class Judge:
         }
 
     def _status(
-        self, row: Mapping[str, Any], age_ms: int | None, claimed: ClaimedLedger, earlier: EarlierOrphan | None
+        self, row: Mapping[str, Any], age_ms: int | None, claimed: ClaimedLedger, earlier: Mapping[str, Any] | None
     ) -> tuple[OrphanStatus, str, int | None]:
         protected = self.protection.reason(claimed.kind, claimed.owner_path)
         if protected is not None:
             return OrphanStatus.UNPROVEN, protected, None
         if age_ms is None or row["version"] is None:
             return OrphanStatus.UNPROVEN, "its age or its version is not known", None
-        changed = earlier is not None and (
-            (row["version"], row["czxid"], row["mzxid"]) != (earlier.version, earlier.czxid, earlier.mzxid)
-        )
-        carried = None if earlier is None or changed else earlier.first_seen_ms
+        changed = earlier is not None and any(row[name] != earlier[name] for name in _WRITTEN_AS)
+        carried = None if earlier is None or changed else earlier["first_seen_ms"]
         first_seen_ms = self.as_of_ms if carried is None else carried
         if age_ms < self.policy.min_age_ms:
             reason = f"it is {_hours(age_ms)} old; the minimum age is {_hours(self.policy.min_age_ms)}"
@@ -177,9 +169,9 @@ def owner_paths(cases: Iterable[Case]) -> list[str]:
 
 
 def judge_cases(
-    judge: Judge, cases: Iterable[Case], nodes: Mapping[str, OwnerNode], earlier: Mapping[int, EarlierOrphan]
+    judge: Judge, cases: Iterable[Case], nodes: Mapping[str, OwnerNode], earlier: Mapping[int, Mapping[str, Any]]
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """`ORPHAN_LEDGERS`, not yet numbered, and `UNATTRIBUTED_LEDGERS`."""
+    """`ORPHAN_LEDGERS`, not yet numbered, and `UNATTRIBUTED_LEDGERS`; ``earlier`` is by ledger id."""
     orphans, unattributed = [], []
     for row, reading in cases:
         if isinstance(reading, UnattributedLedger):
@@ -190,14 +182,6 @@ def judge_cases(
         pa.RecordBatch.from_pylist(orphans, schema=ORPHAN_LEDGERS),
         pa.RecordBatch.from_pylist(unattributed, schema=UNATTRIBUTED_LEDGERS),
     )
-
-
-def earlier_orphans_by_id(rows: pa.Table) -> dict[int, EarlierOrphan]:
-    """By ledger id, from rows with `EARLIER_COLUMNS`."""
-    return {
-        row["ledger_id"]: EarlierOrphan(row["version"], row["czxid"], row["mzxid"], row["first_seen_ms"])
-        for row in rows.select(EARLIER_COLUMNS).to_pylist()
-    }
 
 
 def withhold_deletable(orphans: pa.Table, guards: str) -> pa.Table:
