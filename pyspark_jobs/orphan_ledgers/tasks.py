@@ -3,7 +3,7 @@
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import NO_LEDGER, IdTable, LedgerSets, Mask, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
-from pulsar_sidecar.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, owner_nodes_at, read_candidate
+from pulsar_sidecar.audit.engine.candidates import ClaimedLedger, OwnerNode, owner_nodes, read_candidate
 from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
     EARLIER_COLUMNS,
@@ -28,10 +28,10 @@ from pulsar_sidecar.audit.engine.judging import (
     sizes_of,
     withhold_deletable,
 )
-from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_row, single_usage, usage_table, usage_taken_off
+from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_rows, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
-from pulsar_sidecar.audit.results.tables import MISSING_LEDGERS, ORPHAN_LEDGERS
+from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
@@ -154,7 +154,7 @@ def read_owners(
     batch: pa.RecordBatch, columns: ColumnReader, paths: pa.Array | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Nodes, or those of them at these paths, to `OWNERS`."""
-    nodes = owner_nodes(columns, batch) if paths is None else owner_nodes_at(columns, paths, batch)
+    nodes = owner_nodes(columns, paths, batch)
     yield pa.RecordBatch.from_pylist([asdict(node) for node in nodes], schema=OWNERS)
 
 
@@ -222,17 +222,13 @@ def _orphans(rows: pa.RecordBatch | pa.Table) -> pa.Table:
 def missing_of_lists(batch: pa.RecordBatch, columns: ColumnReader, wanted: Numbers) -> Iterator[pa.RecordBatch]:
     """Nodes to rows of missing ledgers, of which their lists name some."""
     if batch.num_rows:
-        yield _missing(lists_naming(columns, wanted, batch).to_pylist())
+        yield missing_rows(lists_naming(columns, wanted, batch).to_pylist())
 
 
 @each_batch
 def missing_of_singles(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Single references to missing ledgers to rows of their table."""
-    yield _missing({**row, "entries": None, "size_bytes": None} for row in batch.to_pylist())
-
-
-def _missing(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([missing_row(row) for row in references], schema=MISSING_LEDGERS)
+    yield missing_rows({**row, "entries": None, "size_bytes": None} for row in batch.to_pylist())
 
 
 def singles_about(batches: Batches, wanted: Numbers) -> Iterator[pa.RecordBatch]:

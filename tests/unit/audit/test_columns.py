@@ -263,4 +263,4 @@ def test_owners_nodes_read_together_are_those_read_alone() -> None:
     columns = ["path", "value", "version", "mzxid"]
     nodes = pa.RecordBatch.from_pylist(rows, schema=NODES).select(columns)
     for columns in READERS:
-        assert owner_nodes(columns, nodes) == [owner_node(row) for row in nodes.to_pylist()]
+        assert owner_nodes(columns, None, nodes) == [owner_node(row) for row in nodes.to_pylist()]

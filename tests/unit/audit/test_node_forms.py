@@ -168,7 +168,7 @@ def test_a_node_says_the_same_both_ways_wherever_it_is(form: str) -> None:
         assert canonical(nodes, COLUMNS) == canonical(nodes, EXACT)
         wanted = exact.lists.ledger_id[:1]
         assert lists_naming(COLUMNS, wanted, nodes).to_pylist() == lists_naming(EXACT, wanted, nodes).to_pylist()
-        assert owner_nodes(COLUMNS, nodes) == owner_nodes(EXACT, nodes)
+        assert owner_nodes(COLUMNS, None, nodes) == owner_nodes(EXACT, None, nodes)
 
 
 def test_all_nodes_of_a_batch_say_the_same_both_ways() -> None:

@@ -7,9 +7,9 @@ said of a retention that a dump does not hold. A namespace's is in its policies;
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,12 +54,17 @@ def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
         for row in policies
         if row["path"].count("/") > _POLICIES.count("/") and row["value"]
     }
-    found = list(_partitioned_shadows(partitioned.select(["path", "value"]).to_pylist()))
+    shadows, unreadable = [], []
+    for row in partitioned.select(["path", "value"]).to_pylist():
+        try:
+            shadows.append(shadow_at(row["path"], row["value"] or b""))
+        except UndecodableError as error:
+            unreadable.append(UnreadableNode(row["path"], Scope.NOTHING, str(error)))
     return AdminFacts(
         tuple(path.rpartition("/")[2] for path in tenants),
-        tuple(each for each in found if isinstance(each, Shadow)),
+        tuple(shadow for shadow in shadows if shadow is not None),
         retentions,
-        tuple(each for each in found if isinstance(each, UnreadableNode)),
+        tuple(unreadable),
     )
 
 
@@ -73,17 +78,6 @@ def dangers(shadows: Iterable[Shadow], retentions: Mapping[str, str]) -> tuple[D
         for topic, shadow in sorted(topics.items())
         if retentions.get(shadow.topic.namespace) != INFINITE
     )
-
-
-def _partitioned_shadows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Shadow | UnreadableNode]:
-    for row in rows:
-        try:
-            shadow = shadow_at(row["path"], row["value"] or b"")
-        except UndecodableError as error:
-            yield UnreadableNode(row["path"], Scope.NOTHING, str(error))
-            continue
-        if shadow is not None:
-            yield shadow
 
 
 _REMEDY: Final = (

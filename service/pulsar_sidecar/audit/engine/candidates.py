@@ -34,10 +34,7 @@ from pulsar_sidecar.ledger_ownership.places import Owner, Place, locate, owner_o
 from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ledgers import LedgerState
-from pulsar_sidecar.model.names import (
-    decode_cursor,
-    topic_of_managed_ledger,
-)
+from pulsar_sidecar.model.names import decode_cursor, topic_of_managed_ledger
 
 OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 """What `owner_nodes` reads."""
@@ -239,13 +236,10 @@ def _seen(ledger_id: int, path: str, node: OwnerNode | None) -> str:
     return f"{at} names {node.ledgers}, {span}, and {this}"
 
 
-def owner_nodes_at(columns: ColumnReader, paths: pa.Array, batch: pa.RecordBatch) -> list[OwnerNode]:
-    """What the nodes at some paths hold."""
-    return owner_nodes(columns, batch.filter(pc.is_in(batch.column("path"), value_set=paths)))
-
-
-def owner_nodes(columns: ColumnReader, nodes: pa.RecordBatch) -> list[OwnerNode]:
-    """`audit.candidates.owner_node` of each; plain lists are read together."""
+def owner_nodes(columns: ColumnReader, paths: pa.Array | None, nodes: pa.RecordBatch) -> list[OwnerNode]:
+    """`owner_node` of each, or of those at some paths; plain lists are read together."""
+    if paths is not None:
+        nodes = nodes.filter(pc.is_in(nodes.column("path"), value_set=paths))
     plain = columns.read_nodes(nodes.column("path"), nodes.column("value"))
     lists, misplaced = plain.lists, set(plain.misplaced.tolist())
     starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))

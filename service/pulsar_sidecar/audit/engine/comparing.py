@@ -22,7 +22,7 @@ from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import AdminFacts, admin_facts, dangers
-from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS, OwnerNode, owner_nodes_at
+from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS, OwnerNode, owner_nodes
 from pulsar_sidecar.audit.engine.decoding import (
     NODE_COLUMNS,
     REFERENCES,
@@ -59,7 +59,7 @@ from pulsar_sidecar.audit.engine.usage import (
     counts_of_rows,
     counts_of_usage,
     made_before,
-    missing_table,
+    missing_rows,
     not_replaced,
     single_usage,
     usage_table,
@@ -81,6 +81,7 @@ from pulsar_sidecar.model.progress import Report
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _NONE: Numbers = np.zeros(0, np.int64)
 _JUDGED_AT_ONCE = 65_536
+_ORDER_OF_MISSING = [(name, "ascending") for name in ("ledger_id", "kind", "referenced_by")]
 
 
 OpenAudit = Callable[[Mapping[str, pa.Schema], str], AbstractContextManager[TablesOutput]]
@@ -161,8 +162,9 @@ class EmbeddedEngine:
         loaded = [part.loaded for part in parts]
         usage = usage_table([*own_usage, *taken_off], loaded, {str(shadow.topic) for shadow in shadows})
         orphans, unattributed = self._judge(cases, protection, {node.path: node for some in owners for node in some})
+        lost = pa.Table.from_batches([missing_rows(missing.to_pylist())]).sort_by(_ORDER_OF_MISSING)
         return AuditFindings(
-            dict(zip(AUDIT_TABLES, (orphans, missing_table(missing), unattributed, usage), strict=True)),
+            dict(zip(AUDIT_TABLES, (orphans, lost, unattributed, usage), strict=True)),
             _counts(sets, usage, orphans, unattributed, missing),
             protection,
             unread_segments,
@@ -237,7 +239,7 @@ class EmbeddedEngine:
         paths = owner_paths(cases)
         if not paths:
             return ()
-        work = partial(owner_nodes_at, self._columns, pa.array(paths, pa.string()))
+        work = partial(owner_nodes, self._columns, pa.array(paths, pa.string()))
         return chain.from_iterable([self._inputs.rows(subtree, OWNER_COLUMNS, work) for subtree in _NODES])
 
     def _read_wanted(self, sets: LedgerSets, unsized: Numbers) -> tuple[pa.Table, list[Case]]:

@@ -155,12 +155,9 @@ def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:
     return Count.of(len(lengths), pc.sum(lengths).as_py(), lengths.null_count)
 
 
-def missing_table(references: pa.Table) -> pa.Table:
-    """`MISSING_LEDGERS` of references to missing ledgers (`audit.decoding.REFERENCES`)."""
-    rows = sorted(references.to_pylist(), key=lambda row: (row["ledger_id"], row["kind"], row["path"]))
-    return pa.Table.from_batches(
-        [pa.RecordBatch.from_pylist([missing_row(row) for row in rows], schema=MISSING_LEDGERS)], MISSING_LEDGERS
-    )
+def missing_rows(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """`MISSING_LEDGERS` of references to missing ledgers (rows of `audit.decoding.REFERENCES`)."""
+    return pa.RecordBatch.from_pylist([_missing_row(each) for each in references], schema=MISSING_LEDGERS)
 
 
 def made_before(references: pa.Table, newest: int) -> pa.Table:
@@ -181,8 +178,7 @@ def not_replaced(gone: pa.Table, singles: pa.Table) -> pa.Table:
     return gone.filter(pa.array(stays, pa.bool_()))
 
 
-def missing_row(reference: Mapping[str, Any]) -> dict[str, Any]:
-    """One row."""
+def _missing_row(reference: Mapping[str, Any]) -> dict[str, Any]:
     kind, path = LedgerKind(reference["kind"]), reference["path"]
     owner = Owner() if kind is LedgerKind.LOG_SEGMENT else owner_at(path)
     cursor = _cursor_name(path)

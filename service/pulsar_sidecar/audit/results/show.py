@@ -57,21 +57,17 @@ def overview(summary: AuditSummary, place: str) -> str:
         "have no known owner": summary.unattributed,
     }
     ages = {label: summary.orphans_by_age[label] for label in AGE_LABELS if label in summary.orphans_by_age}
-    text = (
-        templates()
-        .get_template("show.txt.j2")
-        .render(
-            summary=summary,
-            conclusion=conclude(summary, place),
-            totals=totals,
-            by_standing=_filled(summary.orphans),
-            by_kind=_filled(summary.orphans_by_kind),
-            by_cause=_filled(summary.orphans_by_cause),
-            by_tenant=_largest(_filled(summary.orphans_by_tenant)),
-            by_age=_filled(ages),
-        )
+    return _text(
+        "show.txt.j2",
+        summary=summary,
+        conclusion=conclude(summary, place),
+        totals=totals,
+        by_standing=_filled(summary.orphans),
+        by_kind=_filled(summary.orphans_by_kind),
+        by_cause=_filled(summary.orphans_by_cause),
+        by_tenant=_largest(_filled(summary.orphans_by_tenant)),
+        by_age=_filled(ages),
     )
-    return text.rstrip()
 
 
 def rows_text(name: str, rows: Sequence[Row], whole: int) -> str:
@@ -94,19 +90,12 @@ def explain(
 
     ``references`` are paths of the nodes that reference it in a dump; None if no dump was looked at.
     """
-    text = (
-        templates()
-        .get_template("explain.txt.j2")
-        .render(
-            summary=summary,
-            ledger_id=ledger_id,
-            orphan=orphan,
-            unattributed=unattributed,
-            missing=missing,
-            references=references,
-        )
-    )
-    return text.rstrip()
+    rows = {"orphan": orphan, "unattributed": unattributed, "missing": missing}
+    return _text("explain.txt.j2", summary=summary, ledger_id=ledger_id, references=references, **rows)
+
+
+def _text(template: str, **values: object) -> str:
+    return templates().get_template(template).render(values).rstrip()
 
 
 def _filled(counts: Mapping[str, Count]) -> dict[str, Count]:
