@@ -6,13 +6,12 @@ producer, and suspects meet what is stored by their ids, of which one producer h
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from typing import Final
 
 import numpy as np
 from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
     COUNTED_AS,
     KINDS,
@@ -48,8 +47,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.duplicates import tasks
-from pyspark_jobs.running.directories import ROW_GROUPS_OF_A_TASK, Directory, Rows, groups_on_disk
-from pyspark_jobs.running.tasks import in_worker, mapped, spark_schema, unpacked
+from pyspark_jobs.running.directories import Directory, Rows, groups_on_disk, numbers_of
+from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpacked
 
 _MOST_IDS_HELD: Final = 4_000_000
 _SUMMED: Final = ("messages", "transactional", "unopened", "unopened_batches")
@@ -75,21 +74,18 @@ class SparkEngine:
         self._files = sorted(file.path for file in manifest.files)
         self._groups = groups_on_disk(disk, [name for name in self._files if name.startswith("messages/")])
         self._output = output
-        self._kept: list[DataFrame] = []
-
-    def release(self) -> None:
-        """Let go of what Spark keeps."""
-        while self._kept:
-            self._kept.pop().unpersist()
+        self.kept = ExitStack()
+        """Closing it lets go of what Spark keeps between steps."""
 
     @contextmanager
     def write(self) -> Iterator[WrittenTables]:
         """See `DuplicatesEngine.write`."""
-        looks = self._keep(self._look())
+        looks = self._keep(mapped(numbers_of(self._spark, self._groups), tasks.LOOKS, tasks.look, self._groups))
         parts = mapped(looks.where(F.col("tag") == tasks.PART), TOPIC_PARTS, unpacked)
         demand_order([row["topic"] for row in _out_of_order(parts).limit(1).collect()])
         summaries = self._keep(_carried(mapped(looks.where(F.col("tag") == tasks.SUMMARY), SUMMARIES, unpacked)))
-        suspects = self._keep(self._by_row_group(summaries.where("is_suspect"), tasks.look_again, self._groups))
+        doubtful = summaries.where("is_suspect")
+        suspects = self._keep(by_key(doubtful, "row_group", SUSPECTS, tasks.look_again, self._groups))
         findings = self._keep(self._findings(summaries, suspects))
         producers = self._keep(_producers(summaries, suspects, findings))
         topics = self._keep(self._topics(parts, producers))
@@ -102,20 +98,8 @@ class SparkEngine:
         )
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
-        return self._kept[-1]
-
-    def _look(self) -> DataFrame:
-        if not self._groups:
-            return self._spark.createDataFrame([], spark_schema(tasks.LOOKS))
-        wanted = max(len(self._groups) // ROW_GROUPS_OF_A_TASK, self._spark.sparkContext.defaultParallelism)
-        numbers = self._spark.range(0, len(self._groups), 1, min(len(self._groups), wanted))
-        return mapped(numbers, tasks.LOOKS, tasks.look, self._groups)
-
-    def _by_row_group(self, rows: DataFrame, task: object, *args: object) -> DataFrame:
-        """What a task makes of all rows about each row group, as `tables.SUSPECTS`."""
-        work = in_worker(lambda some: task(some, *args))  # type: ignore[operator]
-        return rows.groupBy("row_group").applyInArrow(work, spark_schema(SUSPECTS))
+        self.kept.callback(frame.persist(StorageLevel.MEMORY_AND_DISK).unpersist)
+        return frame
 
     def _findings(self, summaries: DataFrame, suspects: DataFrame) -> DataFrame:
         rows = suspects.where("row is not null")
@@ -128,7 +112,7 @@ class SparkEngine:
         may_have = F.expr("lowest <= greatest and highest >= least")
         joined = summaries.alias("summaries").join(bounds, reduce(Column.__and__, [*same, may_have]))
         wanted = joined.select("summaries.*", "least", "greatest")
-        stored = self._by_row_group(wanted, tasks.look_for_ids, self._groups, ids)
+        stored = by_key(wanted, "row_group", SUSPECTS, tasks.look_for_ids, self._groups, ids)
         return mapped(_compared(rows.union(stored)), FINDINGS, tasks.judge)
 
     def _topics(self, parts: DataFrame, producers: DataFrame) -> DataFrame:
@@ -265,11 +249,7 @@ def _shown(findings: DataFrame, producers: DataFrame, topics: DataFrame) -> Repo
     not_clean = topics.where(F.col("verdict") != TopicResult.CLEAN.value)
     most = F.desc("findings")
     return ReportRows(
-        _first(findings, map(F.asc, ORDER_OF_FINDINGS)),
-        _first(of_producers, (most, *map(F.asc_nulls_last, ORDER_OF_PRODUCERS))),
-        _first(not_clean, (most, F.asc("topic"))),
+        first_rows(findings, map(F.asc, ORDER_OF_FINDINGS), SHOWN_ROWS),
+        first_rows(of_producers, (most, *map(F.asc_nulls_last, ORDER_OF_PRODUCERS)), SHOWN_ROWS),
+        first_rows(not_clean, (most, F.asc("topic")), SHOWN_ROWS),
     )
-
-
-def _first(rows: DataFrame, order: Iterator[Column] | Sequence[Column]) -> tuple[Row, ...]:
-    return tuple(row.asDict() for row in rows.orderBy(*order).limit(SHOWN_ROWS).collect())

@@ -17,12 +17,7 @@ from pyspark.sql import SparkSession
 
 from pyspark_jobs.duplicates.engine import SparkEngine
 from pyspark_jobs.running.directories import Directory, demand_files
-from pyspark_jobs.running.sessions import (
-    JobParser,
-    installed_version,
-    run_job,
-    set_where_not_submitted,
-)
+from pyspark_jobs.running.sessions import JobParser, installed_version, run_job, set_where_not_submitted
 
 _ROWS_OF_A_PARTITION = 1_000_000
 
@@ -50,11 +45,9 @@ def run(spark: SparkSession, extract: str, output: str) -> DuplicatesSummary:
         demand_files(place, {file.path: file.sha256 for file in manifest.files})
         _set_partitions(spark, manifest)
         engine = SparkEngine(spark, place, manifest, unfinished)
-        try:
+        with engine.kept:
             sha256 = place.sha256(MANIFEST_NAME)
             return find_duplicates(engine, manifest, sha256, tool_version=installed_version(), place=output)
-        finally:
-            engine.release()
 
 
 def _set_partitions(spark: SparkSession, manifest: ExtractManifest) -> None:

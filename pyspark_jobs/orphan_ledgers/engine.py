@@ -6,13 +6,13 @@ unless it is so much that it has to be shuffled.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
+import pyarrow as pa
 from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.audit.arrays import Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import dangers
@@ -28,33 +28,68 @@ from pulsar_sidecar.audit.results.summaries import Count, PlanSummary
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
+    LEDGERS,
     LOG_SEGMENTS,
     MISSING_LEDGERS,
+    NODES,
     ORPHAN_LEDGERS,
     UNATTRIBUTED_LEDGERS,
     OrphanStatus,
     Subtree,
     Table,
 )
+from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.protections import Protection
 from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
-from pyspark_jobs.orphan_ledgers.directories import Inputs
 from pyspark_jobs.orphan_ledgers.forms import NO_IDS, union
 from pyspark_jobs.running.directories import Directory, Rows
-from pyspark_jobs.running.tasks import by_part, mapped, spark_schema, unpacked
+from pyspark_jobs.running.tasks import by_key, first_rows, mapped, spark_schema, unpacked
 
 _MOST_BROADCAST_IDS, _MOST_BROADCAST_ROWS = 4_000_000, 500_000
 """What the driver and every worker may hold whole: ids of ledgers, 8 bytes each; candidates' owners."""
 _ROWS_PER_FILE = 1_000_000
 _OWNED = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 _COUNTED = ("standing", "kind", "cause", "tenant", "age")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """A dump and a listing, each compared with its manifest."""
+
+    spark: SparkSession
+    dump: Directory
+    listing: Directory
+    dump_manifest: Manifest
+    listing_manifest: Manifest
+
+    @property
+    def own_ledgers(self) -> bool:
+        """Whether the dump holds BookKeeper's ledgers itself."""
+        return LEDGERS_LEFT_OUT not in self.dump_manifest.left_out
+
+    def nodes(self, columns: Sequence[str], *subtrees: Subtree) -> Rows:
+        """Nodes of some subtrees."""
+        return self._dumped(NODES, columns, *(f"{Table.NODES.value}/subtree={each.value}/" for each in subtrees))
+
+    def table(self, table: Table, schema: pa.Schema) -> Rows:
+        """One of the dump's small tables."""
+        return self._dumped(schema, schema.names, f"{table.value}/")
+
+    def ledgers(self, columns: Sequence[str]) -> Rows:
+        """The listing."""
+        names = [file.path for file in self.listing_manifest.files]
+        return Rows(self.spark, self.listing, names, LEDGERS, columns)
+
+    def _dumped(self, schema: pa.Schema, columns: Sequence[str], *beginnings: str) -> Rows:
+        names = [file.path for file in self.dump_manifest.files if file.path.startswith(beginnings)]
+        return Rows(self.spark, self.dump, names, schema, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +129,8 @@ class SparkEngine:
         self._root = inputs.dump_manifest.ledgers_root
         # More than partitions, so that these are of about one size.
         self._shares = 4 * int(str(self._spark.conf.get("spark.sql.shuffle.partitions")))
-        self._kept: list[DataFrame] = []
+        self.kept = ExitStack()
+        """Closing it gives back what was kept between steps."""
 
     def find(self) -> AuditFindings[SparkTables]:
         """See `AuditEngine.find`."""
@@ -116,7 +152,7 @@ class SparkEngine:
         shares = self._usage(facts, sizes, gone, named_in_vain)
         shadows = reported.shadows()
         names = {str(shadow.topic) for shadow in shadows}
-        usage = self._keep(by_part(shares, tasks.USAGE_SHARES, tasks.sum_usage, names))
+        usage = self._keep(by_key(shares, "part", tasks.USAGE_SHARES, tasks.sum_usage, names))
         by_usage = _usage_counts(usage)
         by_column = _judged_counts(judged, ("is_orphan", *_COUNTED))
         found = AuditCounts(
@@ -135,14 +171,9 @@ class SparkEngine:
         return AuditFindings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
-        """Keep a frame until `release`, on disk: it is needed more than once."""
-        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        """Keep a frame on disk: it is needed more than once."""
+        self.kept.callback(frame.persist(StorageLevel.DISK_ONLY).unpersist)
         return frame
-
-    def release(self) -> None:
-        """Give back what was kept between steps."""
-        while self._kept:
-            self._kept.pop().unpersist()
 
     @contextmanager
     def write(
@@ -167,8 +198,8 @@ class SparkEngine:
         ordered = self._ordered(rows, ("ledger_id",), findings.found.orphans.ledgers)
         if deletable.ledgers:
             ordered = self._keep(ordered)
-        first_rows = _first_rows(ordered) if deletable.ledgers else {}
-        numbered = self._keep(mapped(ordered, ORPHAN_LEDGERS, tasks.number_rows, first_rows))
+        starts = _numbers_at_starts(ordered) if deletable.ledgers else {}
+        numbered = self._keep(mapped(ordered, ORPHAN_LEDGERS, tasks.number_rows, starts))
         self._write(numbered, Table.ORPHAN_LEDGERS, audit_id)
         return numbered
 
@@ -288,7 +319,7 @@ class SparkEngine:
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
         """`tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
         singles = _packed(facts, *first_pass.REFERENCES).union(sizes)
-        single = by_part(singles, tasks.SHARES, tasks.usage_of_singles, self._columns, gone, self._shares)
+        single = by_key(singles, "part", tasks.SHARES, tasks.usage_of_singles, self._columns, gone, self._shares)
         of_lists = named_in_vain.select("kind", F.col("referenced_by").alias("path"), "size_bytes")
         off = mapped(of_lists, tasks.SHARES, tasks.take_usage_off, self._columns, self._shares)
         return _packed(facts, first_pass.USAGE, first_pass.LOADED).union(single).union(off)
@@ -297,7 +328,7 @@ class SparkEngine:
 def compared(facts: DataFrame, own_ledgers: bool) -> DataFrame:
     """`tasks.COMPARED` of the sets of ids among `first_pass.FACTS`; without own ledgers the dump has what is listed."""
     sets = _packed(facts, first_pass.LISTED, first_pass.DUMPED, first_pass.IDS)
-    return by_part(sets, tasks.COMPARED, tasks.compare, own_ledgers)
+    return by_key(sets, "part", tasks.COMPARED, tasks.compare, own_ledgers)
 
 
 def _ids_of(sets: DataFrame, column: str) -> Numbers:
@@ -370,7 +401,7 @@ def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str)
     digests: list[bytes] = []
     if deletable.ledgers:
         blocks = orphans.where("row is not null").withColumn("part", F.floor(F.col("row") / PLAN_BLOCK_ROWS))
-        hashed = by_part(blocks, tasks.DIGESTS, tasks.digest_block)
+        hashed = by_key(blocks, "part", tasks.DIGESTS, tasks.digest_block)
         digests = [bytes(row["digest"]) for row in hashed.orderBy("block").toLocalIterator()]
     return PlanSummary.of(deletable, plan_digest(audit_id, instance_id, deletable.ledgers, digests))
 
@@ -383,18 +414,14 @@ def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> Re
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
     largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, REPORT_ROWS)
     return ReportRows(
-        orphans=_first(orphans.drop("metadata"), longest) if found.orphans.ledgers else (),
-        missing=_first(tables.missing, by_id) if found.missing else (),
-        unattributed=_first(unattributed, longest) if found.unattributed.ledgers else (),
-        owners=_first(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind"))),
+        orphans=first_rows(orphans.drop("metadata"), longest, REPORT_ROWS) if found.orphans.ledgers else (),
+        missing=first_rows(tables.missing, by_id, REPORT_ROWS) if found.missing else (),
+        unattributed=first_rows(unattributed, longest, REPORT_ROWS) if found.unattributed.ledgers else (),
+        owners=first_rows(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind")), REPORT_ROWS),
     )
 
 
-def _first(rows: DataFrame, order: Sequence[object]) -> tuple[Row, ...]:
-    return tuple(row.asDict() for row in rows.orderBy(*order).limit(REPORT_ROWS).collect())  # type: ignore[arg-type]
-
-
-def _first_rows(ordered: DataFrame) -> dict[int, int]:
+def _numbers_at_starts(ordered: DataFrame) -> dict[int, int]:
     """The number of the first deletable row of each of Spark's partitions."""
     deletable = ordered.where(F.col("standing") == OrphanStatus.DELETABLE.value)
     counted = deletable.groupBy(F.spark_partition_id().alias("part")).count().collect()

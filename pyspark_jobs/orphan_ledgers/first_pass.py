@@ -32,15 +32,8 @@ from pyspark_jobs.running.tasks import About, Batches, Task
 
 IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
-UNREADABLE, COMPACTION, READ, UNREAD, TENANT, SHADOW, RETENTION = (
-    "unreadable",
-    "compaction",
-    "read",
-    "unread",
-    "tenant",
-    "shadow",
-    "retention",
-)
+UNREADABLE, COMPACTION, READ, UNREAD = "unreadable", "compaction", "read", "unread"
+TENANT, SHADOW, RETENTION = "tenant", "shadow", "retention"
 REFERENCES = (OTHER, UNSIZED)
 """The tags of `SINGLES`, whose ledgers' sizes are BookKeeper's to tell: single ones, and lists' that tell no size."""
 REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION)

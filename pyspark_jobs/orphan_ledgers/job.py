@@ -7,21 +7,22 @@ Exit codes: 0 clean, 2 findings, 1 an error, wrong usage, or a guard that did no
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME, SUMMARY_NAME
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.running import AuditOptions, OpenedInputs, input_of, input_of_audit, run_audit
 from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.guards import EarlierCounts, exit_code, trusted
-from pulsar_sidecar.audit.results.summaries import AuditSummary
+from pulsar_sidecar.audit.results.summaries import AuditSummary, parse_summary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
-from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest
+from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, parse_manifest
+from pulsar_sidecar.model.errors import InvalidInputError
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_jobs.orphan_ledgers.directories import Inputs, open_audit, open_tables
-from pyspark_jobs.orphan_ledgers.engine import SparkEngine
-from pyspark_jobs.running.directories import Directory
+from pyspark_jobs.orphan_ledgers.engine import Inputs, SparkEngine
+from pyspark_jobs.running.directories import Directory, demand_files
 from pyspark_jobs.running.sessions import JobParser, installed_version, run_job, set_where_not_submitted
 from pyspark_jobs.running.tasks import spark_schema
 
@@ -73,17 +74,15 @@ def run(
     with Directory(spark, output).making() as unfinished:
         inputs, opened, earlier_orphans = _opened(spark, dump, listing, previous)
         engine = SparkEngine(unfinished, inputs, policy, earlier_orphans, ColumnReader(exact))
-        try:
+        with engine.kept:
             return run_audit(engine, opened, AuditOptions(policy, installed_version(), output, exact))
-        finally:
-            engine.release()
 
 
 def _opened(
     spark: SparkSession, dump: str, listing: str, previous: str | None
 ) -> tuple[Inputs, OpenedInputs, DataFrame | None]:
     dumps, listings = Directory(spark, dump), Directory(spark, listing)
-    dumped, listed = open_tables(dumps, InputKind.DUMP), open_tables(listings, InputKind.LISTING)
+    dumped, listed = _manifest(dumps, InputKind.DUMP), _manifest(listings, InputKind.LISTING)
     _set_partitions(spark, dumped, listed)
     if dumps.on_disk() is not None and listings.on_disk() is not None:
         set_where_not_submitted(spark, _SETTINGS_ON_DISK)
@@ -100,8 +99,18 @@ def _opened(
     return Inputs(spark, dumps, listings, dumped, listed), opened, orphans
 
 
+def _manifest(directory: Directory, kind: InputKind) -> Manifest:
+    """The manifest of a dump or a listing, after every file was compared with it."""
+    manifest = parse_manifest(directory.read_document(MANIFEST_NAME))
+    if manifest.kind is not kind:
+        raise InvalidInputError(f"{directory.place} is a {manifest.kind.value}, not a {kind.value}")
+    demand_files(directory, {file.path: file.sha256 for file in manifest.files})
+    return manifest
+
+
 def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, DataFrame | None]:
-    summary = open_audit(place)
+    summary = parse_summary(place.read_document(SUMMARY_NAME))
+    demand_files(place, summary.files)
 
     def read(table: Table) -> DataFrame:
         names = sorted(name for name in summary.files if name.startswith(f"{table.value}/"))
@@ -115,34 +124,22 @@ def _earlier(spark: SparkSession, place: Directory) -> tuple[EarlierCounts, Data
 def _parser() -> argparse.ArgumentParser:
     default = AuditPolicy()
     parser = JobParser(prog="job.py", description=__doc__)
-    parser.add_argument("--dump", required=True, metavar="DIR", help="directory that metadata dump wrote")
-    parser.add_argument(
-        "--listing", required=True, metavar="DIR", help="directory that ledgers list wrote, before the dump"
-    )
-    parser.add_argument("--output", required=True, metavar="DIR", help="directory to create; it must not exist")
-    parser.add_argument("--previous", metavar="DIR", help="the previous audit; without it nothing is deletable")
-    parser.add_argument("--min-age-hours", type=float, default=default.min_age_ms / HOUR_MS, metavar="HOURS")
-    parser.add_argument("--look-window-hours", type=float, default=default.look_window_ms / HOUR_MS, metavar="HOURS")
-    parser.add_argument("--max-share", type=float, default=default.max_share, metavar="SHARE")
-    parser.add_argument("--max-shrink", type=float, default=default.max_shrink, metavar="SHARE")
-    parser.add_argument("--allow-young", action="store_true", help="allow --min-age-hours below 24")
-    parser.add_argument(
-        "--foreign-subtree",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="path in the metadata store below which no node is Pulsar's; may be repeated",
-    )
-    parser.add_argument(
-        "--bookkeeper-exclusive-to-cluster",
-        action="store_true",
-        help="this BookKeeper serves only this Pulsar cluster; without it nothing is deletable",
-    )
-    parser.add_argument(
-        "--exact",
-        action="store_true",
-        help="decode every node by itself with the exact decoder, not whole columns; slower, with the same result",
-    )
+    add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
+    add("--dump", required=True, metavar="DIR", help="directory that metadata dump wrote")
+    add("--listing", required=True, metavar="DIR", help="directory that ledgers list wrote, before the dump")
+    add("--output", required=True, metavar="DIR", help="directory to create; it must not exist")
+    add("--previous", metavar="DIR", help="the previous audit; without it nothing is deletable")
+    add("--min-age-hours", type=float, default=default.min_age_ms / HOUR_MS, metavar="HOURS")
+    add("--look-window-hours", type=float, default=default.look_window_ms / HOUR_MS, metavar="HOURS")
+    add("--max-share", type=float, default=default.max_share, metavar="SHARE")
+    add("--max-shrink", type=float, default=default.max_shrink, metavar="SHARE")
+    switch("--allow-young", help="allow --min-age-hours below 24")
+    foreign = "path in the metadata store below which no node is Pulsar's; may be repeated"
+    add("--foreign-subtree", action="append", default=[], metavar="PATH", help=foreign)
+    exclusive = "this BookKeeper serves only this Pulsar cluster; without it nothing is deletable"
+    switch("--bookkeeper-exclusive-to-cluster", help=exclusive)
+    exact = "decode every node by itself with the exact decoder, not whole columns; slower, with the same result"
+    switch("--exact", help=exact)
     return parser
 
 

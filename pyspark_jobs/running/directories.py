@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_jobs.running.tasks import About, Batches, Task, in_worker, mapped, spark_schema
 
 _DIGESTS_AT_ONCE = 4
-ROW_GROUPS_OF_A_TASK = 8
+_ROW_GROUPS_OF_A_TASK = 8
 _ROWS_AT_ONCE = 131_072
 """As many as a row group of ours has at most; another writer's may be larger."""
 
@@ -179,20 +179,21 @@ class Rows:
         disk = self.directory.on_disk()
         if disk is None:
             return mapped(self.frame(), schema, task, *args, **kwargs)
-        groups = groups_on_disk(disk, self.names)
-        if not groups:
-            return self.spark.createDataFrame([], spark_schema(schema))
-        wanted = max(len(groups) // ROW_GROUPS_OF_A_TASK, self.spark.sparkContext.defaultParallelism)
-        numbers = self.spark.range(0, len(groups), 1, min(len(groups), wanted))
-        columns = list(self.columns)
+        groups, columns = groups_on_disk(disk, self.names), list(self.columns)
         work = in_worker(lambda some: task(_read(some, groups, columns), *args, **kwargs))
-        return numbers.mapInArrow(work, spark_schema(schema))
+        return numbers_of(self.spark, groups).mapInArrow(work, spark_schema(schema))
 
 
 def groups_on_disk(disk: str, names: Iterable[str]) -> list[tuple[str, int]]:
     """Every row group of some files below a path: its file, and its number there."""
     paths = [f"{disk}/{name}" for name in names]
     return [(path, number) for path in paths for number in range(pq.read_metadata(path).num_row_groups)]
+
+
+def numbers_of(spark: SparkSession, groups: Sequence[tuple[str, int]]) -> DataFrame:
+    """The numbers of row groups, several for each of Spark's tasks where there are many."""
+    wanted = max(len(groups) // _ROW_GROUPS_OF_A_TASK, spark.sparkContext.defaultParallelism)
+    return spark.range(0, len(groups), 1, max(1, min(len(groups), wanted)))
 
 
 def _read(numbers: Batches, groups: Sequence[tuple[str, int]], columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -7,8 +7,9 @@ from typing import Any, Concatenate, ParamSpec
 from zipimport import zipimporter
 
 import pyarrow as pa
+from pulsar_sidecar.analysis.formatting import Row
 from pyarrow import ipc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
@@ -40,16 +41,22 @@ def mapped(
     return frame.mapInArrow(in_worker(lambda batches: task(batches, *args, **kwargs)), spark_schema(schema))
 
 
-def by_part(
+def by_key(
     frame: DataFrame,
+    key: str,
     schema: pa.Schema,
     task: Callable[Concatenate[pa.Table, About], pa.Table],
     *args: About.args,
     **kwargs: About.kwargs,
 ) -> DataFrame:
-    """What a task makes of all rows of each ``part``."""
+    """What a task makes of all rows with each value of a column."""
     work = in_worker(lambda rows: task(rows, *args, **kwargs))
-    return frame.groupBy("part").applyInArrow(work, spark_schema(schema))
+    return frame.groupBy(key).applyInArrow(work, spark_schema(schema))
+
+
+def first_rows(frame: DataFrame, order: Iterable[Column], count: int) -> tuple[Row, ...]:
+    """The first rows in some order."""
+    return tuple(row.asDict() for row in frame.orderBy(*order).limit(count).collect())
 
 
 def in_worker(task: Callable[[Any], Any]) -> Callable[[Any], Any]:
