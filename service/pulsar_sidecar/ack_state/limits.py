@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby, islice
+from operator import attrgetter
 
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 _WORD_BITS = 64
+_LEDGER_OF = attrgetter("ledger_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +48,12 @@ def persisted_ranges(acknowledged: PositionRanges, limits: AckStateLimits) -> Po
     return PositionRanges(acknowledged.mark_delete, ranges)
 
 
-def fully_persistable(ranges: int, limits: AckStateLimits) -> bool:
-    """``ManagedCursor.isCursorDataFullyPersistable``: otherwise dispatch is paused, where that is enabled."""
-    return ranges <= limits.max_unacked_ranges
-
-
 def written_bytes(acknowledged: PositionRanges, limits: AckStateLimits) -> int:
     """How large the ranges are that the broker writes, without what else is in the entry."""
     written, info = persisted_ranges(acknowledged, limits), ml.PositionInfo(ledgerId=0, entryId=0)
     without_ranges = info.ByteSize()
     if limits.as_long_array:
-        for ledger_id, found in groupby(written, _ledger_of):
+        for ledger_id, found in groupby(written, _LEDGER_OF):
             info.individualDeletedMessageRanges.add(key=ledger_id, values=_words(found))
     else:
         for each in written:
@@ -69,16 +66,12 @@ def written_bytes(acknowledged: PositionRanges, limits: AckStateLimits) -> int:
 def _whole_ledgers(acknowledged: PositionRanges, most_entries: int) -> Iterator[EntryRange]:
     """``OpenLongPairRangeSet.toRanges``: ledgers in order, until those before it hold more entries than the limit."""
     entries = 0
-    for _, found in groupby(acknowledged, _ledger_of):
+    for _, found in groupby(acknowledged, _LEDGER_OF):
         if entries > most_entries:
             return
         ranges = list(found)
         entries += sum(each.entries for each in ranges)
         yield from ranges
-
-
-def _ledger_of(found: EntryRange) -> int:
-    return found.ledger_id
 
 
 def _words(ranges: Iterable[EntryRange]) -> tuple[int, ...]:
@@ -143,6 +136,6 @@ def pause_state(kind: SubscriptionType, ranges: int, policies: PauseSettings, li
         return PauseState.OFF
     if not kind.dispatches_to_many:
         return PauseState.NOT_APPLICABLE
-    if fully_persistable(ranges, limits):
+    if ranges <= limits.max_unacked_ranges:  # as ``ManagedCursor.isCursorDataFullyPersistable``
         return PauseState.ARMED
     return PauseState.UNKNOWN if enabled is None else PauseState.IN_FORCE

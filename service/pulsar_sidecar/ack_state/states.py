@@ -96,7 +96,8 @@ def ack_state_of(
     """Put together what is known; ``stored`` must not be older than ``internal``, nor that than ``subscription``."""
     cursor, lengths = internal.cursor(subscription.name), internal.ledgers
     after_unload = persisted_ranges(cursor.acknowledged, limits)
-    recovered = PositionRanges(_before_everything(lengths)) if stored is None else stored.acknowledged
+    before_everything = Position(min(lengths, default=LedgerId(0)), EntryId(-1))
+    recovered = PositionRanges(before_everything) if stored is None else stored.acknowledged
     return AckState(
         topic=topic,
         subscription=subscription,
@@ -117,10 +118,6 @@ def ack_state_of(
 def _redelivery(lost: Iterable[EntryRange], shown: int) -> Redelivery:
     found = list(lost)
     return Redelivery(sum(each.entries for each in found), len(found), tuple(islice(found, shown)))
-
-
-def _before_everything(ledgers: Iterable[LedgerId]) -> Position:
-    return Position(min(ledgers, default=LedgerId(0)), EntryId(-1))
 
 
 def histogram(

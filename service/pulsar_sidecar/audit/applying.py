@@ -6,7 +6,6 @@ a node in the metadata store, so that every machine and every copy of an audit a
 beginning were durably sent, whatever happens; of later ones some may have been.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,13 +26,10 @@ from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.progress import ReportCount
 
-_CHUNK_ROWS: Final = 4096
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]
 """The deletable rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
-
-PLANS: Final = "/pulsar-sidecar/audit-plans"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +113,7 @@ def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_
     path = progress_path(plan_sha256)
     progress = PlanProgress(audit_id, rows, 0, now_ms)
     try:
-        node = store.create(path, _encoded(progress))
+        node = store.create(path, msgspec.json.encode(progress))
     except AlreadyExistsError:
         return _existing(store, path)
     return StoredProgress(progress, node.version, node.created_ms, first_use=True)
@@ -128,13 +124,13 @@ def advance(
 ) -> StoredProgress:
     """Note that so many rows are done; `ConflictError` if another process applies the same plan."""
     progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
-    version = store.write(progress_path(plan_sha256), _encoded(progress), held.version)
+    version = store.write(progress_path(plan_sha256), msgspec.json.encode(progress), held.version)
     return replace(held, progress=progress, version=version, first_use=False)
 
 
 def progress_path(plan_sha256: str) -> str:
     """Where the progress of this plan is."""
-    return f"{PLANS}/{plan_sha256}"
+    return f"/pulsar-sidecar/audit-plans/{plan_sha256}"
 
 
 def _existing(store: MetadataStore, path: str) -> StoredProgress:
@@ -148,10 +144,6 @@ def _existing(store: MetadataStore, path: str) -> StoredProgress:
             f"{path} cannot be decoded ({error}); inspect the node, and delete it if it is damaged"
         ) from error
     return StoredProgress(progress, node.version, node.modified_ms, first_use=False)
-
-
-def _encoded(progress: PlanProgress) -> bytes:
-    return json.dumps(msgspec.to_builtins(progress)).encode()
 
 
 def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:
@@ -228,7 +220,7 @@ def send_plan(
     total = SentRows(earlier=done)
     report(done, plan.rows)
     ledgers = _ledgers(batches(), done)
-    while piece := list(islice(ledgers, min(at_once, _CHUNK_ROWS))):
+    while piece := list(islice(ledgers, at_once)):
         total += sender.send(piece)
         done = piece[-1].row + 1
         held = advance(store, plan.sha256, held, done, clock.now_ms())

@@ -139,9 +139,8 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
         (SourceKind.ZOOKEEPER_ADMIN, "zk-admin:"),
     ):
         address = text.removeprefix(beginning)
-        if address != text and address:
-            if kind is SourceKind.ZOOKEEPER_ADMIN and not address.startswith(("http://", "https://")):
-                break
+        is_address = kind is not SourceKind.ZOOKEEPER_ADMIN or address.startswith(("http://", "https://"))
+        if address not in ("", text) and is_address:
             return kind, address
     raise InvalidInputError(f"{text!r:.200} is not a source of a dump; write {_DUMP_FORMS}")
 

@@ -3,10 +3,19 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.limits import AckStateLimits, fully_persistable, persisted_ranges, written_bytes
+from pulsar_sidecar.ack_state.limits import (
+    AckStateLimits,
+    PauseSettings,
+    PauseState,
+    TopicPolicy,
+    pause_state,
+    persisted_ranges,
+    written_bytes,
+)
 from pulsar_sidecar.ack_state.stored import stored_in_entry
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.positions import with_positions
@@ -52,7 +61,9 @@ def test_long_arrays_keep_whole_ledgers_until_there_are_more_entries_than_the_li
 
 @pytest.mark.parametrize(("ranges", "fits"), [(0, True), (20, True), (21, False)])
 def test_dispatch_pauses_beyond_the_limit(ranges: int, fits: bool) -> None:
-    assert fully_persistable(ranges, AckStateLimits(max_unacked_ranges=20)) is fits
+    enabled = PauseSettings(TopicPolicy.TRUE, None, False)
+    state = pause_state(SubscriptionType.SHARED, ranges, enabled, AckStateLimits(max_unacked_ranges=20))
+    assert state is (PauseState.ARMED if fits else PauseState.IN_FORCE)
 
 
 @given(entries, maxima, st.booleans())

@@ -91,8 +91,7 @@ def test_nodes_that_are_no_records(path: str) -> None:
 
 
 def segments(*nodes: dict[str, Any]) -> list[dict[str, Any]]:
-    found = log_segments(pa.RecordBatch.from_pylist(list(nodes), schema=NODES))
-    return [] if found is None else found.to_pylist()
+    return log_segments(pa.RecordBatch.from_pylist(list(nodes), schema=NODES)).to_pylist()
 
 
 # --- cursors' ledgers ----------------------------------------------------------------------------------------------

@@ -36,25 +36,18 @@ from pulsar_sidecar.audit.sources.manifests import (
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, NodeVersion
-from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.progress import Report
 
-_ADMIN = "/admin"
-_ZOOKEEPER = "/zookeeper"
 _NAMESPACE_BINDING = b"1\nBKDL\n"
 """How the value of a DistributedLog namespace's root node begins (``BKDLConfig``)."""
 
 _CANDIDATE = r"/(logrecs_|inprogress_|allocation$|\.allocation_pool/)"
 _SEGMENT = re.compile(r"(?:logrecs|inprogress)_[0-9]+")
-_IN_PROGRESS = "inprogress_"
-_LEDGER_FIELD = 1
-_MIN_FIELDS = 3
 _SHARED_COLUMNS = ("path", "value", "version", "ctime_ms", "mtime_ms", "mzxid", "unreadable")
 
 _COMPACTION_CURSOR = r"/persistent/[^/]+/__compaction$"
 _CLUSTERS = "/admin/clusters/"
-_GLOBAL = "global"
 _PROGRESS_NODES = 200_000
 _PROGRESS_CURSORS = 500
 
@@ -70,7 +63,7 @@ class Subtrees:
         """The batch in parts, without ZooKeeper's own nodes."""
         self._note_log_roots(nodes)
         paths = nodes.column("path")
-        left = pc.invert(_below(paths, _ZOOKEEPER))
+        left = pc.invert(_below(paths, "/zookeeper"))
         for subtree, mask in self._masks(paths):
             chosen = pc.and_(mask, left)
             left = pc.and_not(left, mask)
@@ -89,7 +82,7 @@ class Subtrees:
         numbered = pc.and_(pc.greater_equal(first, b"0"), pc.less_equal(first, b"9"))
         yield Subtree.LEDGERS, pc.and_(below_root, numbered)
         yield Subtree.BOOKKEEPER, below_root
-        yield Subtree.ADMIN, _below(paths, _ADMIN)
+        yield Subtree.ADMIN, _below(paths, "/admin")
         for root in self.log_roots:
             yield Subtree.DISTRIBUTED_LOG, _below(paths, root)
         yield Subtree.OTHER, pa.array([True] * len(paths), pa.bool_())
@@ -104,17 +97,17 @@ def _below(paths: pa.Array, root: str) -> pa.Array:
     return pc.or_(pc.equal(paths, root), pc.starts_with(paths, f"{root}/"))
 
 
-def log_segments(nodes: pa.RecordBatch) -> pa.RecordBatch | None:
-    """The records among some nodes, as `LOG_SEGMENTS`; None if there is none."""
+def log_segments(nodes: pa.RecordBatch) -> pa.RecordBatch:
+    """The records among some nodes, as `LOG_SEGMENTS`."""
     candidates = nodes.filter(pc.match_substring_regex(nodes.column("path"), _CANDIDATE))
     rows = [row for node in candidates.select(list(_SHARED_COLUMNS)).to_pylist() if (row := _row(node)) is not None]
-    return pa.RecordBatch.from_pylist(rows, schema=LOG_SEGMENTS) if rows else None
+    return pa.RecordBatch.from_pylist(rows, schema=LOG_SEGMENTS)
 
 
 def _row(node: dict[str, Any]) -> dict[str, Any] | None:
     name, value = node["path"].rpartition("/")[2], node["value"]
     if _SEGMENT.fullmatch(name):
-        kind = LogSegmentKind.IN_PROGRESS if name.startswith(_IN_PROGRESS) else LogSegmentKind.COMPLETED
+        kind = LogSegmentKind.IN_PROGRESS if name.startswith("inprogress_") else LogSegmentKind.COMPLETED
     elif value == b"":
         # A log that has pre-allocated nothing.
         return None
@@ -123,8 +116,9 @@ def _row(node: dict[str, Any]) -> dict[str, Any] | None:
     row = {**node, "kind": kind.value, "ledger_id": None}
     if node["unreadable"] is not None:
         return row
+    # A segment's record has three fields at least, of which the second is the ledger.
     fields = [b"", value, b""] if kind is LogSegmentKind.ALLOCATION else value.split(b";")
-    text = fields[_LEDGER_FIELD] if len(fields) >= _MIN_FIELDS else b""
+    text = fields[1] if len(fields) > 2 else b""
     if text.isdigit() and int(text) <= MAX_LEDGER_ID:
         return {**row, "ledger_id": int(text)}
     return {**row, "unreadable": "this record does not name a ledger; inspect the node with ZooKeeper's zkCli.sh"}
@@ -187,7 +181,7 @@ def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", repor
             output.write(Table.NODES, part, subtree)
             if subtree not in (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS, Subtree.LEDGERS):
                 segments = log_segments(part)
-                if segments is not None:
+                if segments.num_rows:
                     output.write(Table.LOG_SEGMENTS, segments)
                     tally.count(Table.LOG_SEGMENTS, segments)
         if nodes - reported >= _PROGRESS_NODES:
@@ -229,7 +223,7 @@ class _Tally:
         elif subtree is Subtree.ADMIN:
             below = paths.filter(pc.starts_with(paths, _CLUSTERS)).to_pylist()
             names = (path.removeprefix(_CLUSTERS) for path in below)
-            self.clusters += [name for name in names if "/" not in name and name != _GLOBAL]
+            self.clusters += [name for name in names if "/" not in name and name != "global"]
         return self.count(subtree, nodes)
 
     def count(self, part: Subtree | Table, rows: pa.RecordBatch) -> int:
@@ -262,5 +256,4 @@ class _Tally:
                     f"{node['path']} cannot be read ({node['unreadable']}); "
                     "set a credential that may read it with --metadata-store-auth"
                 )
-            found = Node(node["path"], node["value"], NodeVersion(0), 0, 0, 0)
-            self.instance_id = instance_id_of(found, self.ledgers_root)
+            self.instance_id = node["value"].decode("utf-8", "replace")

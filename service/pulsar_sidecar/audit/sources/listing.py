@@ -98,13 +98,12 @@ def ledgers_among(nodes: Iterator[pa.RecordBatch], ledgers_root: str) -> Iterato
         ledgers = batch.filter(pc.is_valid(ids))
         if ledgers.num_rows:
             columns = {
+                **dict(zip(ledgers.schema.names, ledgers.columns, strict=True)),
                 "ledger_id": ids.drop_null(),
                 "metadata": ledgers.column("value"),
                 "metadata_json": pa.nulls(ledgers.num_rows, pa.string()),
             }
-            shared = {name: ledgers.column(name) for name in LEDGERS.names if name in ledgers.schema.names}
-            everything = {**columns, **shared}
-            yield pa.RecordBatch.from_arrays([everything[name] for name in LEDGERS.names], schema=LEDGERS)
+            yield pa.RecordBatch.from_arrays([columns[name] for name in LEDGERS.names], schema=LEDGERS)
 
 
 def _demand_readable_directories(directories: pa.RecordBatch) -> None:
