@@ -159,7 +159,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     entries = BookieEntries(BookieConnections(store))
     brokers = BrokerAckStates(rest, store, clock)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
-    states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store)), clock)
+    states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store).endangered_source), clock)
     client = PatientClient(addresses)
     try:
         yield AckStateStage(cluster, client, store, rest, brokers, stored, states)

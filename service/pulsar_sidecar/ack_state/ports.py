@@ -53,16 +53,6 @@ class StoredCursors(Protocol):
         """
 
 
-class ShadowTopics(Protocol):
-    """Which topics must not be loaded."""
-
-    def endangered_source(self, topic: TopicName) -> str | None:
-        """The source whose ledgers brokers may delete when they load this topic; None if loading it is harmless.
-
-        A shadow topic (PIP-180) trims its source's ledgers unless its retention is infinite.
-        """
-
-
 class PausePolicies(Protocol):
     """``dispatcherPauseOnAckStatePersistentEnabled`` on each level that has it."""
 

@@ -1,8 +1,9 @@
 """The acknowledgement state of one subscription, from its broker's statistics, what is stored, and the settings."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 
 from pulsar_sidecar.ack_state.limits import (
     AckStateLimits,
@@ -125,11 +126,10 @@ def histogram(
 ) -> tuple[HistogramBin, ...]:
     """Everything beyond the mark-delete position in at most ``count`` bins; () when nothing is beyond it."""
     beyond = list(_beyond(acknowledged, lengths))
-    total = sum(found.entries for found in beyond)
-    if not total or count < 1:
-        return ()
-    ends = [total * (number + 1) // count for number in range(count)]
-    return tuple(_bin(parts, acknowledged, stored) for parts in _cut(beyond, ends) if parts)
+    starts = list(accumulate((found.entries for found in beyond), initial=0))
+    cuts = [starts[-1] * number // count for number in range(count + 1)] if count > 0 else []
+    parts = [_between(first, end, beyond, starts) for first, end in pairwise(cuts) if first < end]
+    return tuple(_bin(part, acknowledged, stored) for part in parts)
 
 
 def _beyond(acknowledged: PositionRanges, lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:
@@ -140,20 +140,14 @@ def _beyond(acknowledged: PositionRanges, lengths: Mapping[LedgerId, int]) -> It
             yield EntryRange(ledger_id, EntryId(first), EntryId(lengths[ledger_id] - 1))
 
 
-def _cut(beyond: list[EntryRange], ends: list[int]) -> Iterator[list[EntryRange]]:
-    """The ranges cut so that each part ends after so many entries of all."""
-    waiting, seen = iter(beyond), 0
-    rest = next(waiting, None)
-    for end in ends:
-        part = []
-        while rest is not None and seen < end:
-            last = min(rest.last, rest.first + end - seen - 1)
-            taken = EntryRange(rest.ledger_id, rest.first, EntryId(last))
-            part.append(taken)
-            seen += taken.entries
-            after = EntryRange(rest.ledger_id, EntryId(last + 1), rest.last)
-            rest = after if after.entries else next(waiting, None)
-        yield part
+def _between(first: int, end: int, ranges: list[EntryRange], starts: list[int]) -> list[EntryRange]:
+    """The entries from number ``first`` to before ``end`` of all; ``starts`` are the numbers of ranges' first ones."""
+    part = []
+    for place in range(bisect_right(starts, first) - 1, bisect_left(starts, end)):
+        whole, skipped = ranges[place], starts[place] - ranges[place].first
+        from_, to = max(whole.first, first - skipped), min(whole.last, end - 1 - skipped)
+        part.append(EntryRange(whole.ledger_id, EntryId(from_), EntryId(to)))
+    return part
 
 
 def _bin(parts: list[EntryRange], acknowledged: PositionRanges, stored: PositionRanges) -> HistogramBin:

@@ -1,7 +1,7 @@
 """Acknowledgement states (PIP-299), as the room's doors ask for them and as its metrics show the watched ones."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +9,7 @@ from typing import Final
 from cachetools import TTLCache
 
 from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
-from pulsar_sidecar.ack_state.ports import PausePolicies, ShadowTopics, StoredCursors, SubscriptionStats
+from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, SubscriptionStats
 from pulsar_sidecar.ack_state.states import AckState, DetailOptions, ack_state_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
@@ -32,12 +32,17 @@ class PauseRemoval:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The room's ports."""
+    """The room's ports.
+
+    Attributes:
+        endangered_source: the source whose ledgers brokers may delete when they load this topic; None if loading it is
+            harmless. A shadow topic (PIP-180) trims its source's ledgers unless its retention is infinite.
+    """
 
     subscriptions: SubscriptionStats
     stored: StoredCursors
     policies: PausePolicies
-    shadows: ShadowTopics
+    endangered_source: Callable[[TopicName], str | None]
 
 
 class AckStateService:
@@ -123,7 +128,7 @@ class AckStateService:
         self._threads.shutdown(cancel_futures=True)
 
     def _parts(self, topic: TopicName) -> list[TopicName]:
-        source = self._ports.shadows.endangered_source(topic)
+        source = self._ports.endangered_source(topic)
         if source is not None:
             raise ConflictError(
                 f"{topic} is a shadow of {source} without infinite retention: brokers that load it, as this request "

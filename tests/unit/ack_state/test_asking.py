@@ -50,7 +50,7 @@ def states(broker: FakeAcknowledgingBroker, clock: FakeClock) -> Iterator[AckSta
 
 
 def asking(broker: FakeAcknowledgingBroker, clock: FakeClock) -> AckStateService:
-    return AckStateService(Ports(broker, broker, broker, broker), clock)
+    return AckStateService(Ports(broker, broker, broker, broker.endangered_source), clock)
 
 
 @given(

@@ -11,7 +11,7 @@ from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
 def open_ack_state(cluster: ClusterAccess) -> Room:
     """The states of watched topics are read again and again, for the metrics."""
     settings = cluster.settings
-    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows)
+    ports = Ports(cluster.ack_states, cluster.cursors, cluster.ack_states, cluster.shadows.endangered_source)
     states = cluster.closing(AckStateService(ports, cluster.clock))
     watch = topic_watch(
         cluster,

@@ -167,7 +167,7 @@ class BrokerTopicAdmin:
 
 
 class BrokerShadows:
-    """`ack_state.ports.ShadowTopics`, and which shadows endanger their sources."""
+    """Which shadows endanger their sources, for the rooms that must not load them."""
 
     def __init__(self, rest: AdminRest, store: MetadataStore) -> None:
         self._rest = rest
