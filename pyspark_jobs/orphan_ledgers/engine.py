@@ -18,7 +18,7 @@ from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
 from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
-from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LEDGER_NODE_COLUMNS, LISTED_LEDGER_COLUMNS, Judge
+from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LISTED, WRITES, Judge
 from pulsar_sidecar.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
 from pulsar_sidecar.audit.requests import AuditPolicy
 from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
@@ -244,7 +244,6 @@ class SparkEngine:
         return reduce(DataFrame.union, facts)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:
-        """Rows of the table of missing ledgers."""
         if not len(gone):
             return self._spark.createDataFrame([], spark_schema(MISSING_LEDGERS))
         about = mapped(_packed(facts, first_pass.OTHER), SINGLES, tasks.singles_about, gone)
@@ -268,9 +267,9 @@ class SparkEngine:
         candidates = compared.where(F.length("candidates") > 1)
         named = _packed(facts, first_pass.SINGLE_IDS)
         if self._inputs.own_ledgers:
-            ledgers = self._inputs.nodes(LEDGER_NODE_COLUMNS, Subtree.LEDGERS)
+            ledgers = self._inputs.nodes(("path", "value", *WRITES), Subtree.LEDGERS)
         else:
-            ledgers = self._inputs.ledgers(LISTED_LEDGER_COLUMNS)
+            ledgers = self._inputs.ledgers(LISTED.names)
         reading = (self._columns, self._root)
         if few:
             ids = _ids_of(candidates, "candidates"), np.unique(_ids_of(named, "content"))

@@ -18,8 +18,8 @@ from pulsar_sidecar.audit.engine.decoding import lists_naming
 from pulsar_sidecar.audit.engine.judging import (
     EARLIER_COLUMNS,
     LISTED,
-    NODE_METADATA_COLUMNS,
     SIZES,
+    WRITES,
     Judge,
     judge_cases,
     newest_sizes,
@@ -124,7 +124,7 @@ def _listed(columns: ColumnReader, batch: pa.RecordBatch, root: str) -> pa.Recor
     """Rows of a listing; nodes of ledgers become such rows."""
     if "path" not in batch.schema.names:
         return batch
-    rows = batch.select(list(NODE_METADATA_COLUMNS)).columns
+    rows = batch.select(["value", *WRITES]).columns
     return pa.RecordBatch.from_arrays([columns.ledger_ids(batch.column("path"), root), *rows], schema=LISTED)
 
 

@@ -66,8 +66,9 @@ class IdSpan:
 
     def __init__(self, *sets: Ids) -> None:
         some = [ids for ids in sets if len(ids)]
+        self.highest = max((int(ids.max()) for ids in some), default=NO_LEDGER)
         self._first = max(0, min((int(ids.min()) for ids in some), default=0))
-        self._size = max(0, max((int(ids.max()) for ids in some), default=-1) - self._first + 1)
+        self._size = max(0, self.highest - self._first + 1)
         self._ordered: Numbers | None = None
         if self._size > _WIDEST_SPAN:
             ids = np.unique(np.concatenate(some)).astype(np.int64)
@@ -103,13 +104,6 @@ class IdSpan:
         """The ids of a set, ascending."""
         places = np.flatnonzero(table)
         return places + self._first if self._ordered is None else self._ordered[places]
-
-    def highest(self, table: Mask) -> int:
-        """The highest id of a set, -1 if it is empty."""
-        place = len(table) - 1 - int(table[::-1].argmax())
-        if not table[place]:
-            return -1
-        return place + self._first if self._ordered is None else int(self._ordered[place])
 
     def _places(self, ids: Ids) -> Numbers:
         if self._ordered is None:
@@ -155,7 +149,6 @@ class LedgerSets:
         self._nowhere = [np.zeros(0, np.int64)]
 
     def refer(self, ids: Ids) -> None:
-        """Add references."""
         self.references += len(ids)
         self._nowhere.append(self._span.add(ids, self._referenced))
 
@@ -175,7 +168,7 @@ class LedgerSets:
 
     def newest(self) -> int:
         """The highest id of a ledger that exists, -1 when there is none."""
-        return max(map(self._span.highest, (self._listed, self._dumped)))
+        return self._span.highest
 
     def in_dump(self) -> int:
         """How many listed ledgers the dump has."""

@@ -9,17 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS
-from pulsar_sidecar.ledger_ownership.references import (
-    cursor_references,
-    managed_ledger_references,
-    schema_references,
-)
+from pulsar_sidecar.ledger_ownership.places import Place, locate
+from pulsar_sidecar.ledger_ownership.references import cursor_references, managed_ledger_references, schema_references
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
-
-_DOMAIN = "persistent"
 
 
 class ScannedTree(Protocol):
@@ -29,7 +23,7 @@ class ScannedTree(Protocol):
         """Every ledger that has metadata."""
 
     def referring_nodes(self) -> Iterator[tuple[str, bytes]]:
-        """Path and value of every node below `MANAGED_LEDGERS` and `SCHEMAS`."""
+        """Path and value of every node below ``/managed-ledgers`` and ``/schemas``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +67,10 @@ def scan_references(tree: ScannedTree, compacted: CompactedLedgers) -> Reference
 def _references(
     path: str, data: bytes, compacted: CompactedLedgers, ledgers: frozenset[LedgerId]
 ) -> Iterator[LedgerId]:
-    if path.startswith(f"{SCHEMAS}/"):
+    place = locate(path).place
+    if place is Place.SCHEMA:
         yield from schema_references(data)
-    elif _depth_of_topic(path) == _CURSOR:
+    elif place in (Place.CURSOR, Place.EITHER):
         cursor = cursor_references(data)
         if cursor.cursor_ledger is not None:
             yield cursor.cursor_ledger
@@ -84,20 +79,10 @@ def _references(
             named = compacted.referenced(cursor)
             # The last two entries are read; the older one's ledger goes when compaction has replaced it.
             yield from named & ledgers or named
-    elif _depth_of_topic(path) == _TOPIC:
+    elif place is Place.MANAGED_LEDGER:
         for ledger_id, entry in managed_ledger_references(data).ledgers.items():
             if entry.in_bookkeeper:
                 yield ledger_id
-
-
-_TOPIC, _CURSOR = 2, 3
-
-
-def _depth_of_topic(path: str) -> int:
-    """How many names there are from the domain on, 0 when there is none."""
-    # /managed-ledgers/<tenant>[/<cluster>]/<namespace>/persistent/<topic>[/<cursor>]
-    parts = path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
-    return len(parts) - parts.index(_DOMAIN) if _DOMAIN in parts else 0
 
 
 def demand_complete(scan: ReferenceScan) -> None:

@@ -38,9 +38,8 @@ from pulsar_sidecar.audit.engine.decoding import (
     unread_compaction_cursors,
 )
 from pulsar_sidecar.audit.engine.judging import (
-    LISTED_METADATA_COLUMNS,
-    NODE_METADATA_COLUMNS,
     SIZES,
+    WRITES,
     Case,
     Judge,
     is_deletable,
@@ -247,7 +246,7 @@ class EmbeddedEngine:
         candidates = sets.candidates()
         positions = sets.rows_of(np.concatenate([candidates, unsized]))
         part: Part = Subtree.LEDGERS if self._own_ledgers else Table.LEDGERS
-        columns = NODE_METADATA_COLUMNS if self._own_ledgers else LISTED_METADATA_COLUMNS
+        columns = ("value" if self._own_ledgers else "metadata", *WRITES)
         work = partial(read_ledgers, self._columns, candidates)
         answers = list(self._inputs.rows_at(part, columns, positions, work, sets.dumped[positions]))
         sizes = pa.Table.from_batches([sized for sized, _ in answers], SIZES)

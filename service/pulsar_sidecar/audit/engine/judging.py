@@ -29,22 +29,14 @@ from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.tables import LEDGERS, ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, OrphanStatus
 from pulsar_sidecar.ledger_ownership.protections import Protection
 
-_WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
-NODE_METADATA_COLUMNS = ("value", *_WRITES)
-"""What of `audit.results.tables.NODES` judging reads, where the ledger's id is known."""
-
-LISTED_METADATA_COLUMNS = ("metadata", *_WRITES)
-"""What of `audit.results.tables.LEDGERS` it looks at in the same way, where the dump was made without ledgers."""
-
-LEDGER_NODE_COLUMNS = ("path", *NODE_METADATA_COLUMNS)
-LISTED_LEDGER_COLUMNS = ("ledger_id", *LISTED_METADATA_COLUMNS)
-"""The same with what tells the id."""
+WRITES = ("version", "ctime_ms", "czxid", "mzxid", "unreadable")
+"""What judging reads of a ledger beside its id and its metadata, which `audit.results.tables.NODES` call ``value``."""
 
 _WRITTEN_AS = ("version", "czxid", "mzxid")
 EARLIER_COLUMNS = ("ledger_id", *_WRITTEN_AS, "first_seen_ms")
 """What of the earlier audit's orphans judging reads; ``first_seen_ms`` is null if it proved nothing about one."""
 
-LISTED = pa.schema([LEDGERS.field(name) for name in LISTED_LEDGER_COLUMNS])
+LISTED = pa.schema([LEDGERS.field(name) for name in ("ledger_id", "metadata", *WRITES)])
 """Ledgers as they are judged."""
 
 SIZES = schema_of("ledger_id bigint, czxid bigint, mzxid bigint, length bigint")
@@ -152,7 +144,7 @@ Case = tuple[dict[str, Any], ClaimedLedger | UnattributedLedger]
 
 
 def read_cases(ledgers: pa.RecordBatch) -> list[Case]:
-    """Read rows with `LISTED_LEDGER_COLUMNS`."""
+    """Read rows with the columns of `LISTED`."""
     return [(row, read_candidate(row)) for row in ledgers.to_pylist()]
 
 
@@ -186,7 +178,7 @@ def judge_cases(
 
 def withhold_deletable(orphans: pa.Table, guards: str) -> pa.Table:
     """The same orphans with no deletable ones, because guards failed; ``guards`` names them."""
-    deletable = pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
+    deletable = is_deletable(orphans)
     for name, text in (
         ("standing", OrphanStatus.WITHHELD.value),
         ("reason", f"it would be deletable, but a guard of the whole audit did not pass: {guards}"),
@@ -210,18 +202,14 @@ def number_deletable(batch: pa.RecordBatch, first: int = 0) -> pa.RecordBatch:
     return batch.set_column(ORPHAN_LEDGERS.names.index("row"), ORPHAN_LEDGERS.field("row"), numbers)
 
 
-def is_deletable(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows are deletable."""
-    return pc.equal(batch.column("standing"), OrphanStatus.DELETABLE.value)
+def is_deletable(orphans: pa.RecordBatch | pa.Table) -> pa.Array:
+    return pc.equal(orphans.column("standing"), OrphanStatus.DELETABLE.value)
 
 
 def read_ledgers(
     columns: ColumnReader, candidates: Numbers, ledgers: pa.RecordBatch
 ) -> tuple[pa.RecordBatch, list[Case]]:
-    """`SIZES` of the ledgers that are no candidates, and the candidates.
-
-    ``ledgers`` are ids, and rows with `NODE_METADATA_COLUMNS` or `LISTED_METADATA_COLUMNS`.
-    """
+    """`SIZES` of the ledgers that are no candidates, and the candidates; ``ledgers`` has the columns of `LISTED`."""
     listed = pa.RecordBatch.from_arrays(ledgers.columns, schema=LISTED)
     is_candidate = np.isin(listed.column("ledger_id").to_numpy(), candidates)
     return sizes_of(columns, listed.filter(pa.array(~is_candidate))), read_cases(listed.filter(pa.array(is_candidate)))
