@@ -20,6 +20,7 @@ from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LISTED, WRITES, Judge
 from pulsar_sidecar.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
+from pulsar_sidecar.audit.engine.usage import not_below
 from pulsar_sidecar.audit.requests import AuditPolicy
 from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
@@ -40,9 +41,7 @@ from pulsar_sidecar.audit.results.tables import (
 )
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT, Manifest
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.protections import Protection
-from pulsar_sidecar.model.ids import LedgerId
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
@@ -258,9 +257,7 @@ class SparkEngine:
         if not count:
             return NO_IDS
         found = _ids_of(compared.where("missing_ledgers > 0"), "missing")
-        below = reported.unread_directories()
-        seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in found.tolist()]
-        return found[np.array(seen, np.bool_)]
+        return not_below(found, reported.unread_directories(), self._root)
 
     def _wanted_ledgers(self, compared: DataFrame, facts: DataFrame, few: bool) -> DataFrame:
         """`tasks.READ_LEDGERS` of the candidates and of what single references name."""
@@ -406,7 +403,6 @@ def _plan(orphans: DataFrame, deletable: Count, audit_id: str, instance_id: str)
 
 
 def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> ReportRows:
-    """The rows that a report shows."""
     found, tables = findings.found, findings.tables
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))

@@ -190,7 +190,6 @@ class Reported:
         return [row for row in self._rows if row["tag"] in tags]
 
     def protection(self) -> Protection:
-        """What was not read."""
         unreadable = (UnreadableNode(row["path"], Scope(row["kind"]), row["reason"]) for row in self._of(UNREADABLE))
         unread = unread_compaction_cursors([row["path"] for row in self._of(COMPACTION)], ())
         return Protection([*unreadable, *unread], [row["path"] for row in self._of(TENANT)])
@@ -213,6 +212,6 @@ class Reported:
         """DistributedLog's records that name no ledger."""
         return sum(row["ledgers"] or 0 for row in self._of(UNREAD) if row["path"] is None)
 
-    def unread_directories(self) -> tuple[str, ...]:
-        """Beginnings of the paths below directories that could not be read: a ledger may be there."""
-        return tuple(f"{row['path']}/" for row in self._of(UNREAD) if row["path"] is not None)
+    def unread_directories(self) -> list[str]:
+        """Directories of ledgers that could not be read."""
+        return [row["path"] for row in self._of(UNREAD) if row["path"] is not None]

@@ -106,7 +106,6 @@ class Directory:
             raise InvalidInputError(f"{self.place} has no readable {name}") from error
 
     def write_text(self, name: str, text: str) -> None:
-        """Make a small file."""
         with closing(self._system.create(self._path(name), False)) as stream:
             stream.write(bytearray(text.encode()))
 
@@ -117,7 +116,6 @@ class Directory:
                 self._system.delete(path, False)
 
     def sha256(self, name: str) -> str:
-        """The digest of a file."""
         disk = self.on_disk()
         if disk is not None:
             with Path(disk, name).open("rb") as file:
@@ -131,7 +129,6 @@ class Directory:
         return {name for name in names if name.endswith(".parquet")}
 
     def digests(self, names: Collection[str]) -> dict[str, str]:
-        """The digests of files by their names."""
         with ThreadPoolExecutor(_DIGESTS_AT_ONCE) as threads:
             return dict(zip(names, threads.map(self.sha256, names), strict=True))
 

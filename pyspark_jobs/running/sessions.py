@@ -52,7 +52,6 @@ def session(builder: SparkSession.Builder) -> SparkSession:
 
 
 def set_where_not_submitted(spark: SparkSession, settings: Mapping[str, str]) -> None:
-    """Set what was not submitted."""
     submitted = dict(spark.sparkContext.getConf().getAll())
     for name, value in settings.items():
         if name not in submitted:
@@ -72,7 +71,6 @@ def _ship_wheel(context: SparkContext, directory: Path) -> None:
 
 
 def installed_version() -> str:
-    """The version of this project that is installed."""
     try:
         return importlib.metadata.version("pulsar-sidecar")
     except importlib.metadata.PackageNotFoundError:

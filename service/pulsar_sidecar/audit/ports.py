@@ -38,9 +38,8 @@ class ReadResult:
 class NodeSource(Protocol):
     """One reading of a metadata store, or of a copy of one: whole, or it raises."""
 
-    @property
-    def source(self) -> Source:
-        """Where it reads."""
+    source: Source
+    """Where it reads."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Every node once, as `audit.results.tables.NODES`, each after its parent; to be called once.
@@ -67,13 +66,7 @@ class AuditInputs(Protocol):
     order of the rows. It and its answers must be picklable.
     """
 
-    @property
-    def dump(self) -> Manifest:
-        """The dump's manifest."""
-
-    @property
-    def listing(self) -> Manifest:
-        """The listing's manifest."""
+    dump: Manifest
 
     def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
         """Go through a part."""

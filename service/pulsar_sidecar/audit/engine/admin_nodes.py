@@ -96,7 +96,6 @@ def _why(shadow: Shadow, retention: str | None) -> str:
 
 
 def _retention(value: bytes) -> str:
-    """The retention in a namespace's policies."""
     try:
         retention = json.loads(value).get("retention_policies")
         if retention is None:

@@ -59,6 +59,7 @@ from pulsar_sidecar.audit.engine.usage import (
     counts_of_usage,
     made_before,
     missing_rows,
+    not_below,
     not_replaced,
     single_usage,
     usage_table,
@@ -72,9 +73,7 @@ from pulsar_sidecar.audit.results.report import report_rows_of
 from pulsar_sidecar.audit.results.summaries import Input, PlanSummary
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
-from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.progress import Report
 
 _NODES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
@@ -146,7 +145,7 @@ class EmbeddedEngine:
         singles, protection, unread_segments = self._seen(parts, chain.from_iterable(unknown), admin)
         sets.refer(singles.column("ledger_id").to_numpy())
         self._report(f"{sets.references:,} references")
-        gone = self._gone(sets, unread_directories)
+        gone = not_below(sets.gone(), unread_directories, self._root)
         # Of these and of the lists' ledgers whose size no list tells, BookKeeper's own nodes tell it.
         alone = _without(gone, pa.concat_tables([singles, _once([part.unsized for part in parts])]))
         lists = self._lists_naming(gone, decoded)
@@ -210,16 +209,6 @@ class EmbeddedEngine:
             (tenant for facts in admin for tenant in facts.tenants),
         )
         return _once([*(part.singles for part in parts), more]), protection, unread_segments
-
-    def _gone(self, sets: LedgerSets, unread: Sequence[str]) -> Numbers:
-        """Referenced ledgers that are nowhere, ascending."""
-        gone = sets.gone()
-        if not unread:
-            return gone
-        # A ledger below a directory that could not be read may be there.
-        below = tuple(f"{path}/" for path in unread)
-        seen = [not ledger_path(LedgerId(ledger_id), self._root).startswith(below) for ledger_id in gone.tolist()]
-        return gone[np.array(seen, np.bool_)]
 
     def _lists_naming(
         self, gone: Numbers, decoded: Mapping[Subtree, Sequence[DecodedPart]]

@@ -129,8 +129,7 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
     """
     values, paths = nodes.column("value"), nodes.column("path")
     plain = columns.read_nodes(paths, values, with_entries=with_entries)
-    reader = _Reader()
-    reader.read(nodes, plain)
+    reader = _Reader(nodes, plain)
     singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
     cursors = pa.concat_batches([plain.cursors, pa.RecordBatch.from_pylist(reader.cursors, schema=CURSORS)])
     joined = _joined(plain.lists, reader.list_rows)
@@ -140,15 +139,13 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
 class _Reader:
     """Reads, node by node, what was not of a plain shape."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: pa.RecordBatch, plain: PlainNodes) -> None:
         self.list_rows: list[tuple[int, int, int, int, bool]] = []
         self.shadows: dict[int, str] = {}
         self.others: list[Reference] = []
         self.unreadable_nodes: list[UnreadableNode] = []
         self.cursors: list[dict[str, Any]] = []
 
-    def read(self, nodes: pa.RecordBatch, plain: PlainNodes) -> None:
-        """Read what is left."""
         paths, values = nodes.column("path"), nodes.column("value")
         for row in nodes.filter(pc.is_null(values)).select(["path", "unreadable"]).to_pylist():
             self.unreadable_nodes.append(unreadable_node(row["path"], row["unreadable"] or "its value is not there"))

@@ -21,7 +21,9 @@ from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.results.summaries import Count
 from pulsar_sidecar.audit.results.tables import LEDGER_USAGE, MISSING_LEDGERS
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.places import Owner, locate, owner_at
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import java_url_decode
 
 NAMED_USAGE = schema_of("""
@@ -158,6 +160,15 @@ def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:
 def missing_rows(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     """`MISSING_LEDGERS` of references to missing ledgers (rows of `audit.decoding.REFERENCES`)."""
     return pa.RecordBatch.from_pylist([_missing_row(each) for each in references], schema=MISSING_LEDGERS)
+
+
+def not_below(gone: Numbers, unread: Collection[str], root: str) -> Numbers:
+    """Missing ledgers without those below directories that could not be read: these may be there."""
+    if not unread:
+        return gone
+    below = tuple(f"{path}/" for path in unread)
+    seen = [not ledger_path(LedgerId(ledger_id), root).startswith(below) for ledger_id in gone.tolist()]
+    return gone[np.array(seen, np.bool_)]
 
 
 def made_before(references: pa.Table, newest: int) -> pa.Table:

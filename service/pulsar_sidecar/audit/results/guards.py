@@ -57,7 +57,6 @@ class AuditCounts:
 
     @property
     def orphans(self) -> Count:
-        """All of them."""
         return Count.sum(self.orphans_by["standing"].values())
 
     @property
@@ -67,7 +66,6 @@ class AuditCounts:
 
     @property
     def usage(self) -> Count:
-        """What is referenced."""
         return Count.sum(self.usage_by_kind.values())
 
     @property

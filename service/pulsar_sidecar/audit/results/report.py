@@ -91,7 +91,6 @@ def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT"
 
 @cache
 def templates() -> Environment:
-    """The audit's templates."""
     environment = page_environment("pulsar_sidecar.audit.results")
     environment.filters |= {"owner": formatting.format_owner, "size": format_size}
     return environment

@@ -75,7 +75,6 @@ class Count(Document, frozen=True):
 
     @classmethod
     def sum(cls, counts: "Iterable[Count]") -> Self:
-        """All of them together."""
         some = list(counts)
         return cls.of(
             sum(count.ledgers for count in some),

@@ -188,5 +188,4 @@ SCHEMAS = {
 
 
 def schemas_of(*tables: Table) -> dict[str, pa.Schema]:
-    """These tables' schemas by their names."""
     return {table.value: SCHEMAS[table] for table in tables}

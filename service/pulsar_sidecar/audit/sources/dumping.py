@@ -61,8 +61,9 @@ class Subtrees:
 
     def sort(self, nodes: pa.RecordBatch) -> Iterator[tuple[Subtree, pa.RecordBatch]]:
         """The batch in parts, without ZooKeeper's own nodes."""
-        self._note_log_roots(nodes)
         paths = nodes.column("path")
+        bound = pc.fill_null(pc.starts_with(nodes.column("value"), _NAMESPACE_BINDING), False)
+        self.log_roots += paths.filter(bound).to_pylist()
         left = pc.invert(_below(paths, "/zookeeper"))
         for subtree, mask in self._masks(paths):
             chosen = pc.and_(mask, left)
@@ -86,11 +87,6 @@ class Subtrees:
         for root in self.log_roots:
             yield Subtree.DISTRIBUTED_LOG, _below(paths, root)
         yield Subtree.OTHER, pa.array([True] * len(paths), pa.bool_())
-
-    def _note_log_roots(self, nodes: pa.RecordBatch) -> None:
-        bound = pc.fill_null(pc.starts_with(nodes.column("value"), _NAMESPACE_BINDING), False)
-        if bound.true_count:
-            self.log_roots += nodes.column("path").filter(bound).to_pylist()
 
 
 def _below(paths: pa.Array, root: str) -> pa.Array:
