@@ -122,7 +122,7 @@ class SparkEngine:
         sums = [
             _topic_sums(parts, rows=F.col("rows"), markers=F.col("markers")),
             _topic_sums(ledgers, counted=F.col("messages")),
-            _topic_sums(unseen, unseen_ranges=_number(~is_trimmed), trimmed_ranges=_number(is_trimmed)),
+            _topic_sums(unseen, unseen_ranges=(~is_trimmed).cast("int"), trimmed_ranges=is_trimmed.cast("int")),
             _topic_sums(producers, **{name: F.col(name) for name in _OF_TOPICS}, producers=F.lit(1), findings=found),
         ]
         summed = reduce(DataFrame.union, sums).groupBy("topic").agg(*(F.sum(name).alias(name) for name in SUMMED))
@@ -152,7 +152,7 @@ def _carried(summaries: DataFrame) -> DataFrame:
     is_suspect = F.col("falls") | F.coalesce(F.expr("lowest <= highest_before"), F.lit(False))
     first, highest = F.col("first_sequence_id"), F.col("highest_before")
     # What has no id before it has nothing to subtract from either.
-    is_gap = F.when(first > highest, _number(first - 1 > highest)).otherwise(0)
+    is_gap = F.when(first > highest, (first - 1 > highest).cast("int")).otherwise(0)
     gaps = F.when(is_suspect, 0).otherwise(F.col("gaps") + is_gap)
     return carried.withColumn("is_suspect", is_suspect).withColumn("gaps", gaps.cast("bigint"))
 
@@ -191,10 +191,6 @@ def _part(rows: DataFrame, names: Sequence[str], more: dict[str, Column]) -> Dat
 
 def _topic_sums(table: DataFrame, **sums: Column) -> DataFrame:
     return table.select("topic", *(sums.get(name, F.lit(0)).cast("bigint").alias(name) for name in SUMMED))
-
-
-def _number(condition: Column) -> Column:
-    return condition.cast("int")
 
 
 # --- suspects ------------------------------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ class EmbeddedEngine:
         self._report(f"{sets.references:,} references")
         gone = not_below(sets.gone(), unread_directories, self._root)
         # Of these and of the lists' ledgers whose size no list tells, BookKeeper's own nodes tell it.
-        alone = _without(gone, pa.concat_tables([singles, _once([part.unsized for part in parts])]))
+        alone = pa.concat_tables([singles, _once([part.unsized for part in parts])])
+        alone = alone.filter(pc.invert(pc.is_in(alone.column("ledger_id"), value_set=pa.array(gone))))
         lists = self._lists_naming(gone, decoded)
         sizes, cases = self._read_wanted(sets, alone.column("ledger_id").to_numpy())
         owners = self._owner_nodes(cases)
@@ -281,10 +282,6 @@ def _once(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     several = IdTable(ordered[1:][ordered[1:] == ordered[:-1]]).holds(ids)
     repeated = singles.filter(pa.array(several)).group_by(SINGLES.names).aggregate([])
     return pa.concat_tables([singles.filter(pa.array(~several)), repeated]).combine_chunks()
-
-
-def _without(gone: Numbers, references: pa.Table) -> pa.Table:
-    return references.filter(pc.invert(pc.is_in(references.column("ledger_id"), value_set=pa.array(gone))))
 
 
 def _nodes_naming(gone: IdTable, parts: Sequence[DecodedPart]) -> Numbers:

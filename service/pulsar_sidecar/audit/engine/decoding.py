@@ -110,8 +110,9 @@ class DecodedNodes:
 
 
 def singles_batch(references: Iterable[Reference]) -> pa.RecordBatch:
-    """`SINGLES`."""
-    rows = [{"ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in references]
+    """`SINGLES`, each once."""
+    every = dict.fromkeys(references)
+    rows = [{"ledger_id": each.ledger_id, "kind": each.kind.value, "path": each.path} for each in every]
     return pa.RecordBatch.from_pylist(rows, schema=SINGLES)
 
 
@@ -130,7 +131,7 @@ def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: 
     values, paths = nodes.column("value"), nodes.column("path")
     plain = columns.read_nodes(paths, values, with_entries=with_entries)
     reader = _Reader(nodes, plain)
-    singles = pa.concat_batches([plain.singles, singles_batch(_distinct(reader.others))])
+    singles = pa.concat_batches([plain.singles, singles_batch(reader.others)])
     cursors = pa.concat_batches([plain.cursors, pa.RecordBatch.from_pylist(reader.cursors, schema=CURSORS)])
     joined = _joined(plain.lists, reader.list_rows)
     return DecodedNodes(paths, joined, reader.shadows, singles, reader.unreadable_nodes, cursors)
@@ -227,7 +228,7 @@ def decode_cursor_ledgers(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Refer
             references += _cursor_row_references(path, row)
         except UndecodableError as error:
             unreadable_nodes.append(UnreadableNode(path, Scope.COMPACTED, str(error)))
-    return _distinct(references), unreadable_nodes
+    return references, unreadable_nodes
 
 
 def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Reference]:
@@ -252,16 +253,11 @@ def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) 
     return [UnreadableNode(path, Scope.COMPACTED, "the dump has no reading of its ledger") for path in unread]
 
 
-def decode_log_segments(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reference], int]:
+def decode_log_segments(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Reference], int]:
     """What DistributedLog references, and how many records could not be read."""
-    all_rows = list(rows)
-    read = [row for row in all_rows if row["ledger_id"] is not None]
+    read = [row for row in rows if row["ledger_id"] is not None]
     references = [Reference(row["ledger_id"], LedgerKind.LOG_SEGMENT, row["path"]) for row in read]
-    return _distinct(references), len(all_rows) - len(read)
-
-
-def _distinct(references: Sequence[Reference]) -> list[Reference]:
-    return list(dict.fromkeys(references))
+    return references, len(rows) - len(read)
 
 
 def _joined(lists: LedgerLists, rows: Sequence[tuple[int, int, int, int, bool]]) -> LedgerLists:
@@ -358,7 +354,7 @@ def referring_paths(
     ledger_id: int,
     nodes: Iterable[pa.RecordBatch],
     cursor_ledgers: Iterable[Mapping[str, Any]],
-    log_segments: Iterable[Mapping[str, Any]],
+    log_segments: Sequence[Mapping[str, Any]],
 ) -> list[str]:
     """The paths of all nodes that reference a ledger, sorted.
 

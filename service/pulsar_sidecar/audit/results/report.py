@@ -96,13 +96,16 @@ def templates() -> Environment:
     return environment
 
 
-def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[PlotItem]:
-    """The longest bars, and one for all others."""
+def largest(counts: Mapping[str, Count], most: int, length: Callable[[Count], int]) -> dict[str, Count]:
+    """The largest of some counts, so many at most, and one for all others."""
     ordered = sorted(counts.items(), key=lambda item: (-length(item[1]), item[0]))
-    shown, others = ordered[:_BARS], [count for _, count in ordered[_BARS:]]
-    if others:
-        shown.append((f"{len(others):,} others", Count.sum(others)))
-    return [_bar(name or "(no tenant)", length(count), count) for name, count in shown]
+    others = [count for _, count in ordered[most:]]
+    return dict(ordered[:most]) | ({f"{len(others):,} others": Count.sum(others)} if others else {})
+
+
+def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[PlotItem]:
+    shown = largest(counts, _BARS, length)
+    return [_bar(name or "(no tenant)", length(count), count) for name, count in shown.items()]
 
 
 def _bar(label: str, length: int, count: Count) -> PlotItem:

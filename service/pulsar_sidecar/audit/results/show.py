@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes, format_columns
 from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner
-from pulsar_sidecar.audit.results.report import ORDER, first_rows, templates
+from pulsar_sidecar.audit.results.report import ORDER, first_rows, largest, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
@@ -65,7 +65,7 @@ def overview(summary: AuditSummary, place: str) -> str:
         by_standing=_filled(summary.orphans),
         by_kind=_filled(summary.orphans_by_kind),
         by_cause=_filled(summary.orphans_by_cause),
-        by_tenant=_largest(_filled(summary.orphans_by_tenant)),
+        by_tenant=largest(_filled(summary.orphans_by_tenant), _TENANTS, lambda count: count.known_bytes),
         by_age=_filled(ages),
     )
 
@@ -100,13 +100,6 @@ def _text(template: str, **values: object) -> str:
 
 def _filled(counts: Mapping[str, Count]) -> dict[str, Count]:
     return {name or _NONE: count for name, count in counts.items() if count.ledgers}
-
-
-def _largest(tenants: Mapping[str, Count]) -> dict[str, Count]:
-    """The tenants with most bytes, and one line for all others."""
-    ordered = sorted(tenants.items(), key=lambda item: (-item[1].known_bytes, item[0]))
-    others = [count for _, count in ordered[_TENANTS:]]
-    return dict(ordered[:_TENANTS]) | ({f"{len(others):,} others": Count.sum(others)} if others else {})
 
 
 _LEDGER: Final[Mapping[str, Callable[[Row], object]]] = {"ledger": itemgetter("ledger_id")}
