@@ -52,9 +52,7 @@ class SidecarClient:
         if token is not None:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
-    def call(
-        self, method: str, path: str, body: object = None, parameters: Mapping[str, str | int | None] | None = None
-    ) -> object:
+    def call(self, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer, or None for an empty one; ``path`` is encoded already, a parameter without a value left out.
 
         Raises:
@@ -66,9 +64,7 @@ class SidecarClient:
             response = self._send(method, self._followed(response), body, None)
         return _answer(response)
 
-    def lines(
-        self, method: str, path: str, body: bytes, parameters: Mapping[str, str | int | None]
-    ) -> Iterator[dict[str, Any]]:
+    def lines(self, method: str, path: str, body: bytes, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The JSON lines of an answer, as they come; the body is sent as it is.
 
         Raises:
@@ -99,9 +95,7 @@ class SidecarClient:
         except ValueError as error:
             raise ServiceRefusedError(200, "the answer is not JSON lines; does --admin-url name a sidecar?") from error
 
-    def _send(
-        self, method: str, url: str, body: object, parameters: Mapping[str, str | int | None] | None
-    ) -> requests.Response:
+    def _send(self, method: str, url: str, body: object, parameters: Mapping[str, Any] | None) -> requests.Response:
         try:
             return self._session.request(
                 method, url, json=body, params=parameters, timeout=self._timeout_seconds, allow_redirects=False
@@ -127,7 +121,7 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
 
 
-def _answer(response: requests.Response) -> object:
+def _answer(response: requests.Response) -> Any:
     if response.status_code >= 300:
         raise ServiceRefusedError(response.status_code, _reason(response))
     if not response.content:

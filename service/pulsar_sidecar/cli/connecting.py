@@ -6,10 +6,10 @@ Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``. The address i
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -153,10 +153,17 @@ def show_answer(
     method: str,
     path: str,
     body: object = None,
-    parameters: Mapping[str, str | int | None] | None = None,
-) -> None:
-    """Call the sidecar and write its answer."""
-    output.document(ctx.obj.client().call(method, path, body, parameters), ctx.obj.format(form))
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    lines: Callable[[Any], Iterable[str]] | None = None,
+) -> Any:
+    """Call the sidecar and write its answer, instead of a table as these lines if there are any; the answer."""
+    answer, chosen = ctx.obj.client().call(method, path, body, parameters), ctx.obj.format(form)
+    if lines is None:
+        output.document(answer, chosen)
+    else:
+        output.answer(answer, lines(answer), chosen)
+    return answer
 
 
 def topic_path(topic: str, *, of_any_domain: bool = False) -> str:

@@ -73,7 +73,7 @@ def cancel_delayed_message(
     Example: pulsar-sidecar topics cancel-delayed-message persistent://public/default/orders -l 12 -e 3
     -t 1795269995318
     """
-    message: dict[str, str | int | None] = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
+    message = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
     parameters = message | {"subscriptionNames": subscription_names or None} | _how(wait=wait, defer=defer)
     client = ctx.obj.client()
     path = topic_path(topic, of_any_domain=True)
@@ -198,9 +198,7 @@ def reschedule_delayed_message(
     _reschedule(ctx, topic, "rescheduleDelayedMessage", body, form)
 
 
-def _of_lines(
-    client: "SidecarClient", path: str, file: str, parameters: Mapping[str, str | int | None]
-) -> Iterator[dict[str, Any]]:
+def _of_lines(client: "SidecarClient", path: str, file: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     with _lines_of(file) as stream:
         first = 0
         while lines := list(islice(stream, _LINES_AT_ONCE)):
@@ -223,8 +221,7 @@ def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
 def _of_selection(
     client: "SidecarClient", path: str, selection: Mapping[str, object], *, yes: bool, defer: bool
 ) -> Iterator[dict[str, Any]]:
-    found = client.call("POST", f"{path}/delayedMessages/preview", selection)
-    preview: dict[str, Any] = found if isinstance(found, dict) else {}
+    preview = client.call("POST", f"{path}/delayedMessages/preview", selection)
     output.info(f"{preview['count']} messages, due from {preview['firstDue']} to {preview['lastDue']}")
     for one in preview["sample"][:5]:
         output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
@@ -251,9 +248,8 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
 
 
 def _reschedule(ctx: Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
-    done = ctx.obj.client().call("POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
-    output.document(done, ctx.obj.format(form))
-    if isinstance(done, dict) and done.get("messageId") is None:
+    done = show_answer(ctx, form, "POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
+    if done["messageId"] is None:
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -282,5 +278,5 @@ def _message_id(text: str) -> object:
     return {"ledgerId": int(ledger), "entryId": int(entry.partition(":")[0])}
 
 
-def _how(*, wait: bool, defer: bool) -> dict[str, str | int | None]:
+def _how(*, wait: bool, defer: bool) -> dict[str, Any]:
     return {"wait": "persisted" if wait else None, "defer": "true" if defer else None}

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -214,7 +214,7 @@ def estimated_inflight_deletion_ledger_count(ctx: Context, form: Output = None) 
     Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
     """
     estimate = ctx.obj.client().call("GET", "/admin/v2/ledger-deletion/inflight")
-    if ctx.obj.format(form) is output.Format.TABLE and isinstance(estimate, dict):
+    if ctx.obj.format(form) is output.Format.TABLE:
         output.result(str(estimate["count"]))
         output.info(f"measured {estimate['ageMs']} ms ago")
     else:
@@ -233,9 +233,9 @@ def _rate(text: str) -> float | None:
     return rate
 
 
-def _rows(letters: object) -> list[dict[str, object]]:
+def _rows(letters: list[dict[str, Any]]) -> list[dict[str, object]]:
     shown = ("ledgerId", "topicName", "tries", "reason", "messageId")
-    flat = [{**(letter.get("record") or {}), **letter} for letter in (letters if isinstance(letters, list) else [])]
+    flat = [{**(letter["record"] or {}), **letter} for letter in letters]
     return [{name: letter.get(name) for name in shown} for letter in flat]
 
 

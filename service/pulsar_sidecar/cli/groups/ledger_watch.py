@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -36,11 +36,9 @@ def status(ctx: Context, form: Output = None) -> None:
 
     Example: pulsar-sidecar ledger-deletion watch status
     """
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", _BASE))
-    chosen = ctx.obj.format(form)
-    output.document(answer, chosen)
-    leader = answer.get("leader")
-    if chosen is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
+    answer = show_answer(ctx, form, "GET", _BASE)
+    leader = answer["leader"]
+    if ctx.obj.format(form) is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
         url = output.printable(str(leader["advertisedUrl"]))
         output.info(f"get the figures with: pulsar-sidecar --admin-url {url} ledger-deletion watch status")
 
@@ -65,10 +63,8 @@ def leaks(
 
     Example: pulsar-sidecar ledger-deletion watch leaks --state deleted
     """
-    asked: dict[str, str | int | None] = {"state": state, "cause": cause, "limit": limit}
-    if ended:
-        asked["ended"] = "true"
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", f"{_BASE}/leaks", parameters=asked))
+    asked = {"state": state, "cause": cause, "limit": limit, "ended": "true" if ended else None}
+    answer = ctx.obj.client().call("GET", f"{_BASE}/leaks", parameters=asked)
     chosen = ctx.obj.format(form)
     if chosen is output.Format.JSON:
         output.document(answer, chosen)

@@ -1,7 +1,7 @@
 """``pulsar-sidecar subscriptions``: what brokers' statistics do not show of subscriptions."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -44,23 +44,14 @@ def ack_state(
     path = topic_path(topic)
     if subscription is not None:
         path += f"/subscription/{java_url_encode(subscription)}"
-    answer = ctx.obj.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
-    if ctx.obj.format(form) is output.Format.TABLE:
-        output.result(_report(cast("list[dict[str, object]]", answer)))
-    else:
-        output.document(answer, output.Format.JSON)
-
-
-def _report(states: Sequence[Mapping[str, Any]]) -> str:
-    """One paragraph for each subscription of each partition."""
-    if not states:
-        return "no durable subscription"
-    return "\n\n".join("\n".join(_lines(state)) for state in states)
+    states = ctx.obj.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
+    paragraphs = ["\n".join(_lines(state)) for state in states]
+    output.answer(states, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
 
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     kind = state["type"] or "no type yet"
-    yield output.printable(f"{state['topic']}  {state['subscription']}  ({kind}, {state['consumers']} consumers)")
+    yield f"{state['topic']}  {state['subscription']}  ({kind}, {state['consumers']} consumers)"
     yield _line("acknowledged up to", state["markDeletePosition"])
     yield _line("beyond it", _ranges(state))
     yield _line("dispatch", _PAUSES.get(state["pause"], state["pause"]))

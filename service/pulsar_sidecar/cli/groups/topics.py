@@ -235,7 +235,7 @@ def _until_deleted(client: "SidecarClient", path: str, wait_seconds: float) -> d
     reported = ""
     while True:
         try:
-            answer: Any = client.call("POST", path)
+            answer = client.call("POST", path)
             stage = ShadowDeletionStage(answer["stage"])
             if stage is ShadowDeletionStage.DONE:
                 return dict(answer)

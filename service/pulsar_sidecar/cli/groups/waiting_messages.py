@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,12 +71,12 @@ def _read(
     client: "SidecarClient", path: str, subscription: str | None, limit: int
 ) -> tuple[dict[str, Total], int, bool]:
     totals: dict[str, Total] = {}
-    parameters: dict[str, str | int | None] = {"subscription": subscription}
+    parameters: dict[str, Any] = {"subscription": subscription}
     done = 0
     with output.ProgressBar("entries", output.info) as progress:
         while True:
             parameters["limit"] = min(_PAGE_ENTRIES, limit - done)
-            page = cast("dict[str, Any]", client.call("GET", path, parameters=parameters))
+            page = client.call("GET", path, parameters=parameters)
             for part in page["subscriptions"]:
                 totals.setdefault(part["subscription"], Total()).add(part)
             done += page["entriesRead"]

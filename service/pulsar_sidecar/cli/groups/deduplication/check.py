@@ -1,13 +1,12 @@
 """``pulsar-sidecar deduplication check``: whether brokers deduplicate in a namespace."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import typer
 
-from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
-from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path
+from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path, show_answer
 from pulsar_sidecar.cli.groups.deduplication.show import app
 
 _STORED_TWICE = 2
@@ -26,11 +25,7 @@ def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> No
 
     Example: pulsar-sidecar deduplication check public/default
     """
-    answer = cast("dict[str, Any]", ctx.obj.client().call("POST", f"{namespace_path(namespace)}/deduplication/check"))
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result(output.printable("\n".join(_lines(answer))))
+    answer = show_answer(ctx, form, "POST", f"{namespace_path(namespace)}/deduplication/check", lines=_lines)
     if answer["leftBehind"] or answer["outcome"] == "unknown":
         raise typer.Exit(ExitCode.NOT_ALL)
     if answer["outcome"] == "stored twice":

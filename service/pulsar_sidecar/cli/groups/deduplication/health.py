@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path
+from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path, show_answer
 from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -60,13 +60,9 @@ def stuck(
     answer = _in_dump(ctx, dump, namespace, LagLimits(entries, size_bytes), limit, enabled=enabled)
     if answer is None:
         place = "/admin/v2" if namespace is None else namespace_path(namespace)
-        parameters: dict[str, str | int | None] = {"entries": entries, "sizeBytes": size_bytes, "most": limit}
-        found = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
-        answer = cast("dict[str, Any]", found)
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result(output.printable("\n".join(_stuck_lines(answer))))
+        parameters = {"entries": entries, "sizeBytes": size_bytes, "most": limit}
+        answer = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
+    output.answer(answer, _stuck_lines(answer), ctx.obj.format(form))
     if answer["found"]:
         raise typer.Exit(_FOUND)
     if answer["unreadable"]:
@@ -100,11 +96,7 @@ def forecast(ctx: Context, namespace: NamespaceArgument, form: Output = None) ->
 
     Example: pulsar-sidecar deduplication forecast public/default
     """
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", f"{namespace_path(namespace)}/deduplication/forecast"))
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result(output.printable("\n".join(_forecast_lines(answer))))
+    answer = show_answer(ctx, form, "GET", f"{namespace_path(namespace)}/deduplication/forecast", lines=_forecast_lines)
     if answer["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 

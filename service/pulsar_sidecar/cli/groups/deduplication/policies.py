@@ -1,13 +1,14 @@
 """``pulsar-sidecar topics|namespaces get|set|remove-deduplication[-snapshot-interval]``, by pulsar-admin's names."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
-from pulsar_sidecar.cli.connecting import Context, Output, namespace_path, topic_path
+from pulsar_sidecar.cli.connecting import Context, Output, namespace_path, show_answer, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app as topics_app
 from pulsar_sidecar.cli.groups.topics import namespaces_app
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -70,13 +71,13 @@ def _add(level: _Level, policy: str, route: str, *, get_help: str, set_help: str
     def switch(
         ctx: Context, place: str = argument, enable: _Enable = False, disable: _Disable = False, form: Output = None
     ) -> None:
-        _change(ctx, form, "POST", f"{path_of(place)}/{route}", _chosen(enable, disable))
+        show_answer(ctx, form, "POST", f"{path_of(place)}/{route}", _chosen(enable, disable), lines=_lines)
 
     def set_interval(ctx: Context, interval: _Interval, place: str = argument, form: Output = None) -> None:
-        _change(ctx, form, "POST", f"{path_of(place)}/{route}", interval)
+        show_answer(ctx, form, "POST", f"{path_of(place)}/{route}", interval, lines=_lines)
 
     def remove(ctx: Context, place: str = argument, form: Output = None) -> None:
-        _change(ctx, form, "DELETE", f"{path_of(place)}/{route}")
+        show_answer(ctx, form, "DELETE", f"{path_of(place)}/{route}", lines=_lines)
 
     get = get_of_topic if level is _TOPICS else get_of_namespace
     shows_applied = level is _TOPICS and not is_interval
@@ -130,16 +131,7 @@ def _chosen(enable: bool, disable: bool) -> bool:
 
 
 def _get(ctx: Context, path: str, *, applied: bool = False) -> None:
-    value = ctx.obj.client().call("GET", path, parameters={"applied": "true" if applied else None})
-    output.result(_written(cast("bool | int | None", value)))
-
-
-def _change(ctx: Context, form: output.Format | None, method: str, path: str, value: bool | int | None = None) -> None:
-    answer = cast("dict[str, Any]", ctx.obj.client().call(method, path, value))
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result(output.printable("\n".join(_lines(answer))))
+    output.result(_written(ctx.obj.client().call("GET", path, parameters={"applied": "true" if applied else None})))
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
@@ -156,10 +148,4 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _written(value: bool | int | None) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case _:
-            return str(value)
+    return json.dumps(value)

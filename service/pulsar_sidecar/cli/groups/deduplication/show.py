@@ -1,7 +1,7 @@
 """``pulsar-sidecar deduplication``: what brokers remember of producers (PIP-6), and whether they do."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -45,22 +45,18 @@ def show(
 
     Example: pulsar-sidecar deduplication show persistent://public/default/orders --replay
     """
-    parameters: dict[str, str | int | None] = {"askBroker": "true" if ask_broker else None}
+    parameters: dict[str, Any] = {"askBroker": "true" if ask_broker else None}
     if replay:
         parameters |= {"replay": "true", "limit": limit}
-    answer = ctx.obj.client().call("GET", f"{topic_path(topic)}/deduplication", parameters=parameters)
-    places = cast("list[dict[str, Any]]", answer)
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result("\n\n".join("\n".join(_lines(place, producers)) for place in places))
+    places = ctx.obj.client().call("GET", f"{topic_path(topic)}/deduplication", parameters=parameters)
+    output.answer(places, ["\n\n".join("\n".join(_lines(place, producers)) for place in places)], ctx.obj.format(form))
     if any(place["problem"] or not (place["replay"] or {"isWhole": True})["isWhole"] for place in places):
         output.info("not everything could be read; see the problems")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
 def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
-    yield output.printable(place["topic"])
+    yield place["topic"]
     status = f"; the broker reports: {place['status']}" if place["status"] else ""
     yield _line("deduplication", f"{place['decision']['reason']}{status}")
     snapshot, replayed, limits = place["snapshot"], place["replay"], place["limits"]
@@ -81,7 +77,7 @@ def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
 
 
 def _line(name: str, text: str) -> str:
-    return output.printable(f"  {name:{_NAME_WIDTH}}{text}")
+    return f"  {name:{_NAME_WIDTH}}{text}"
 
 
 def _snapshot(snapshot: Mapping[str, Any]) -> str:

@@ -91,10 +91,7 @@ def verify(
     chosen = ctx.obj.format(form)
     is_table = chosen is output.Format.TABLE
     document = describe(topic, verified, _SHOWN if limit is None and is_table else limit)
-    if is_table:
-        output.result("\n".join(line for each in document["partitions"] for line in _lines(each)))
-    else:
-        output.document(document, chosen)
+    output.answer(document, (line for each in document["partitions"] for line in _lines(each)), chosen)
     raise typer.Exit(_ENDS[result_of(verified)])
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -40,9 +40,8 @@ def build(
     if execute != (plan is not None):
         raise InvalidInputError("--execute and --plan HASH go together; without both the plan is shown")
     parameters = {"subscription": subscription, "plan": plan}
-    answer = ctx.obj.client().call("POST", f"{topic_path(topic)}/delayedIndex/build", parameters=parameters)
+    document = ctx.obj.client().call("POST", f"{topic_path(topic)}/delayedIndex/build", parameters=parameters)
     chosen = ctx.obj.format(form)
-    document = cast("dict[str, Any]", answer)
     if chosen is output.Format.JSON:
         output.document(document, chosen)
     else:

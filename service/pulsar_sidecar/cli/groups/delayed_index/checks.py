@@ -1,14 +1,14 @@
 """``pulsar-sidecar delayed-index fsck|repair``: what is wrong with delayed indexes, and what is done about it."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, topic_or_namespace_path
+from pulsar_sidecar.cli.connecting import Context, Output, show_answer, topic_or_namespace_path
 from pulsar_sidecar.cli.groups.delayed_index.show import app
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -65,13 +65,7 @@ def fsck(
     """
     parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
     path = f"{topic_or_namespace_path(place)}/delayedIndex/fsck"
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(answer, output.Format.JSON)
-    else:
-        output.result(
-            "\n".join([*_findings(answer["findings"]), _extent(answer["checked"], clean=not answer["findings"])])
-        )
+    answer = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_lines)
     if answer["findings"]:
         raise typer.Exit(_FOUND)
 
@@ -118,11 +112,9 @@ def repair(
         path += "?" + urlencode([("kinds", kind.value) for kind in kinds])
     chosen = ctx.obj.format(form)
     if plan is None:
-        planned = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
-        _show_plan(planned, chosen)
+        _show_plan(ctx.obj.client().call("GET", path, parameters=parameters), chosen)
         return
-    answer = ctx.obj.client().call("POST", path, parameters={**parameters, "plan": plan})
-    repaired = cast("list[dict[str, Any]]", answer)
+    repaired = ctx.obj.client().call("POST", path, parameters={**parameters, "plan": plan})
     if chosen is output.Format.JSON:
         output.document(repaired, chosen)
     else:
@@ -140,7 +132,7 @@ def repair(
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans: bool) -> dict[str, str | int | None]:
+def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans: bool) -> dict[str, Any]:
     return {
         "sample": sample,
         "settleSeconds": settle_seconds,
@@ -149,10 +141,11 @@ def _parameters(sample: int, settle_seconds: int, *, all_messages: bool, orphans
     }
 
 
-def _findings(findings: list[dict[str, Any]]) -> Iterator[str]:
-    for each in findings:
-        yield output.printable("  ".join(_named(each, "kind", "topic", "subscription", "bucket")))
-        yield from (output.printable(f"  {name:12}{each[name]}") for name in ("cause", "consequence", "remedy"))
+def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    for each in answer["findings"]:
+        yield "  ".join(_named(each, "kind", "topic", "subscription", "bucket"))
+        yield from (f"  {name:12}{each[name]}" for name in ("cause", "consequence", "remedy"))
+    yield _extent(answer["checked"], clean=not answer["findings"])
 
 
 def _named(finding: Mapping[str, Any], *names: str) -> list[str]:

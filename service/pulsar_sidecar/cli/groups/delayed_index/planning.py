@@ -2,13 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    Output,
+    Subscription,
+    Topic,
+    show_answer,
+    topic_or_namespace_path,
+    topic_path,
+)
 from pulsar_sidecar.cli.groups.delayed_index.show import app
 
 _Limit = Annotated[
@@ -44,14 +52,9 @@ def overdue(
 
     Example: pulsar-sidecar delayed-index overdue persistent://public/default/orders -s billing
     """
-    parameters: dict[str, str | int | None] = {
-        "subscription": subscription,
-        "lateMs": round(late_seconds * 1000),
-        "limit": limit,
-    }
+    parameters = {"subscription": subscription, "lateMs": round(late_seconds * 1000), "limit": limit}
     path = f"{topic_path(topic)}/delayedIndex/overdue"
-    report = cast("dict[str, Any]", ctx.obj.client().call("GET", path, parameters=parameters))
-    output.answer(report, _overdue_lines(report), ctx.obj.format(form))
+    report = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_overdue_lines)
     if not report["complete"]:
         output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
@@ -72,9 +75,7 @@ def forecast(
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
-    path = f"{topic_or_namespace_path(name)}/delayedIndex/forecast"
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", path))
-    output.answer(answer, _forecast_lines(answer), ctx.obj.format(form))
+    show_answer(ctx, form, "GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast", lines=_forecast_lines)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -123,8 +124,7 @@ def simulate(
         "limit": limit,
     }
     path = f"{topic_path(topic)}/delayedIndex/simulate"
-    found = cast("list[dict[str, Any]]", ctx.obj.client().call("GET", path, parameters=parameters))
-    output.answer(found, _simulation_lines(found), ctx.obj.format(form))
+    found = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_simulation_lines)
     if not all(each["complete"] for each in found):
         output.info("a backlog has more entries than the limit; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)

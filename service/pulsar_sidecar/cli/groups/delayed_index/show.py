@@ -1,14 +1,22 @@
 """``pulsar-sidecar delayed-index``: what brokers keep of delayed messages in buckets (PIP-195)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_or_namespace_path, topic_path
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    Output,
+    Subscription,
+    Topic,
+    show_answer,
+    topic_or_namespace_path,
+    topic_path,
+)
 from pulsar_sidecar.cli.groups.waiting_messages import bar, span, utc
 from pulsar_sidecar.model.names import java_url_encode
 
@@ -50,10 +58,9 @@ def show(
     if subscription is not None:
         path += f"/subscription/{java_url_encode(subscription)}"
     parameters = {"askBroker": "true" if ask_broker else None}
-    answer = ctx.obj.client().call("GET", f"{path}/delayedIndex", parameters=parameters)
-    indexes = cast("list[dict[str, Any]]", answer)
+    indexes = ctx.obj.client().call("GET", f"{path}/delayedIndex", parameters=parameters)
     paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
-    output.answer(answer, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
+    output.answer(indexes, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
 
 
 @app.command("calendar", epilog=EXIT_CODES)
@@ -83,19 +90,13 @@ def calendar(
 
     Example: pulsar-sidecar delayed-index calendar public/default --exact
     """
-    parameters: dict[str, str | int | None] = {"subscription": subscription, "rows": rows, "limit": limit}
-    parameters["exact"] = "true" if exact else None
-    answer = cast("dict[str, Any]", ctx.obj.client().call("GET", _calendar_path(scope), parameters=parameters))
-    output.answer(answer, _calendar(answer), ctx.obj.format(form))
+    parameters = {"subscription": subscription, "rows": rows, "limit": limit, "exact": "true" if exact else None}
+    place = topic_or_namespace_path(scope) if "/" in scope else f"/admin/v2/tenants/{java_url_encode(scope)}"
+    answer = show_answer(ctx, form, "GET", f"{place}/delayedCalendar", parameters=parameters, lines=_calendar)
     problems = [part for part in answer["subscriptions"] if part["problem"]]
     if answer["unread"] or answer["unreadable"] or problems:
         output.info("not everything was counted; read more with --limit, and see the problems with --output json")
         raise typer.Exit(ExitCode.NOT_ALL)
-
-
-def _calendar_path(scope: str) -> str:
-    path = topic_or_namespace_path(scope) if "/" in scope else f"/admin/v2/tenants/{java_url_encode(scope)}"
-    return f"{path}/delayedCalendar"
 
 
 def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
