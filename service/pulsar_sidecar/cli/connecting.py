@@ -179,6 +179,12 @@ def topic_path(topic: str, *, of_any_domain: bool = False) -> str:
     return f"{version}/{name.domain.value}/{name.namespace}/{java_url_encode(name.local_name)}"
 
 
+def subscription_path(topic: str, subscription: str | None) -> str:
+    """The REST path of a topic's subscription, or of the topic for all of them; raises as `topic_path`."""
+    path = topic_path(topic)
+    return path if subscription is None else f"{path}/subscription/{java_url_encode(subscription)}"
+
+
 def namespace_path(name: str) -> str:
     """The REST path of a namespace.
 

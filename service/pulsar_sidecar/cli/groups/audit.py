@@ -164,10 +164,7 @@ def show(
     equal = {name: value for name, value in values.items() if value is not None}
     tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
     shown = ctx.obj.programs.show_audit(audit, tables, equal, limit)
-    if ctx.obj.format(form) is output.Format.JSON:
-        output.document(shown.document, output.Format.JSON)
-    else:
-        output.result(output.printable(shown.text))
+    output.answer(shown.document, [shown.text], ctx.obj.format(form))
     raise typer.Exit(shown.exit_code)
 
 

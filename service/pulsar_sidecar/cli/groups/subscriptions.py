@@ -7,8 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
-from pulsar_sidecar.model.names import java_url_encode
+from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, subscription_path
 
 _PAUSES = {
     "off": "continues whatever is lost (no policy enables the pause)",
@@ -41,10 +40,8 @@ def ack_state(
 
     Example: pulsar-sidecar subscriptions ack-state persistent://public/default/orders -s billing
     """
-    path = topic_path(topic)
-    if subscription is not None:
-        path += f"/subscription/{java_url_encode(subscription)}"
-    states = ctx.obj.client().call("GET", f"{path}/ackState", parameters={"ranges": ranges, "stretches": width})
+    path = f"{subscription_path(topic, subscription)}/ackState"
+    states = ctx.obj.client().call("GET", path, parameters={"ranges": ranges, "stretches": width})
     paragraphs = ["\n".join(_lines(state)) for state in states]
     output.answer(states, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
 

@@ -4,6 +4,7 @@ Two-phase deletion, shadow topics, and ``...-dispatcher-pause-on-ack-state-persi
 pulsar-admin's names (PIP-299).
 """
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,7 +50,6 @@ _NEXT = {
 }
 _NAME = "dispatcher-pause-on-ack-state-persistent"
 _ROUTE = "dispatcherPauseOnAckStatePersistent"
-_VALUES: dict[object, str] = {True: "true", False: "false", None: "null"}
 _Applied = Annotated[
     bool,
     typer.Option(
@@ -129,7 +129,7 @@ def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
 
     Example: pulsar-sidecar topics get-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders -ap
     """
-    _get(ctx, _of_topic(topic), "true" if applied else None)
+    show_policy(ctx, f"{topic_path(topic)}/{_ROUTE}", applied=applied)
 
 
 @app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -138,7 +138,7 @@ def set_of_topic(ctx: Context, topic: Topic) -> None:
 
     Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
-    _set(ctx, _of_topic(topic))
+    _set(ctx, topic_path(topic))
 
 
 @app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
@@ -147,7 +147,8 @@ def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
 
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
-    show_answer(ctx, None, "DELETE", _of_topic(topic), parameters={"force": "true" if force else None})
+    path = f"{topic_path(topic)}/{_ROUTE}"
+    show_answer(ctx, None, "DELETE", path, parameters={"force": "true" if force else None})
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
@@ -156,7 +157,7 @@ def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces get-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _get(ctx, _of_namespace(namespace))
+    show_policy(ctx, f"{namespace_path(namespace)}/{_ROUTE}")
 
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
@@ -165,7 +166,7 @@ def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
     """
-    _set(ctx, _of_namespace(namespace))
+    _set(ctx, namespace_path(namespace))
 
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
@@ -174,25 +175,18 @@ def remove_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
-    show_answer(ctx, None, "DELETE", _of_namespace(namespace))
+    show_answer(ctx, None, "DELETE", f"{namespace_path(namespace)}/{_ROUTE}")
 
 
-def _get(ctx: Context, path: str, applied: str | None = None) -> None:
-    policy = ctx.obj.client().call("GET", path, parameters={"applied": applied})
-    output.result(_VALUES.get(policy, str(policy)))
+def show_policy(ctx: Context, path: str, *, applied: bool = False) -> None:
+    """Write a policy's value, or null."""
+    policy = ctx.obj.client().call("GET", path, parameters={"applied": "true" if applied else None})
+    output.result(json.dumps(policy))
 
 
-def _set(ctx: Context, path: str) -> None:
-    ctx.obj.client().call("POST", path)
+def _set(ctx: Context, place: str) -> None:
+    ctx.obj.client().call("POST", f"{place}/{_ROUTE}")
     output.info("set to true")
-
-
-def _of_topic(topic: str) -> str:
-    return f"{topic_path(topic)}/{_ROUTE}"
-
-
-def _of_namespace(namespace: str) -> str:
-    return f"{namespace_path(namespace)}/{_ROUTE}"
 
 
 @app.command("delete-shadow", epilog=EXIT_CODES)

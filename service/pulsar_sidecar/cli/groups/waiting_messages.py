@@ -147,6 +147,11 @@ def utc(second: int) -> str:
         return f"second {second}"
 
 
+def known_count(number: int | None) -> str:
+    """A number, or a question mark where it is not known."""
+    return "?" if number is None else f"{number:,}"
+
+
 def span(seconds: int) -> str:
     """A length of time, for people."""
     for length, word in ((86_400, "d"), (3600, "h"), (60, "min")):

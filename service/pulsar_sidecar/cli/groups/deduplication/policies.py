@@ -6,11 +6,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
 from pulsar_sidecar.cli.connecting import Context, Output, namespace_path, show_answer, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app as topics_app
-from pulsar_sidecar.cli.groups.topics import namespaces_app
+from pulsar_sidecar.cli.groups.topics import namespaces_app, show_policy
 from pulsar_sidecar.model.errors import InvalidInputError
 
 _INTERVAL = "deduplicationSnapshotInterval"
@@ -63,10 +62,10 @@ def _add(level: _Level, policy: str, route: str, *, get_help: str, set_help: str
     argument, path_of, is_interval = level.argument, level.path_of, policy.endswith("interval")
 
     def get_of_topic(ctx: Context, place: str = argument, applied: _Applied = False) -> None:
-        _get(ctx, f"{path_of(place)}/{route}", applied=applied)
+        show_policy(ctx, f"{path_of(place)}/{route}", applied=applied)
 
     def get_of_namespace(ctx: Context, place: str = argument) -> None:
-        _get(ctx, f"{path_of(place)}/{route}")
+        show_policy(ctx, f"{path_of(place)}/{route}")
 
     def switch(
         ctx: Context, place: str = argument, enable: _Enable = False, disable: _Disable = False, form: Output = None
@@ -130,22 +129,14 @@ def _chosen(enable: bool, disable: bool) -> bool:
     return enable
 
 
-def _get(ctx: Context, path: str, *, applied: bool = False) -> None:
-    output.result(_written(ctx.obj.client().call("GET", path, parameters={"applied": "true" if applied else None})))
-
-
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
     values = answer["values"]
-    yield f"asked      {'remove it' if answer['asked'] is None else _written(answer['asked'])}"
-    yield f"stored     {_written(answer['stored'])}"
+    yield f"asked      {'remove it' if answer['asked'] is None else json.dumps(answer['asked'])}"
+    yield f"stored     {json.dumps(answer['stored'])}"
     levels = {"topic": "topic", "topicGlobal": "topic (global)", "namespace": "namespace", "broker": "broker"}
-    texts = ", ".join(f"{text} {_written(values[name])}" for name, text in levels.items())
-    yield f"in effect  {_written(values['applied'])}, decided by the {values['decidedBy']} ({texts})"
+    texts = ", ".join(f"{text} {json.dumps(values[name])}" for name, text in levels.items())
+    yield f"in effect  {json.dumps(values['applied'])}, decided by the {values['decidedBy']} ({texts})"
     for number, each in enumerate(answer["statuses"]):
         status = each["status"] or "not loaded: from its next load on"
         yield f"{'' if number else 'now':11}{each['topic']}  {status}"
     yield from (f"note       {remark}" for remark in answer["remarks"])
-
-
-def _written(value: bool | int | None) -> str:
-    return json.dumps(value)

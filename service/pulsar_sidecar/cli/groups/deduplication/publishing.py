@@ -9,7 +9,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode
-from pulsar_sidecar.cli.connecting import Context, GlobalOptions, Output, Topic, client_conf_of
+from pulsar_sidecar.cli.connecting import Context, Output, Topic, client_conf_of
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import (
@@ -102,11 +102,15 @@ def publish(
     ] = None,
     form: Output = None,
 ) -> None:
-    options: GlobalOptions = ctx.obj
+    settings = ctx.obj.settings(broker_service_url=broker_service_url, web_service_url=web_service_url)
     request = PublishFileRequest(
         file,
         checkpoint,
-        _brokers(options, broker_service_url, web_service_url),
+        BrokerAccess(
+            broker_service_url=settings.get("broker_service_url", "pulsar://localhost:6650"),
+            web_service_url=settings.get("web_service_url", "http://localhost:8080"),
+            client=client_conf_of(settings),
+        ),
         PublishRequest(
             topic=parse_topic_name(topic),
             producer_name=producer_name,
@@ -122,13 +126,13 @@ def publish(
     again = _command_line(request, broker_service_url, web_service_url)
     try:
         with closing(_Progress()) as progress:
-            published = options.programs.publish_file(request, output.info, progress.report)
+            published = ctx.obj.programs.publish_file(request, output.info, progress.report)
     except SidecarError as error:
         output.info(output.printable(str(error), kept="\n\t"))
         output.info(f"what is stored stays stored once; when the cause is fixed, continue with:\n  {again}")
         is_silent = isinstance(error, TemporaryError | OutcomeUnknownError)
         raise typer.Exit(ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED) from error
-    output.document(_document(request, published), options.format(form))
+    output.document(_document(request, published), ctx.obj.format(form))
     if is_dry_run:
         output.info("nothing was published")
     if published.unfinished_at is not None:
@@ -158,15 +162,6 @@ class _Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.__exit__()
-
-
-def _brokers(options: GlobalOptions, broker_service_url: str | None, web_service_url: str | None) -> BrokerAccess:
-    settings = options.settings(broker_service_url=broker_service_url, web_service_url=web_service_url)
-    return BrokerAccess(
-        broker_service_url=settings.get("broker_service_url", "pulsar://localhost:6650"),
-        web_service_url=settings.get("web_service_url", "http://localhost:8080"),
-        client=client_conf_of(settings),
-    )
 
 
 def _command_line(request: PublishFileRequest, broker_service_url: str | None, web_service_url: str | None) -> str:

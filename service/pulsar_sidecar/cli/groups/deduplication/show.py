@@ -1,4 +1,4 @@
-"""``pulsar-sidecar deduplication``: what brokers remember of producers (PIP-6), and whether they do."""
+"""``pulsar-sidecar deduplication show|check``: what brokers remember of producers (PIP-6), and whether they do."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -8,10 +8,23 @@ import typer
 from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Topic, topic_path
-from pulsar_sidecar.cli.groups.waiting_messages import span
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    NamespaceArgument,
+    Output,
+    Topic,
+    namespace_path,
+    show_answer,
+    topic_path,
+)
+from pulsar_sidecar.cli.groups.waiting_messages import known_count, span
 
 _NAME_WIDTH = 15
+_STORED_TWICE = 2
+_CHECK_EXIT_CODES = (
+    "Exit codes: 0 the duplicate was refused; 2 the message was stored twice; 1 the service answered with an error, or "
+    "wrong usage; 3 no answer came; 4 the broker did not decide, or the check's topic is left behind."
+)
 
 app = new_group(
     "deduplication",
@@ -55,6 +68,22 @@ def show(
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
+@app.command(epilog=_CHECK_EXIT_CODES, short_help="Ask brokers, on a new topic, by publishing twice.")
+def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
+    """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
+
+    The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No
+    existing topic is touched.
+
+    Example: pulsar-sidecar deduplication check public/default
+    """
+    answer = show_answer(ctx, form, "POST", f"{namespace_path(namespace)}/deduplication/check", lines=_check_lines)
+    if answer["leftBehind"] or answer["outcome"] == "unknown":
+        raise typer.Exit(ExitCode.NOT_ALL)
+    if answer["outcome"] == "stored twice":
+        raise typer.Exit(_STORED_TWICE)
+
+
 def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
     yield place["topic"]
     status = f"; the broker reports: {place['status']}" if place["status"] else ""
@@ -94,8 +123,9 @@ def _snapshot(snapshot: Mapping[str, Any]) -> str:
 def _limits(snapshot: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
     names, size = snapshot["names"], snapshot["sizeBytes"]
     return (
-        f"{names:,} of {_count(limits['maxProducers'])} names; {size:,} bytes, of {_count(limits['maxEntryBytes'])} "
-        f"in an entry and {limits['maxNodeBytes']:,} in a node of a stock ZooKeeper"
+        f"{names:,} of {known_count(limits['maxProducers'])} names; {size:,} bytes, of "
+        f"{known_count(limits['maxEntryBytes'])} in an entry and {limits['maxNodeBytes']:,} in a node of a stock "
+        "ZooKeeper"
     )
 
 
@@ -143,5 +173,16 @@ def _id(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _count(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
+def _check_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    policy = answer["policy"]
+    yield f"{answer['namespace']}: {answer['outcome']}"
+    yield f"  {answer['reason']}"
+    switched = "on" if policy["applied"] else "off"
+    yield f"  policy   deduplication is {switched}, decided by the {policy['decidedBy']}"
+    yield f"  status   {answer['status'] or 'unknown'}"
+    if not answer["asConfigured"]:
+        yield "  the broker did not follow the policy; search its log for the topic, then unload the namespace"
+    elif not policy["applied"]:
+        yield f"  switch it on with: pulsar-sidecar namespaces set-deduplication {answer['namespace']} --enable"
+    if answer["leftBehind"]:
+        yield f"  {answer['leftBehind']}"

@@ -1,6 +1,6 @@
 """``pulsar-sidecar delayed-index``: what brokers keep of delayed messages in buckets (PIP-195)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +14,10 @@ from pulsar_sidecar.cli.connecting import (
     Subscription,
     Topic,
     show_answer,
+    subscription_path,
     topic_or_namespace_path,
-    topic_path,
 )
-from pulsar_sidecar.cli.groups.waiting_messages import bar, span, utc
+from pulsar_sidecar.cli.groups.waiting_messages import bar, known_count, span, utc
 from pulsar_sidecar.model.names import java_url_encode
 
 _NAME_WIDTH = 14
@@ -54,11 +54,8 @@ def show(
 
     Example: pulsar-sidecar delayed-index show persistent://public/default/orders -s billing
     """
-    path = topic_path(topic)
-    if subscription is not None:
-        path += f"/subscription/{java_url_encode(subscription)}"
-    parameters = {"askBroker": "true" if ask_broker else None}
-    indexes = ctx.obj.client().call("GET", f"{path}/delayedIndex", parameters=parameters)
+    path = f"{subscription_path(topic, subscription)}/delayedIndex"
+    indexes = ctx.obj.client().call("GET", path, parameters={"askBroker": "true" if ask_broker else None})
     paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
     output.answer(indexes, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
 
@@ -146,7 +143,7 @@ def _line(name: str, text: str) -> str:
 
 
 def _total(index: Mapping[str, Any]) -> str:
-    counts = f"{index['indexes']:,} messages, {_count(index['left'])} left, {_count(index['done'])} done"
+    counts = f"{index['indexes']:,} messages, {known_count(index['left'])} left, {known_count(index['done'])} done"
     missing = f", not counting {index['unreadable']:,} unreadable" if index["unreadable"] else ""
     return f"{len(index['buckets']):,} with {counts}, {index['sizeBytes']:,} bytes{missing}"
 
@@ -155,34 +152,25 @@ def _row(bucket: Mapping[str, Any]) -> dict[str, str]:
     covered = "?" if bucket["startLedgerId"] is None else f"{bucket['startLedgerId']}-{bucket['endLedgerId']}"
     return {
         "ledgers": covered,
-        "segments": _count(None if bucket["segments"] is None else len(bucket["segments"])),
+        "segments": known_count(None if bucket["segments"] is None else len(bucket["segments"])),
         **_counts(bucket),
-        "bytes": _count(bucket["sizeBytes"]),
+        "bytes": known_count(bucket["sizeBytes"]),
         "in ledger": str(bucket["ledgerId"]),
         "state": bucket["state"] or "?",
     }
 
 
-def _segments(bucket: Mapping[str, Any]) -> Sequence[dict[str, str]]:
-    return [
-        {"segments": f"entry {segment['entry']}", **_counts(segment | {"done": _done(segment)})}
-        for segment in bucket["segments"] or ()
-    ]
-
-
-def _done(segment: Mapping[str, Any]) -> int | None:
-    return None if segment["left"] is None else segment["indexes"] - segment["left"]
+def _segments(bucket: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    for segment in bucket["segments"] or ():
+        done = None if segment["left"] is None else segment["indexes"] - segment["left"]
+        yield {"segments": f"entry {segment['entry']}", **_counts(segment | {"done": done})}
 
 
 def _counts(part: Mapping[str, Any]) -> dict[str, str]:
     first, last = part["firstDueMs"], part["lastDueMs"]
     return {
-        "left": _count(part["left"]),
-        "done": _count(part["done"]),
+        "left": known_count(part["left"]),
+        "done": known_count(part["done"]),
         "due from (UTC)": "-" if first is None else utc(first // 1000),
         "due to (UTC)": "-" if last is None else utc(last // 1000),
     }
-
-
-def _count(number: int | None) -> str:
-    return "?" if number is None else f"{number:,}"
