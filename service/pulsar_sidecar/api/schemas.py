@@ -16,7 +16,7 @@ PlanHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """In a request: the hash of a plan that was approved (SHA-256)."""
 
 
-class Query(BaseModel):
+class Parameters(BaseModel):
     """Parameters after the question mark; they arrive as text, so "true" is true."""
 
     model_config = ConfigDict(
@@ -24,7 +24,7 @@ class Query(BaseModel):
     )
 
 
-class Request(Query):
+class Payload(Parameters):
     """What a caller sends as JSON, so every type is exact."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

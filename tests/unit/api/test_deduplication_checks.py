@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
-from pulsar_sidecar.api.rooms import deduplication_checks
+from pulsar_sidecar.api.rooms import deduplication_policies
 from pulsar_sidecar.deduplication.inspection.canary import (
     DeduplicationChecks,
     DuplicateReceipt,
@@ -35,7 +35,7 @@ def namespace() -> FakeNamespace:
 @pytest.fixture
 def server(brokers: FakeDeduplication, namespace: FakeNamespace) -> Iterator[Served]:
     checks = DeduplicationChecks(namespace, namespace, brokers, brokers, lambda: "0123")
-    with served(FakeDeletionService(), routers=[deduplication_checks.router(checks)]) as server:
+    with served(FakeDeletionService(), routers=[deduplication_policies.check_router(checks)]) as server:
         yield server
 
 

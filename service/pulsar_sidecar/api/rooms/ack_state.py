@@ -11,8 +11,7 @@ from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.ack_state.workflow import AckStateService
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
-from pulsar_sidecar.api.schemas import Answer, Reason, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 

@@ -3,20 +3,15 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from pulsar_sidecar.api.paths import TOPIC_PATHS
-from pulsar_sidecar.api.schemas import Answer, Reason, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.deduplication.inspection.replay import MOST_ENTRIES
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
 from pulsar_sidecar.deduplication.policies import PolicyLevel
 from pulsar_sidecar.deduplication.replay_cost import ASSUMPTION
-from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
-
-_Position = Annotated[str, BeforeValidator(lambda it: str(it) if isinstance(it, Position) else it)]
-_OptionalPosition = Annotated[str | None, BeforeValidator(lambda it: str(it) if isinstance(it, Position) else it)]
 
 
 class DeduplicationParameters(Parameters):
@@ -55,14 +50,14 @@ class ReplicatedPositionAnswer(Answer):
 
     producer: str
     """The replicator's name as a producer."""
-    position: _Position
+    position: Text
     """The source's ledger and entry (``_LID`` and ``_EID``)."""
 
 
 class SnapshotAnswer(Answer):
     """A snapshot as a broker stored it."""
 
-    position: _Position
+    position: Text
     """Every entry up to here is in it."""
     covered_until_ms: int | None
     """When the message there, or the next one if that is gone, was published, by its producer's clock; null if that
@@ -129,7 +124,7 @@ class ReplayAnswer(Answer):
     """Entries that were replayed."""
     markers: int
     """Of them, those that brokers wrote themselves."""
-    last: _OptionalPosition
+    last: Text | None
     """The last one; null if there was none."""
     problems: list[str]
     """Why the map may be another one than a broker's."""

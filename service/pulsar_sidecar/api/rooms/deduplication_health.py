@@ -2,12 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi import Query as FromQuery
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
+from pulsar_sidecar.api.rooms.deduplication import AmountAnswer
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReason
@@ -15,7 +15,7 @@ from pulsar_sidecar.deduplication.inspection.stuck import StuckReason
 _MOST = 2**63 - 1
 
 
-class StuckParameters(Query):
+class StuckParameters(Parameters):
     """Parameters of a search for stuck cursors."""
 
     entries: int = Field(default=DEFAULT_ENTRIES, ge=0, le=_MOST)
@@ -29,13 +29,6 @@ class StuckParameters(Query):
     def limits(self) -> LagLimits:
         """How far a cursor may be behind."""
         return LagLimits(self.entries, self.size_bytes)
-
-
-class AmountAnswer(Answer):
-    """Entries and their bytes."""
-
-    entries: int
-    size_bytes: int
 
 
 class StuckCursorAnswer(Answer):
@@ -107,7 +100,7 @@ class LoadForecastsAnswer(Answer):
     """What the seconds rest on."""
 
 
-_Parameters = Annotated[StuckParameters, FromQuery()]
+_Parameters = Annotated[StuckParameters, Query()]
 
 
 def router(health: DeduplicationHealth) -> APIRouter:

@@ -1,13 +1,21 @@
-"""The policies of deduplication, on Pulsar's own paths; a change is answered with its effect."""
+"""The policies of deduplication, on Pulsar's own paths, and whether brokers follow them in a namespace.
+
+A change is answered with its effect.
+"""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Query
-from pydantic import StrictBool, StrictInt
+from pydantic import BeforeValidator, StrictBool, StrictInt
 
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2_PATH, V2Namespace, V2Topic
-from pulsar_sidecar.api.schemas import Answer, Reason, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.deduplication.inspection.canary import (
+    CheckOutcome,
+    DeduplicationChecks,
+    DuplicateReceipt,
+    SendFailure,
+)
 from pulsar_sidecar.deduplication.inspection.policy_changes import PolicyChanges
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy, PolicyLevel
 
@@ -62,6 +70,39 @@ class PolicyChangeAnswer(Answer):
     """Unexpected effects of the change."""
 
 
+def _written(answer: object) -> object:
+    match answer:
+        case DuplicateReceipt():
+            return "duplicate"
+        case SendFailure():
+            return f"error: {answer.reason}"
+        case _:
+            return str(answer)
+
+
+_SendAnswer = Annotated[str, BeforeValidator(_written)]
+
+
+class DeduplicationCheckAnswer(Answer):
+    """What a broker did with two messages under one sequence id."""
+
+    namespace: str
+    topic: Text
+    """The check's own topic, which is gone unless ``leftBehind`` has a reason."""
+    outcome: CheckOutcome
+    reason: str
+    policy: PolicyValuesAnswer
+    """The policy that should decide it."""
+    as_configured: bool
+    """Whether the broker did what the policy demands."""
+    status: str | None
+    """The topic's ``deduplicationStatus``."""
+    first: _SendAnswer
+    """``ledgerId:entryId``, ``duplicate`` or an error."""
+    second: _SendAnswer
+    left_behind: str | None
+
+
 _Parameters = Annotated[DeduplicationPolicyParameters, Query()]
 _Body = Annotated[
     StrictBool | StrictInt, Body(description="true or false, or the interval's seconds (0 for none by time).")
@@ -114,3 +155,18 @@ def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: Dedupl
     def remove(namespace: V2Namespace) -> PolicyChangeAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again."""
         return PolicyChangeAnswer.model_validate(policies.change_namespace(policy, namespace, None))
+
+
+def check_router(checks: DeduplicationChecks) -> APIRouter:
+    """The route of the check, on a topic of the sidecar's own."""
+    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+
+    @routes.post(f"{NAMESPACE_PATH}/deduplication/check")
+    def check_deduplication(namespace: V2Namespace) -> DeduplicationCheckAnswer:
+        """Publish twice under one sequence id to a new topic of the namespace, observe the broker, delete the topic.
+
+        No existing topic is touched. 404: no such namespace.
+        """
+        return DeduplicationCheckAnswer.model_validate(checks.check(namespace))
+
+    return routes

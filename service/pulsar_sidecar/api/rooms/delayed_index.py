@@ -14,8 +14,7 @@ from pulsar_sidecar.api.paths import (
     V2Namespace,
     V2Topic,
 )
-from pulsar_sidecar.api.schemas import Answer, Reason, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.show import IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService

@@ -5,15 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from pulsar_sidecar.api.paths import TOPIC_PATHS
-from pulsar_sidecar.api.schemas import Answer, PlanHash, Reason, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
+from pulsar_sidecar.api.schemas import Answer, Parameters, PlanHash, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import PlannedBucket
-from pulsar_sidecar.delayed_delivery.index.maintenance.build import (
-    BuiltSubscription,
-    IndexBuilder,
-    SubscriptionBuild,
-)
+from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder, SubscriptionBuild
 from pulsar_sidecar.model.names import TopicName
 
 
@@ -98,22 +93,16 @@ def router(builder: IndexBuilder) -> APIRouter:
             """
             if parameters.plan is None:
                 plan = builder.plan(topic, parameters.subscription)
-                return _answer(plan.hash, [_planned(build) for build in plan.subscriptions], executed=False)
+                planned = [_answer(build) for build in plan.subscriptions]
+                return BuildAnswer(plan=plan.hash, executed=False, subscriptions=planned)
             built = builder.execute(topic, parameters.subscription, parameters.plan)
-            return _answer(parameters.plan, [_built(one) for one in built], executed=True)
+            written = [_answer(one.build, one.ledgers, one.outcome) for one in built]
+            return BuildAnswer(plan=parameters.plan, executed=True, subscriptions=written)
 
     return routes
 
 
-def _answer(plan: str, subscriptions: list[BuiltSubscriptionAnswer], *, executed: bool) -> BuildAnswer:
-    return BuildAnswer(plan=plan, executed=executed, subscriptions=subscriptions)
-
-
-def _built(built: BuiltSubscription) -> BuiltSubscriptionAnswer:
-    return _planned(built.build, built.ledgers, built.outcome)
-
-
-def _planned(
+def _answer(
     build: SubscriptionBuild, ledgers: tuple[int, ...] = (), outcome: PointerOutcome | None = None
 ) -> BuiltSubscriptionAnswer:
     written = ledgers or (None,) * len(build.buckets)

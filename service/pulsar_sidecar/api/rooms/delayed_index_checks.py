@@ -1,22 +1,21 @@
 """Checking and repairing delayed indexes (PIP-195), of a topic or of a namespace."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from fastapi import Query as FromQuery
-from pydantic import Field
+from fastapi import APIRouter, Depends, Query
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, PlanHash, Query, Reason, Text
+from pulsar_sidecar.api.schemas import Answer, Parameters, PlanHash, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import CheckReport, Finding, FindingKind, RepairStep
-from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPlan
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
+from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, LoadedTopic
 from pulsar_sidecar.model.names import TopicName
 
 
-class CheckParameters(Query):
+class CheckParameters(Parameters):
     """How much is looked at."""
 
     sample: int = Field(default=1_000, ge=0, le=10_000_000)
@@ -52,7 +51,7 @@ class FindingAnswer(Answer):
 
     kind: FindingKind
     """What it is."""
-    topic: str | None
+    topic: Text | None
     """The topic, or the partition; null for a broker's setting."""
     subscription: str | None
     bucket: str | None
@@ -90,7 +89,7 @@ class CheckAnswer(Answer):
 
     findings: list[FindingAnswer]
     checked: CheckedAnswer
-    seconds: float
+    seconds: Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))]
 
 
 class ActionAnswer(Answer):
@@ -103,6 +102,10 @@ class ActionAnswer(Answer):
     ledger_id: int
     reason: str
     """What was found."""
+
+
+def _loaded(topics: Mapping[TopicName, LoadedTopic]) -> list[dict[str, object]]:
+    return [{"topic": str(topic), "broker": each.broker, "clients": each.clients} for topic, each in topics.items()]
 
 
 class LoadedTopicAnswer(Answer):
@@ -123,7 +126,7 @@ class PlanAnswer(Answer):
     actions: list[ActionAnswer]
     left: list[FindingAnswer]
     """Findings that nothing is done about."""
-    loaded: list[LoadedTopicAnswer]
+    loaded: Annotated[list[LoadedTopicAnswer], BeforeValidator(_loaded)]
     """Topics that must be unloaded first."""
     checked: CheckedAnswer
 
@@ -141,9 +144,9 @@ class RepairedAnswer(Answer):
     """Why it is not done, or what is to be done yet."""
 
 
-_Checking = Annotated[CheckParameters, FromQuery()]
-_Planning = Annotated[RepairParameters, FromQuery()]
-_Executing = Annotated[ExecutionParameters, FromQuery()]
+_Checking = Annotated[CheckParameters, Query()]
+_Planning = Annotated[RepairParameters, Query()]
+_Executing = Annotated[ExecutionParameters, Query()]
 
 
 def router(repair: IndexRepair) -> APIRouter:
@@ -156,12 +159,12 @@ def router(repair: IndexRepair) -> APIRouter:
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/fsck")
     def check_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
         """The same of every topic of a namespace."""
-        return _checked(repair.checker.check(namespace, parameters.options()))
+        return CheckAnswer.model_validate(repair.checker.check(namespace, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/repair")
     def plan_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
         """The same of every topic of a namespace."""
-        return _planned(repair.plan(namespace, parameters.options(), parameters.kinds))
+        return PlanAnswer.model_validate(repair.plan(namespace, parameters.options(), parameters.kinds))
 
     @routes.post(f"{NAMESPACE_PATH}/delayedIndex/repair")
     def repair_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
@@ -180,12 +183,12 @@ def _add_topic_routes(
 
         404: no such topic; one that was deleted may have orphans.
         """
-        return _checked(repair.checker.check(topic, parameters.options()))
+        return CheckAnswer.model_validate(repair.checker.check(topic, parameters.options()))
 
     @routes.get(f"{path}/delayedIndex/repair", name=f"{version}plan_delayed_index_repair")
     def plan_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Planning) -> PlanAnswer:
         """What would be done about what is wrong; the hash is what is approved."""
-        return _planned(repair.plan(topic, parameters.options(), parameters.kinds))
+        return PlanAnswer.model_validate(repair.plan(topic, parameters.options(), parameters.kinds))
 
     @routes.post(f"{path}/delayedIndex/repair", name=f"{version}repair_delayed_index")
     def repair_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Executing) -> list[RepairedAnswer]:
@@ -195,45 +198,6 @@ def _add_topic_routes(
         Nothing was changed then.
         """
         return _repaired(repair, topic, parameters)
-
-
-def _checked(report: CheckReport) -> CheckAnswer:
-    return CheckAnswer(
-        findings=_findings(report.findings),
-        checked=CheckedAnswer.model_validate(report.checked),
-        seconds=round(report.seconds, 3),
-    )
-
-
-def _findings(findings: Iterable[Finding]) -> list[FindingAnswer]:
-    return [
-        FindingAnswer(
-            kind=each.kind,
-            topic=None if each.topic is None else str(each.topic),
-            subscription=each.subscription,
-            bucket=each.bucket,
-            ledger_id=each.ledger_id,
-            cause=each.cause,
-            consequence=each.consequence,
-            remedy=each.remedy,
-        )
-        for each in findings
-    ]
-
-
-def _planned(plan: RepairPlan) -> PlanAnswer:
-    return PlanAnswer(
-        plan=plan.hash,
-        actions=[ActionAnswer.model_validate(each) for each in plan.actions],
-        left=_findings(plan.left),
-        loaded=[
-            LoadedTopicAnswer(
-                topic=str(topic), broker=each.broker, clients=None if each.clients is None else list(each.clients)
-            )
-            for topic, each in plan.loaded.items()
-        ],
-        checked=CheckedAnswer.model_validate(plan.checked),
-    )
 
 
 def _repaired(repair: IndexRepair, scope: TopicName | str, parameters: ExecutionParameters) -> list[RepairedAnswer]:

@@ -3,12 +3,11 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
-from fastapi import Query as FromQuery
+from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator, Field
 
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Query, Reason, Text
+from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReason
 from pulsar_sidecar.delayed_delivery.index.service import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
@@ -20,7 +19,7 @@ _LIMIT = Field(default=1_000_000, ge=1, le=100_000_000)
 # --- overdue -------------------------------------------------------------------------------------------------------
 
 
-class OverdueParameters(Query):
+class OverdueParameters(Parameters):
     """Parameters of ``overdue``."""
 
     subscription: str | None = None
@@ -138,7 +137,7 @@ class ForecastAnswer(Answer):
 # --- simulate ------------------------------------------------------------------------------------------------------
 
 
-class SimulateParameters(Query):
+class SimulateParameters(Parameters):
     """Parameters of ``simulate``; a setting that is left out is the brokers' own."""
 
     subscription: str | None = None
@@ -227,7 +226,7 @@ def router(service: IndexPlanning) -> APIRouter:
 
         @routes.get(f"{path}/delayedIndex/overdue", name=f"{version}delayed_index_overdue")
         def overdue(
-            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[OverdueParameters, FromQuery()]
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[OverdueParameters, Query()]
         ) -> OverdueReportAnswer:
             """Messages that are due and not acknowledged, with the reasons that the broker's figures show.
 
@@ -244,7 +243,7 @@ def router(service: IndexPlanning) -> APIRouter:
 
         @routes.get(f"{path}/delayedIndex/simulate", name=f"{version}delayed_index_simulate")
         def simulate(
-            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[SimulateParameters, FromQuery()]
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[SimulateParameters, Query()]
         ) -> list[SimulationAnswer]:
             """The topic's delayed messages in a bucket tracker with other settings, and in today's. Loads nothing."""
             settings = parameters.settings(service.simulator.configured())

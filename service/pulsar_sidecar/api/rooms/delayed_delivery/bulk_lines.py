@@ -164,13 +164,10 @@ def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[TargetOutcome]])
         return [_bad_line(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
     except SidecarError as error:
         return [_bad_line(number, CancellationStatus.REFUSED, Cause.BROKER, error) for number in numbers]
-    return [outcome_line(outcome, number) for outcome, number in zip(outcomes, numbers, strict=True)]
-
-
-def outcome_line(outcome: TargetOutcome, number: int) -> bytes:
-    """`OutcomeAnswer` as one line, made by hand because bulk requests make very many."""
-    position, topic = str(outcome.target.position), str(outcome.topic)
-    return _line(number, position, topic, outcome.cancelled, outcome.results, outcome.warnings)
+    return [
+        _line(number, str(one.target.position), str(one.topic), one.cancelled, one.results, one.warnings)
+        for one, number in zip(outcomes, numbers, strict=True)
+    ]
 
 
 def _bad_line(number: int, status: CancellationStatus, cause: Cause, error: SidecarError) -> bytes:
@@ -185,6 +182,7 @@ def _line(
     results: Sequence[SubscriptionResult],
     warnings: Sequence[str],
 ) -> bytes:
+    """`OutcomeAnswer` as one line, made by hand because bulk requests make very many."""
     document = {
         "line": number,
         "cancellationId": position,

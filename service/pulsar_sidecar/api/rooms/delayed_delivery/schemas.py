@@ -9,9 +9,7 @@ from google.protobuf.message import DecodeError
 from pydantic import AliasPath, BeforeValidator, Field
 
 from pulsar_sidecar.api.errors import MismatchError
-from pulsar_sidecar.api.schemas import Answer, Text
-from pulsar_sidecar.api.schemas import Query as Parameters
-from pulsar_sidecar.api.schemas import Request as Payload
+from pulsar_sidecar.api.schemas import Answer, Parameters, Payload, Text
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target, check_deliver_at, check_subscription_name
 from pulsar_sidecar.delayed_delivery.selecting import Selection
 from pulsar_sidecar.model.errors import InvalidInputError

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pulsar_sidecar.api.schemas import Answer, Query, Request, Text
+from pulsar_sidecar.api.schemas import Answer, Parameters, Payload, Text
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -25,7 +25,7 @@ def _document(record: PendingDeleteLedgerInfo | None) -> dict[str, object] | Non
     return None if record is None else record_document(record)
 
 
-class TopicDeletionParameters(Query):
+class TopicDeletionParameters(Parameters):
     """As Pulsar's own call takes them."""
 
     force: bool = False
@@ -38,21 +38,21 @@ class TopicDeletionParameters(Query):
     """The topic's full name, to delete the source of a shadow topic although the shadow loses its data too."""
 
 
-class LedgerDeletionParameters(Query):
+class LedgerDeletionParameters(Parameters):
     """Parameters of ``deleteLedger``."""
 
     authoritative: bool = False
     """Decide on this sidecar; do not redirect to the sidecar beside the owning broker."""
 
 
-class DeadLetterParameters(Query):
+class DeadLetterParameters(Parameters):
     """Parameters of the list of dead letters."""
 
     limit: int = Field(default=100, ge=1, le=MAX_DEAD_LETTERS)
     """Maximum number of dead letters, oldest first."""
 
 
-class OffloadContextPayload(Request):
+class OffloadContextPayload(Payload):
     """PIP-186 ``OffloadContext``: where tiered storage keeps the copy."""
 
     lsb: _Int64
@@ -65,7 +65,7 @@ class OffloadContextPayload(Request):
     """The driver's own metadata, such as bucket and region."""
 
 
-class DeleteLedgerPayload(Request):
+class DeleteLedgerPayload(Payload):
     """PIP-186 ``DeleteLedgerPayload``."""
 
     ledger_id: LedgerIdNumber
@@ -83,7 +83,7 @@ class DeleteLedgerPayload(Request):
     """For ``OFFLOAD_LEDGER``."""
 
 
-class MarkPayload(Request):
+class MarkPayload(Payload):
     """What the sender knew about the ledger; all optional. The sidecar checks it before it deletes the ledger."""
 
     marked_version: Annotated[int, Field(ge=0, le=_INT64_MAX)] | None = None
@@ -104,7 +104,7 @@ class PendingDeleteLedgerPayload(DeleteLedgerPayload):
     sidecar: MarkPayload | None = None
 
 
-class AppendRequest(Request):
+class AppendRequest(Payload):
     """Records for the first phase."""
 
     ledgers: Annotated[list[PendingDeleteLedgerPayload], Field(min_length=1, max_length=MAX_RECORDS)]
@@ -121,21 +121,21 @@ class AppendRequest(Request):
         return self
 
 
-class PauseRequest(Request):
+class PauseRequest(Payload):
     """Why deletion is paused."""
 
     reason: Annotated[str, Field(max_length=1000)] | None = None
     """Shown by the status."""
 
 
-class RateRequest(Request):
+class RateRequest(Payload):
     """A rate, or null for none."""
 
     ledgers_per_second: Annotated[float, Field(gt=0, le=1e9, examples=[500])] | None
     """Maximum number of ledgers that each sidecar deletes a second; null removes the limit."""
 
 
-class RedriveRequest(Request):
+class RedriveRequest(Payload):
     """The dead letters to send back; an empty object means the oldest up to the default limit."""
 
     ledger_ids: Annotated[list[LedgerIdNumber], Field(min_length=1, max_length=MAX_DEAD_LETTERS)] | None = None
@@ -144,7 +144,7 @@ class RedriveRequest(Request):
     """Maximum number of dead letters."""
 
 
-class UndeleteRequest(Request):
+class UndeleteRequest(Payload):
     """The ledger to restore."""
 
     ledger_id: LedgerIdNumber
@@ -294,7 +294,7 @@ class UndeleteAnswer(Answer):
     """No sidecar deletes it again before then; milliseconds since the epoch by the metadata store's clock."""
 
 
-class EndProtectionRequest(Request):
+class EndProtectionRequest(Payload):
     """The ledger that may be deleted from now on."""
 
     ledger_id: LedgerIdNumber

@@ -6,8 +6,7 @@ answers. Times are milliseconds on the metadata store's clock.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
-from fastapi import Query as InQuery
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
@@ -27,7 +26,7 @@ _Hold = Annotated[str, Field(min_length=1, max_length=8192, examples=["public/de
 _REDIRECTS: dict[int | str, dict[str, object]] = {307: {"description": "Ask the sidecar that Location names."}}
 
 
-class LeaksParameters(schemas.Query):
+class LeaksParameters(schemas.Parameters):
     """Which ledgers to list."""
 
     state: LeakState | None = None
@@ -40,14 +39,14 @@ class LeaksParameters(schemas.Query):
     """Maximum number of ledgers, oldest first."""
 
 
-class HoldParameters(schemas.Query):
+class HoldParameters(schemas.Parameters):
     """Which hold to remove."""
 
     hold: _Hold
     """A hold as the list shows it."""
 
 
-class HoldRequest(schemas.Request):
+class HoldRequest(schemas.Payload):
     """Ledgers that are never appended."""
 
     hold: _Hold
@@ -166,7 +165,7 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         return WatchStatusAnswer.model_validate(service.watch.status())
 
     @routes.get("/ledger-deletion/watch/leaks", response_model=LeaksAnswer, responses=_REDIRECTS)
-    def leaks(parameters: Annotated[LeaksParameters, InQuery()], request: Request) -> Response:
+    def leaks(parameters: Annotated[LeaksParameters, Query()], request: Request) -> Response:
         """The ledgers that nothing references and no broker has deleted, oldest first.
 
         307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
@@ -210,7 +209,7 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         return WatchControlAnswer.model_validate(service.watch.hold(hold.hold))
 
     @routes.delete("/ledger-deletion/watch/holds")
-    def unhold(parameters: Annotated[HoldParameters, InQuery()]) -> WatchControlAnswer:
+    def unhold(parameters: Annotated[HoldParameters, Query()]) -> WatchControlAnswer:
         """Remove a hold; 404 if there is none."""
         return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))
 
