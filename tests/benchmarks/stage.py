@@ -14,7 +14,9 @@ from pathlib import Path
 
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
-from pulsar_sidecar.local_cluster.state import ClusterAddresses, parse_addresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
+
+from tests.cluster.choosing import named_cluster
 
 SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -33,7 +35,7 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 def benchmark_cluster(named: Path | None) -> Iterator[ClusterAddresses]:
     """ZooKeeper, two bookies, two brokers; ``named`` is a file with what ``local-cluster up --json`` printed."""
     if named is not None:
-        yield parse_addresses(named.read_text())
+        yield named_cluster(str(named))
         return
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
         spec = ClusterSpec(Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True)

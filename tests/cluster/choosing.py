@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, MissingPrerequisiteError
-from pulsar_sidecar.local_cluster.state import ClusterAddresses, parse_addresses
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.cluster.running import (
     ClusterUnderTest,
@@ -83,6 +85,14 @@ def version_under_test() -> str:
 def named_cluster(value: str) -> ClusterAddresses:
     """Addresses given as the line that ``local-cluster up --json`` prints, or as the path of a file with that line."""
     return parse_addresses(value if value.lstrip().startswith("{") else Path(value).read_text())
+
+
+def parse_addresses(text: str) -> ClusterAddresses:
+    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent."""
+    try:
+        return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
+    except msgspec.DecodeError as error:
+        raise InvalidInputError(f"this is not what up --json prints: {error}") from error
 
 
 def docker_engine_answers() -> bool:

@@ -14,11 +14,11 @@ import pytest
 import requests
 from pulsar_sidecar.cli.groups.local_cluster import app
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, is_running
-from pulsar_sidecar.local_cluster.state import parse_addresses, read_state
+from pulsar_sidecar.local_cluster.state import read_state
 from pulsar_sidecar.model.clocks import SystemClock
 from typer.testing import CliRunner
 
-from tests.cluster.choosing import PROJECT
+from tests.cluster.choosing import PROJECT, parse_addresses
 from tests.cluster.clients import PatientClient
 from tests.cluster.running import ClusterUnderTest
 

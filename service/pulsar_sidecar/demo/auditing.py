@@ -161,7 +161,9 @@ class AuditScenario:
         second = self._audit("second", "first")
         spark_agrees = self._on_spark(second)
         deletable = {row["ledger_id"] for row in second["orphans"]["rows"] if row["standing"] == "condemned"}
-        self._explain(min(deletable, default=None))
+        if deletable:
+            for line in self.commands.run("audit", "explain", "second", str(min(deletable))).splitlines():
+                self.report(f"     | {line}")
         self._apply(second["summary"])
         left = self._wait_until_gone(leaked | {LedgerId(ledger_id) for ledger_id in deletable})
         return AuditResult(
@@ -201,12 +203,6 @@ class AuditScenario:
         same = "the same: the plan, and every row of the four tables"
         self.report(f"   its answer is {'ANOTHER one: ' + ', '.join(differing) if differing else same}")
         return not differing
-
-    def _explain(self, ledger_id: int | None) -> None:
-        if ledger_id is not None:
-            text = self.commands.run("audit", "explain", "second", str(ledger_id))
-            for line in text.splitlines():
-                self.report(f"     | {line}")
 
     def _apply(self, summary: dict[str, Any]) -> None:
         if not _planned(summary):

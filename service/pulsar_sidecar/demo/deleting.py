@@ -124,7 +124,7 @@ class DeletionScenario:
 
     def watched(self, sidecar_url: str) -> WatchedDeletion:
         """The step without the sidecar once more, while the sidecar watches; no request is sent to it."""
-        self._wait_until(lambda: _watch_state(sidecar_url) == "watching", _DRAIN_SECONDS)
+        self._wait_until(lambda: _state(sidecar_url, "watch")["state"] == "watching", _DRAIN_SECONDS)
         orphans, attempt = frozenset[LedgerId](), 0
         while not orphans and attempt < _MOST_ATTEMPTS:
             attempt += 1
@@ -201,7 +201,10 @@ class DeletionScenario:
         """Wait until nothing is pending; what is pending all the same, and how long it took."""
         started = self.environment.clock.monotonic_seconds()
         while True:
-            pending, running = _pending(sidecar_url)
+            status = _state(sidecar_url, "status")
+            # A backlog that could not be read is not an empty one.
+            pending = 1 if status.get("inflight") is None else status["inflight"]["count"]
+            running = status["runningTopicDeletions"]
             seconds = self.environment.clock.monotonic_seconds() - started
             if (pending == 0 and running == 0) or seconds > _DRAIN_SECONDS:
                 return pending, seconds
@@ -223,19 +226,10 @@ def _belongs(node: Node, prefix: str) -> bool:
     return isinstance(claim, (DataClaim, CursorClaim)) and claim.managed_ledger.startswith(prefix)
 
 
-def _pending(sidecar_url: str) -> tuple[int, int]:
-    status = requests.get(f"{sidecar_url}/admin/v2/ledger-deletion/status", timeout=30)
-    status.raise_for_status()
-    document = status.json()
-    inflight = document.get("inflight")
-    # A backlog that could not be read is not an empty one.
-    return (1 if inflight is None else inflight["count"]), document["runningTopicDeletions"]
-
-
-def _watch_state(sidecar_url: str) -> str:
-    answer = requests.get(f"{sidecar_url}/admin/v2/ledger-deletion/watch", timeout=30)
+def _state(sidecar_url: str, of: str) -> Any:
+    answer = requests.get(f"{sidecar_url}/admin/v2/ledger-deletion/{of}", timeout=30)
     answer.raise_for_status()
-    return str(answer.json()["state"])
+    return answer.json()
 
 
 def _total(sidecar_url: str, counter: str) -> int:
@@ -278,16 +272,28 @@ def _make_topic(client: Any, topic: str) -> None:
     producer.close()
 
 
-def delete_topics(url: str, namespace: str, names: Sequence[str], answered: Callable[[], None]) -> list[str]:
+def delete_topics(
+    url: str,
+    namespace: str,
+    names: Sequence[str],
+    answered: Callable[[], None] = lambda: None,
+    *,
+    gone_is_done: bool = False,
+) -> list[str]:
     """``DELETE`` each topic once, many at a time, calling ``answered`` after each; those that were not accepted.
 
     Nothing is repeated, and a broken connection is a failure like an error's answer.
     """
 
     def delete(name: str) -> bool:
-        accepted = _delete(url, namespace, name)
-        answered()
-        return accepted
+        topic = f"{url}/admin/v2/persistent/{namespace}/{name}"
+        try:
+            answer = requests.delete(topic, params={"force": "true"}, timeout=_REQUEST_SECONDS)
+        except requests.RequestException:
+            return False
+        finally:
+            answered()
+        return answer.ok or (gone_is_done and answer.status_code == 404)
 
     with ThreadPoolExecutor(_DELETERS) as pool:
         verdicts = list(pool.map(delete, names))
@@ -300,20 +306,8 @@ def delete_again(
     """What a user does next: delete again what was refused or broke, until all is accepted; what is left."""
     left = list(names)
     for _ in range(rounds):
-        with ThreadPoolExecutor(_DELETERS) as pool:
-            done = list(pool.map(lambda name: _delete(url, namespace, name, gone_is_done=True), left))
-        left = [name for name, accepted in zip(left, done, strict=True) if not accepted]
+        left = delete_topics(url, namespace, left, gone_is_done=True)
         if not left:
-            return []
+            break
         wait(0.5)
     return left
-
-
-def _delete(url: str, namespace: str, name: str, *, gone_is_done: bool = False) -> bool:
-    try:
-        answer = requests.delete(
-            f"{url}/admin/v2/persistent/{namespace}/{name}", params={"force": "true"}, timeout=_REQUEST_SECONDS
-        )
-    except requests.RequestException:
-        return False
-    return answer.ok or (gone_is_done and answer.status_code == 404)

@@ -10,8 +10,6 @@ from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain
 from pulsar_sidecar.demo.environment import SETTLE_SECONDS, ClusterInspector, DemoEnvironment
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-OpenInspector = Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]]
-
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
@@ -79,7 +77,11 @@ class DemoReport:
         ]
 
 
-def run(environment: DemoEnvironment, open_inspector: OpenInspector, topics: int) -> DemoReport:
+def run(
+    environment: DemoEnvironment,
+    open_inspector: Callable[[ClusterAddresses], AbstractContextManager[ClusterInspector]],
+    topics: int,
+) -> DemoReport:
     """Start everything, run all parts, and leave everything running."""
     clock, report = environment.clock, environment.report
     started = clock.monotonic_seconds()

@@ -42,7 +42,7 @@ from pulsar_sidecar.local_cluster.processes import (
     spawn,
     wait_until_gone,
 )
-from pulsar_sidecar.local_cluster.software import Progress, Software, class_archives, find_software, no_progress
+from pulsar_sidecar.local_cluster.software import Software, class_archives, find_software, no_progress
 from pulsar_sidecar.local_cluster.spec import (
     ClusterExistsError,
     ClusterNotFoundError,
@@ -64,6 +64,7 @@ from pulsar_sidecar.local_cluster.state import (
 )
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.progress import Report
 
 _POLL_SECONDS = 0.1
 _LAST_LINES = 40
@@ -97,14 +98,14 @@ for them, and the broker serves nothing until it is started anew.
 class LocalCluster:
     """A cluster that was started in a directory, by this process or by another."""
 
-    def __init__(self, directory: Path, clock: Clock | None = None, progress: Progress = no_progress) -> None:
+    def __init__(self, directory: Path, clock: Clock | None = None, progress: Report = no_progress) -> None:
         self._directory = directory.absolute()
         self._clock = clock or SystemClock()
         self._progress = progress
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def up(cls, spec: ClusterSpec, progress: Progress = no_progress, clock: Clock | None = None) -> Self:
+    def up(cls, spec: ClusterSpec, progress: Report = no_progress, clock: Clock | None = None) -> Self:
         """Start a cluster and wait until every member is ready.
 
         Raises:
@@ -123,7 +124,7 @@ class LocalCluster:
         return cls._up_with(spec, replace(software, class_archives=archives), progress, clock)
 
     @classmethod
-    def _up_with(cls, spec: ClusterSpec, software: Software, progress: Progress, clock: Clock | None) -> Self:
+    def _up_with(cls, spec: ClusterSpec, software: Software, progress: Report, clock: Clock | None) -> Self:
         cluster = cls(spec.directory, clock, progress)
         cluster._directory.mkdir(parents=True, exist_ok=True)
         with exclusive(cluster._directory):
@@ -237,7 +238,8 @@ class LocalCluster:
         log = self.log_path(member.name)
         log_start = log.stat().st_size if log.exists() else 0
         process = spawn(member.argv, _environment(), log.parent, log)
-        self._record(replace(member, process=process))
+        started = replace(member, process=process)
+        change_state(self._directory, lambda state: state.with_member(started))
         while True:
             ready = is_ready(member)
             # Only now: while the member ended, somebody else may have answered for it.
@@ -259,9 +261,6 @@ class LocalCluster:
     def _pause(self, member: Member, seconds: float, give_up: threading.Event) -> None:
         if self._clock.wait_seconds(seconds, give_up):
             raise MemberFailedError(f"{member.name} was still starting when another member failed")
-
-    def _record(self, member: Member) -> None:
-        change_state(self._directory, lambda state: state.with_member(member))
 
     def log_path(self, name: str) -> Path:
         """Where a member's output goes."""

@@ -102,16 +102,12 @@ def wait_until_gone(process: ProcessIdentity, clock: Clock, timeout_seconds: flo
 
 
 def _start_time(pid: int) -> str | None:
-    if Path("/proc/self/stat").exists():
-        return _start_time_from_proc(pid)
-    return _start_time_from_ps(pid)
-
-
-def _start_time_from_proc(pid: int) -> str | None:
-    """Field 22 of ``/proc/<pid>/stat``.
+    """Field 22 of ``/proc/<pid>/stat``, or what ``ps`` shows where there is no ``/proc``.
 
     A process that was killed is a zombie at once, but its other threads may hold its ports a little longer.
     """
+    if not Path("/proc/self/stat").exists():
+        return _start_time_from_ps(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

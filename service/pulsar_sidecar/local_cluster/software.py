@@ -26,6 +26,7 @@ from pulsar_sidecar.local_cluster.spec import (
     cache_directory,
 )
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.progress import Report
 
 OLDEST_JAVA = 17
 _GROUP = "org.apache.pulsar"
@@ -33,8 +34,6 @@ _SERVER = "pulsar-server-distribution"
 _OFFLOADERS = "pulsar-offloader-distribution"
 _FETCH_TIMEOUT_SECONDS = 1800
 _LAST_LINES = 15
-
-Progress = Callable[[str], None]
 
 
 def no_progress(text: str) -> None:
@@ -60,7 +59,7 @@ class Software:
     class_archives: Path | None = None
 
 
-def find_software(spec: ClusterSpec, progress: Progress = no_progress) -> Software:
+def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software:
     """Java and the distribution, fetched first where the cache has none; without class archives.
 
     Raises:
@@ -105,7 +104,7 @@ def class_path(distribution: Path) -> str:
     return os.pathsep.join(str(jar) for jar in sorted((distribution / "lib").glob("*.jar")))
 
 
-def class_archives(software: Software, record: Callable[[Path], None], progress: Progress) -> Path | None:
+def class_archives(software: Software, record: Callable[[Path], None], progress: Report) -> Path | None:
     """The directory of the class archives for this Java and this distribution, recorded first if the cache has none.
 
     ``record`` writes ``<kind>.jsa`` files into the directory it is given. None if that failed: a start without archives
@@ -126,7 +125,7 @@ def class_archives(software: Software, record: Callable[[Path], None], progress:
         return None
 
 
-def _unpacked(name: str, version: str, progress: Progress) -> Path:
+def _unpacked(name: str, version: str, progress: Report) -> Path:
     coordinates = f"{_GROUP}:{name}:{version}:tar.gz:bin"
 
     def fetched_and_unpacked(workshop: Path) -> Path:

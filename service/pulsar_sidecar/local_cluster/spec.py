@@ -54,10 +54,6 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "pulsar-sidecar"
 
 
-def default_cluster_directory() -> Path:
-    return cache_directory() / "clusters" / "default"
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A cluster to start.

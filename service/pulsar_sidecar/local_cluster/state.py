@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, ProcessIdentity, exclusive
 from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, Role
-from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+from pulsar_sidecar.model.errors import UndecodableError
 
 _FILE_NAME = "cluster.json"
 
@@ -161,11 +161,3 @@ def broker_service_url(brokers: Sequence[Member]) -> str:
 
 def _url(member: Member) -> str:
     return metadata_store_url(member) if member.role is Role.ZOOKEEPER else web_service_url([member])
-
-
-def parse_addresses(text: str) -> ClusterAddresses:
-    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent."""
-    try:
-        return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
-    except msgspec.DecodeError as error:
-        raise InvalidInputError(f"this is not what up --json prints: {error}") from error

@@ -19,12 +19,13 @@ from pulsar_sidecar.local_cluster.state import (
     addresses_of,
     change_state,
     has_state,
-    parse_addresses,
     read_state,
     write_state,
 )
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
+
+from tests.cluster.choosing import parse_addresses
 
 MEMBERS = (
     Member("zookeeper", Role.ZOOKEEPER, {"client": 2181}, ("java", "zk"), ProcessIdentity(10, "7")),

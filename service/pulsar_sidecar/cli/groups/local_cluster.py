@@ -19,7 +19,7 @@ from pulsar_sidecar.local_cluster.spec import (
     ClusterNotFoundError,
     ClusterSpec,
     MissingPrerequisiteError,
-    default_cluster_directory,
+    cache_directory,
     parse_settings,
 )
 from pulsar_sidecar.model.clocks import SystemClock
@@ -173,7 +173,7 @@ def _demo_down(ctx: Context, directory: _DemoDirectory = None) -> None:
 
 
 def _directory(chosen: Path | None) -> Path:
-    return (chosen or default_cluster_directory()).expanduser().absolute()
+    return (chosen or cache_directory() / "clusters" / "default").expanduser().absolute()
 
 
 def _stopwatch() -> Callable[[str], None]:
