@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.bootstrap.publishing import publish_file
+from pulsar_sidecar.bootstrap.exactly_once import publish_file
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.deduplication.publishing.file_publisher import PublishStep, PublishSteps
 

@@ -3,8 +3,8 @@
 Like `bootstrap.app` it names concrete adapters and closes what it opened. Nothing here starts a service.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
@@ -20,15 +20,7 @@ from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.credentials import identity_of
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.analysis.pages import REPORT_NAME
-from pulsar_sidecar.audit.applying import (
-    Batches,
-    StoredProgress,
-    begin,
-    demand_approval,
-    demand_target,
-    send_plan,
-    verified_plan,
-)
+from pulsar_sidecar.audit import applying
 from pulsar_sidecar.audit.engine.decoding import referring_paths
 from pulsar_sidecar.audit.pruning import reasons_to_keep
 from pulsar_sidecar.audit.requests import (
@@ -47,9 +39,8 @@ from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
-from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
-from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
+from pulsar_sidecar.model.clocks import Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.progress import ReportCount
 
@@ -162,7 +153,7 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
     """
     summary = open_audit(request.audit)
     tables = AuditTables(request.audit, summary)
-    plan = verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
+    plan = applying.verified_plan(summary, lambda: tables.deletable(PLAN_COLUMNS))
     planned = AppliedPlan(
         audit_id=summary.audit_id,
         plan_sha256=plan.sha256,
@@ -173,7 +164,7 @@ def apply_audit(request: ApplyRequest, report: ReportCount) -> AppliedPlan:
     )
     if not request.execute:
         return planned
-    demand_approval(plan, request.plan_sha256)
+    applying.demand_approval(plan, request.plan_sha256)
     return _sent(request, summary, plan, planned, lambda: tables.deletable(PLAN_COLUMNS), report)
 
 
@@ -182,7 +173,7 @@ def _sent(
     summary: AuditSummary,
     plan: PlanSummary,
     planned: AppliedPlan,
-    batches: Batches,
+    batches: applying.Batches,
     report: ReportCount,
 ) -> AppliedPlan:
     if request.broker_service_url is None:
@@ -193,27 +184,24 @@ def _sent(
     options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
     with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
         instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
-        demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
+        applying.demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
         executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NO_SIDECAR,))
-        held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
+        held = applying.begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
         if held.progress.finished:
             return replace(executed, sent_earlier=plan.rows)
         pace = Pace(clock, request.rate)
-        with _publisher(request, plan.sha256, held, StoreTime(store, clock)) as publisher:
+        credentials, tls = identity_of(request.client)
+        brokers_clock, since_ms = StoreTime(store, clock), held.since_ms()
+        with (
+            closing(open_client(request.broker_service_url, credentials, tls)) as client,
+            closing(
+                open_plan_publisher(client, plan.sha256, brokers_clock, since_ms, first_use=held.first_use)
+            ) as publisher,
+        ):
             sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
             at_once = pace.at_once(_ALL_AT_ONCE)
-            sent = send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, report)
+            sent = applying.send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, report)
     return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
-
-
-@contextmanager
-def _publisher(request: ApplyRequest, plan_sha256: str, held: StoredProgress, clock: Clock) -> Iterator[Publisher]:
-    assert request.broker_service_url is not None
-    credentials, tls = identity_of(request.client)
-    with closing(open_client(request.broker_service_url, credentials, tls)) as client:
-        publisher = open_plan_publisher(client, plan_sha256, clock, held.since_ms(), first_use=held.first_use)
-        with closing(publisher):
-            yield publisher
 
 
 def _references(dump: Path, ledger_id: int) -> list[str]:

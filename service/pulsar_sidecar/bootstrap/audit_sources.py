@@ -33,7 +33,6 @@ _DIGITS = "0123456789"
 
 
 def make_dump(request: DumpRequest, report: Report) -> Manifest:
-    """Make a dump of a metadata store."""
     kind, address = dump_source(request.source)
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
@@ -52,7 +51,6 @@ def make_dump(request: DumpRequest, report: Report) -> Manifest:
 
 
 def make_listing(request: ListingRequest, report: Report) -> Manifest:
-    """Make a listing of ledgers."""
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
         return list_ledgers(

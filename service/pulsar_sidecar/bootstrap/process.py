@@ -48,7 +48,6 @@ def asked_to_stop(report: Report, what_follows: str) -> Iterator[threading.Event
 
 
 def tool_version() -> str:
-    """The version of this program that is installed."""
     try:
         return importlib.metadata.version("pulsar-sidecar")
     except importlib.metadata.PackageNotFoundError:

@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAILED = 1
+    FINDINGS = 2
     UNREACHABLE = 3
     NOT_ALL = 4
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -116,7 +116,6 @@ class GlobalOptions:
         return written | {name: text for name, text in flags.items() if text}
 
     def client(self) -> "SidecarClient":
-        """A client with these options."""
         from pulsar_sidecar.cli.client import SidecarClient
 
         settings = self.settings()
@@ -139,6 +138,10 @@ class GlobalOptions:
                 f"the token travels in clear to {output.printable(host)}; serve the sidecar with TLS and use https://"
             )
         return client
+
+
+Client: TypeAlias = "SidecarClient"
+"""For annotations: requests takes longer to load than --help to answer."""
 
 
 class Context(typer.Context):

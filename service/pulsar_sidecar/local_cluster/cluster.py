@@ -30,18 +30,8 @@ from typing import Self
 import msgspec
 import requests
 
+from pulsar_sidecar.local_cluster import processes
 from pulsar_sidecar.local_cluster.planning import kind_of, metadata_setup_argv, plan_member
-from pulsar_sidecar.local_cluster.processes import (
-    LOOPBACK,
-    end,
-    exclusive,
-    exit_code,
-    is_free,
-    is_running,
-    send_signal,
-    spawn,
-    wait_until_gone,
-)
 from pulsar_sidecar.local_cluster.software import Software, class_archives, find_software, no_progress
 from pulsar_sidecar.local_cluster.spec import (
     ClusterExistsError,
@@ -127,7 +117,7 @@ class LocalCluster:
     def _up_with(cls, spec: ClusterSpec, software: Software, progress: Report, clock: Clock | None) -> Self:
         cluster = cls(spec.directory, clock, progress)
         cluster._directory.mkdir(parents=True, exist_ok=True)
-        with exclusive(cluster._directory):
+        with processes.exclusive(cluster._directory):
             _refuse_if_in_use(cluster._directory)
             write_state(cluster._directory, ClusterState(spec.version, spec.cluster_name, ()))
         try:
@@ -145,14 +135,14 @@ class LocalCluster:
     def status(self) -> Mapping[str, bool]:
         """Whether each member runs and is ready, by name, in starting order."""
         return {
-            member.name: member.process is not None and is_running(member.process) and is_ready(member)
+            member.name: member.process is not None and processes.is_running(member.process) and is_ready(member)
             for member in read_state(self._directory).members
         }
 
     def is_running(self, name: str) -> bool:
         """Whether a member's process exists, ready or not (a stopped one does)."""
         process = read_state(self._directory).member(name).process
-        return process is not None and is_running(process)
+        return process is not None and processes.is_running(process)
 
     def kill(
         self, name: str, number: signal.Signals = signal.SIGKILL, timeout_seconds: float = _GRACEFUL_STOP_SECONDS
@@ -164,11 +154,11 @@ class LocalCluster:
             MemberFailedError: it did not end within ``timeout_seconds``.
         """
         process = read_state(self._directory).member(name).process
-        if process is None or not send_signal(process, number):
+        if process is None or not processes.send_signal(process, number):
             raise ClusterNotFoundError(f"{name} does not run; start it with restart")
         if number not in (signal.SIGKILL, signal.SIGTERM):
             return
-        if not wait_until_gone(process, self._clock, timeout_seconds):
+        if not processes.wait_until_gone(process, self._clock, timeout_seconds):
             raise MemberFailedError(f"{name} still runs {timeout_seconds:.0f} s after {number.name}")
 
     def restart(self, name: str) -> None:
@@ -179,10 +169,10 @@ class LocalCluster:
             MemberFailedError: it did not become ready; the others are left alone.
         """
         member = read_state(self._directory).member(name)
-        if member.process is not None and send_signal(member.process, signal.SIGTERM):
-            send_signal(member.process, signal.SIGCONT)
-            if not wait_until_gone(member.process, self._clock, _GRACEFUL_STOP_SECONDS):
-                end([member.process], self._clock)
+        if member.process is not None and processes.send_signal(member.process, signal.SIGTERM):
+            processes.send_signal(member.process, signal.SIGCONT)
+            if not processes.wait_until_gone(member.process, self._clock, _GRACEFUL_STOP_SECONDS):
+                processes.end([member.process], self._clock)
         self.start_members([member])
 
     def start_members(self, members: Sequence[Member], timeout_seconds: float = _START_TIMEOUT_SECONDS) -> None:
@@ -208,7 +198,7 @@ class LocalCluster:
             TemporaryError: a process did not end; the directory is still there.
         """
         if has_state(self._directory):
-            end(read_state(self._directory).processes(), self._clock)
+            processes.end(read_state(self._directory).processes(), self._clock)
             remove(self._directory)
         if self._watchdog is not None:
             _release(self._watchdog)
@@ -233,26 +223,25 @@ class LocalCluster:
 
     def _refusal_of(self, member: Member, deadline: float, give_up: threading.Event) -> str | None:
         """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
-        if not all(is_free(port) for port in member.ports.values()):
+        if not all(processes.is_free(port) for port in member.ports.values()):
             return _LOST_PORT.format(ports=dict(member.ports))
         log = self.log_path(member.name)
         log_start = log.stat().st_size if log.exists() else 0
-        process = spawn(member.argv, _environment(), log.parent, log)
-        started = replace(member, process=process)
-        change_state(self._directory, lambda state: state.with_member(started))
+        process = processes.spawn(member.argv, _environment(), log.parent, log)
+        self._record(replace(member, process=process))
         while True:
             ready = is_ready(member)
             # Only now: while the member ended, somebody else may have answered for it.
-            running = is_running(process)
+            running = processes.is_running(process)
             output = log.read_bytes()[log_start:].decode(errors="replace")
             for sign, meaning in _PASSING_REFUSALS.items():
                 if sign in output:
-                    end([process], self._clock)
+                    processes.end([process], self._clock)
                     return meaning.format(ports=dict(member.ports))
             if ready and running:
                 return None
             if not running:
-                what = f"ended with exit code {exit_code(process)} before it was ready"
+                what = f"ended with exit code {processes.exit_code(process)} before it was ready"
                 raise MemberFailedError(f"{member.name} {what}; the end of its log:\n{last_lines(log)}")
             if self._clock.monotonic_seconds() > deadline:
                 raise MemberFailedError(f"{member.name} was not ready in time; the end of its log:\n{last_lines(log)}")
@@ -262,8 +251,10 @@ class LocalCluster:
         if self._clock.wait_seconds(seconds, give_up):
             raise MemberFailedError(f"{member.name} was still starting when another member failed")
 
+    def _record(self, member: Member) -> None:
+        change_state(self._directory, lambda state: state.with_member(member))
+
     def log_path(self, name: str) -> Path:
-        """Where a member's output goes."""
         return self._directory / name / f"{name}.log"
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
@@ -279,11 +270,11 @@ class LocalCluster:
 
     def _set_up_metadata(self, argv: tuple[str, ...]) -> None:
         log = self.log_path("metadata-setup")
-        process = spawn(argv, _environment(), log.parent, log)
+        process = processes.spawn(argv, _environment(), log.parent, log)
         change_state(self._directory, lambda state: msgspec.structs.replace(state, metadata_setup=process))
-        if not wait_until_gone(process, self._clock, _START_TIMEOUT_SECONDS):
-            end([process], self._clock)
-        if exit_code(process) != 0:
+        if not processes.wait_until_gone(process, self._clock, _START_TIMEOUT_SECONDS):
+            processes.end([process], self._clock)
+        if processes.exit_code(process) != 0:
             raise MemberFailedError(f"the cluster's metadata could not be set up:\n{last_lines(log)}")
         self._progress("the cluster's metadata is set up")
 
@@ -336,15 +327,15 @@ def is_ready(member: Member) -> bool:
         case Role.ZOOKEEPER:
             return "Mode:" in four_letter_word(member.ports["client"], "srvr")
         case Role.BOOKIE:
-            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
+            return _answers_ok(f"http://{processes.LOOPBACK}:{member.ports['http']}/api/v1/bookie/is_ready")
         case Role.BROKER:
-            return _answers_ok(f"http://{LOOPBACK}:{member.ports['http']}/admin/v2/brokers/health")
+            return _answers_ok(f"http://{processes.LOOPBACK}:{member.ports['http']}/admin/v2/brokers/health")
 
 
 def four_letter_word(port: int, command: str) -> str:
     """What ZooKeeper answers to one of its four-letter commands; empty if it does not answer."""
     try:
-        with socket.create_connection((LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
+        with socket.create_connection((processes.LOOPBACK, port), _SOCKET_TIMEOUT_SECONDS) as connection:
             connection.sendall(command.encode())
             with connection.makefile("rb") as answer:
                 return answer.read().decode(errors="replace")

@@ -21,7 +21,6 @@ class EntryRange(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """How many entries it holds."""
         return self.last - self.first + 1
 
     def __str__(self) -> str:

@@ -355,7 +355,6 @@ class Settings(
 
     @property
     def listen_port(self) -> int:
-        """The port to listen on."""
         return int(self.listen.rpartition(":")[2])
 
     @property

@@ -41,12 +41,10 @@ def setting_key(field: str) -> str:
 
 
 def environment_variable(field: str) -> str:
-    """A setting's environment variable."""
     return ENVIRONMENT_PREFIX + field.upper()
 
 
 def flag(field: str) -> str:
-    """A setting's flag on the command line."""
     return "--" + field.replace("_", "-")
 
 

@@ -164,7 +164,6 @@ _Options = Annotated[AckStateParameters, Query()]
 
 
 def router(service: AckStateService) -> APIRouter:
-    """The routes of the room."""
     routes = APIRouter(tags=["acknowledgement states"], responses={"default": {"model": Reason}})
     _add_states(routes, service)
     _add_topic_policy(routes, service)

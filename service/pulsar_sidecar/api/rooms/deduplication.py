@@ -164,7 +164,6 @@ class DeduplicationAnswer(Answer):
 
 
 def router(service: DeduplicationService) -> APIRouter:
-    """The routes of the room."""
     routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
 
     for path, topic_of, version in TOPIC_PATHS:

@@ -78,7 +78,6 @@ class BuildAnswer(Answer):
 
 
 def router(builder: IndexBuilder) -> APIRouter:
-    """The routes."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
     for path, topic_of, version in TOPIC_PATHS:
 

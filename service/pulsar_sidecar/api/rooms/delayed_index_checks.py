@@ -150,7 +150,6 @@ _Executing = Annotated[ExecutionParameters, Query()]
 
 
 def router(repair: IndexRepair) -> APIRouter:
-    """The routes of checking and repairing."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
 
     for path, topic_of, version in TOPIC_PATHS:

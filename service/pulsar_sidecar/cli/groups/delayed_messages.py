@@ -7,19 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import Client, Context, Output, Topic, show_answer, topic_path
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import java_url_encode
-
-if TYPE_CHECKING:
-    from pulsar_sidecar.cli.client import SidecarClient
 
 _LINES_AT_ONCE = 20_000
 _LedgerId = Annotated[
@@ -198,7 +195,7 @@ def reschedule_delayed_message(
     _reschedule(ctx, topic, "rescheduleDelayedMessage", body, form)
 
 
-def _of_lines(client: "SidecarClient", path: str, file: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _of_lines(client: Client, path: str, file: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     with _lines_of(file) as stream:
         first = 0
         while lines := list(islice(stream, _LINES_AT_ONCE)):
@@ -219,7 +216,7 @@ def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
 
 
 def _of_selection(
-    client: "SidecarClient", path: str, selection: Mapping[str, object], *, yes: bool, defer: bool
+    client: Client, path: str, selection: Mapping[str, object], *, yes: bool, defer: bool
 ) -> Iterator[dict[str, Any]]:
     preview = client.call("POST", f"{path}/delayedMessages/preview", selection)
     output.info(f"{preview['count']} messages, due from {preview['firstDue']} to {preview['lastDue']}")

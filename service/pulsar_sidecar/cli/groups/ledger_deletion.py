@@ -9,21 +9,18 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
-from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.cli.connecting import Client, Context, LedgerIdArgument, Output, show_answer
 from pulsar_sidecar.cli.groups import ledger_watch
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
-
-if TYPE_CHECKING:  # requests takes longer to load than --help to answer
-    from pulsar_sidecar.cli.client import SidecarClient
 
 Component = Annotated[LedgerComponent, typer.Option(help="Component of the ledgers.")]
 Kind = Annotated[LedgerType, typer.Option("--type", help="Storage of the ledgers: BookKeeper or tiered storage.")]
@@ -276,7 +273,7 @@ def _read_records(file: str) -> list[dict[str, object]]:
 
 
 def _append_all(
-    client: "SidecarClient",
+    client: Client,
     records: Sequence[dict[str, object]],
     producer_name: str | None,
     first_sequence_id: int | None,

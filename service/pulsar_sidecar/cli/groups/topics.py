@@ -5,13 +5,14 @@ pulsar-admin's names (PIP-299).
 """
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
 from pulsar_sidecar.cli.connecting import (
+    Client,
     Context,
     NamespaceArgument,
     Output,
@@ -35,9 +36,6 @@ from pulsar_sidecar.model.errors import UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
-
-if TYPE_CHECKING:  # requests takes longer to load than --help to answer
-    from pulsar_sidecar.cli.client import SidecarClient
 
 _BETWEEN_CALLS_SECONDS = 0.3
 _TEMPORARY = 503
@@ -222,7 +220,7 @@ def delete_shadow(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _until_deleted(client: "SidecarClient", path: str, wait_seconds: float) -> dict[str, Any] | None:
+def _until_deleted(client: Client, path: str, wait_seconds: float) -> dict[str, Any] | None:
     """Ask for one stage after the other and show each; the last answer, None if the time is over before."""
     clock = SystemClock()
     give_up = clock.monotonic_seconds() + wait_seconds

@@ -4,18 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Client, Context, Output, Subscription, Topic, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app
 from pulsar_sidecar.delayed_delivery.backlog import round_step
-
-if TYPE_CHECKING:  # requests takes longer to load than --help to answer
-    from pulsar_sidecar.cli.client import SidecarClient
 
 _PAGE_ENTRIES = 50_000
 _BAR_WIDTH = 40
@@ -32,7 +29,6 @@ class Total:
     last: dict[str, Any] | None = None
 
     def add(self, part: Mapping[str, Any]) -> None:
-        """Add a page's part."""
         self.type = part["type"]
         self.counts.update({name: part[name] for name in ("delayed", "due", "undelayed", "unreadable")})
         self.by_due_second.update({int(second): count for second, count in part["byDueSecond"].items()})
@@ -67,9 +63,7 @@ def delayed_messages(
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _read(
-    client: "SidecarClient", path: str, subscription: str | None, limit: int
-) -> tuple[dict[str, Total], int, bool]:
+def _read(client: Client, path: str, subscription: str | None, limit: int) -> tuple[dict[str, Total], int, bool]:
     totals: dict[str, Total] = {}
     parameters: dict[str, Any] = {"subscription": subscription}
     done = 0

@@ -12,29 +12,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
 from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Topic, decode_segment, v1_topic
+from pulsar_sidecar.api.rooms.delayed_delivery import schemas
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import (
     MEDIA_TYPE,
     LinesResponse,
     carried_out,
     selected_carried_out,
-)
-from pulsar_sidecar.api.rooms.delayed_delivery.schemas import (
-    BulkParameters,
-    CancellationAnswer,
-    CancelLine,
-    CancelParameters,
-    CancelStatusAnswer,
-    ConfirmedSelection,
-    OutcomeAnswer,
-    PreviewAnswer,
-    ReissuedAnswer,
-    ReissuePayload,
-    SelectionPayload,
-    SkipRequest,
-    WaitingPageAnswer,
-    WaitingParameters,
-    parse_position,
-    target_of_message_id,
 )
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, parse_backlog_position
@@ -59,7 +42,7 @@ _NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 async def _position(
     cancellation_id: Annotated[str, Path(description="``ledgerId:entryId``.", examples=["4711:0"])],
 ) -> Position:
-    return parse_position(decode_segment(cancellation_id))
+    return schemas.parse_position(decode_segment(cancellation_id))
 
 
 _CancellationId = Annotated[Position, Depends(_position)]
@@ -68,7 +51,7 @@ LEVEL_HEADER = "X-Pulsar-Sidecar-Proof"
 ID_HEADER = "X-Pulsar-Sidecar-Cancellation"
 WARNING_HEADER = "X-Pulsar-Sidecar-Warning"
 _ACCEPTED: dict[int | str, dict[str, object]] = {
-    202: {"model": OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
+    202: {"model": schemas.OutcomeAnswer, "description": "In the log; acknowledged as soon as that is possible."}
 }
 _FEW = 5
 """Maximum number of reasons in an error."""
@@ -78,7 +61,7 @@ _LINES: dict[int | str, dict[str, object]] = {
 _LINES_IN = {
     "requestBody": {
         "required": True,
-        "content": {MEDIA_TYPE: {"schema": CancelLine.model_json_schema(by_alias=True)}},
+        "content": {MEDIA_TYPE: {"schema": schemas.CancelLine.model_json_schema(by_alias=True)}},
     }
 }
 
@@ -99,8 +82,8 @@ def waiting_router(service: WaitingReader) -> APIRouter:
 
         @routes.get(f"{path}/delayedMessages", name=f"{version}delayed_messages")
         def delayed_messages(
-            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[WaitingParameters, Query()]
-        ) -> WaitingPageAnswer:
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[schemas.WaitingParameters, Query()]
+        ) -> schemas.WaitingPageAnswer:
             """Waiting messages in the next ``limit`` entries of the backlog, counted by due time; nothing is changed.
 
             As long as ``after`` is not null, the backlog has more; add the answers up. 404: no such topic or
@@ -108,7 +91,7 @@ def waiting_router(service: WaitingReader) -> APIRouter:
             """
             after = None if parameters.after is None else parse_backlog_position(parameters.after)
             page = service.waiting(topic, parameters.subscription, after, parameters.limit)
-            return WaitingPageAnswer.model_validate(page)
+            return schemas.WaitingPageAnswer.model_validate(page)
 
     return routes
 
@@ -126,7 +109,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         )
         def cancel_delayed_message(
             topic: Annotated[TopicName, Depends(topic_of)],
-            parameters: Annotated[CancelParameters, Query()],
+            parameters: Annotated[schemas.CancelParameters, Query()],
             request: Request,
         ) -> Response:
             """Cancel a delayed message on specified subscriptions, or all if none are specified (PIP-423).
@@ -147,13 +130,13 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         )
         def cancellations(
             topic: Annotated[TopicName, Depends(topic_of)], cancellation_id: _CancellationId
-        ) -> list[CancellationAnswer]:
+        ) -> list[schemas.CancellationAnswer]:
             """How far a cancellation has come, by subscription; its id is ``ledgerId:entryId``.
 
             404: none is known, or it was over long ago.
             """
             found = service.cancellations(topic, cancellation_id)
-            return [CancellationAnswer.model_validate(one) for one in found]
+            return [schemas.CancellationAnswer.model_validate(one) for one in found]
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
     def cancel_non_persistent() -> Response:
@@ -161,9 +144,9 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once, so none can be cancelled")
 
     @routes.get("/admin/v2/delayed-delivery/status")
-    def status() -> CancelStatusAnswer:
+    def status() -> schemas.CancelStatusAnswer:
         """The state of cancelling on this sidecar."""
-        return CancelStatusAnswer.model_validate(service.cancelling_status())
+        return schemas.CancelStatusAnswer.model_validate(service.cancelling_status())
 
 
 def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
@@ -176,8 +159,8 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     def skip_by_message_ids(
         topic: V2Topic,
         subscription: SubscriptionName,
-        payload: SkipRequest,
-        parameters: Annotated[BulkParameters, Query()],
+        payload: schemas.SkipRequest,
+        parameters: Annotated[schemas.BulkParameters, Query()],
         request: Request,
     ) -> Response:
         """Cancel delayed messages of one subscription by their ids, all in one call.
@@ -189,7 +172,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         targets = []
         for index, one in enumerate(payload.message_ids):
             try:
-                targets.append(target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
+                targets.append(schemas.target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
             except InvalidInputError as error:
                 raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
         options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
@@ -198,7 +181,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
     async def cancel_delayed_messages(
         topic: V2Topic,
-        parameters: Annotated[BulkParameters, Query()],
+        parameters: Annotated[schemas.BulkParameters, Query()],
         request: Request,
     ) -> StreamingResponse:
         """Cancel many messages: JSON lines in, one verdict a line out, in order, while the request still comes in.
@@ -213,15 +196,17 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return LinesResponse(lines)
 
     @routes.post(f"{V2_PATH}/delayedMessages/preview")
-    def preview(topic: V2Topic, payload: SelectionPayload) -> PreviewAnswer:
+    def preview(topic: V2Topic, payload: schemas.SelectionPayload) -> schemas.PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
         It reads the topic's waiting messages; nothing is changed. Messages due within 5 seconds are left out.
         """
-        return PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
+        return schemas.PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
     @routes.post(f"{V2_PATH}/delayedMessages/cancel", responses=_LINES)
-    async def cancel_selected(topic: V2Topic, payload: ConfirmedSelection, request: Request) -> StreamingResponse:
+    async def cancel_selected(
+        topic: V2Topic, payload: schemas.ConfirmedSelection, request: Request
+    ) -> StreamingResponse:
         """Cancel exactly what was previewed: send the preview's ``selection`` back with its ``hash``.
 
         409: the selection finds other messages now; nothing was cancelled.
@@ -233,7 +218,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
 def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/expediteDelayedMessage")
-    def expedite(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
+    def expedite(topic: V2Topic, payload: schemas.ReissuePayload, request: Request) -> schemas.ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
         The copy names the old message in its property ``pulsar-sidecar-replaces``. A repeated request gets the
@@ -247,7 +232,7 @@ def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
         return _reschedule(service, topic, payload, None, request)
 
     @routes.post(f"{V2_PATH}/rescheduleDelayedMessage")
-    def reschedule(topic: V2Topic, payload: ReissuePayload, request: Request) -> ReissuedAnswer:
+    def reschedule(topic: V2Topic, payload: schemas.ReissuePayload, request: Request) -> schemas.ReissuedAnswer:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
 
         A repeated request with the same ``newDeliverAt`` gets the same copy; with another one it is refused.
@@ -262,7 +247,7 @@ def _answer(outcomes: Sequence[TargetOutcome]) -> Response:
     if all(outcome.cancelled for outcome in outcomes):
         return Response(status_code=204, headers=_headers(outcomes))
     if all(outcome.accepted for outcome in outcomes):
-        answers = [OutcomeAnswer.model_validate(outcome).model_dump(mode="json") for outcome in outcomes]
+        answers = [schemas.OutcomeAnswer.model_validate(outcome).model_dump(mode="json") for outcome in outcomes]
         return JSONResponse(answers[0] if len(answers) == 1 else answers, 202)
     bad = [(one, verdict) for one in outcomes for verdict in one.results if not verdict.status.cancelled]
     reasons = [
@@ -291,13 +276,13 @@ def _headers(outcomes: Sequence[TargetOutcome]) -> dict[str, str]:
 
 
 def _reschedule(
-    service: DelayedDelivery, topic: TopicName, payload: ReissuePayload, due: int | None, request: Request
-) -> ReissuedAnswer:
+    service: DelayedDelivery, topic: TopicName, payload: schemas.ReissuePayload, due: int | None, request: Request
+) -> schemas.ReissuedAnswer:
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)
     target = payload.target(deliver_at_ms=payload.deliver_at)
     done = service.reschedule(topic, target, due, CancelOptions(requested_by=request.state.role))
-    return ReissuedAnswer.model_validate(done)
+    return schemas.ReissuedAnswer.model_validate(done)
 
 
 def _waits(text: str | None) -> bool:

@@ -153,7 +153,6 @@ class ExplanationAnswer(schemas.Answer):
 
 
 def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
-    """Add the routes below ``/ledger-deletion/watch``."""
     _add_leaks(routes, service)
     _add_control(routes, service)
 

@@ -13,7 +13,6 @@ from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.model.errors import InvalidInputError
 
-_FOUND = 2
 _STUCK_EXIT_CODES = (
     "Exit codes: 0 nothing is stuck; 2 something is; 4 nothing was found, and not everything could be read; 1 an "
     "error, or wrong usage; 3 no answer came."
@@ -64,7 +63,7 @@ def stuck(
         answer = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
     output.answer(answer, _stuck_lines(answer), ctx.obj.format(form))
     if answer["found"]:
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(ExitCode.FINDINGS)
     if answer["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 

@@ -20,7 +20,6 @@ from pulsar_sidecar.cli.connecting import (
 from pulsar_sidecar.cli.groups.waiting_messages import known_count, span
 
 _NAME_WIDTH = 15
-_STORED_TWICE = 2
 _CHECK_EXIT_CODES = (
     "Exit codes: 0 the duplicate was refused; 2 the message was stored twice; 1 the service answered with an error, or "
     "wrong usage; 3 no answer came; 4 the broker did not decide, or the check's topic is left behind."
@@ -81,7 +80,7 @@ def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> No
     if answer["leftBehind"] or answer["outcome"] == "unknown":
         raise typer.Exit(ExitCode.NOT_ALL)
     if answer["outcome"] == "stored twice":
-        raise typer.Exit(_STORED_TWICE)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:

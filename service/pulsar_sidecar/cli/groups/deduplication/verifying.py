@@ -30,8 +30,11 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicDomain, parse_topic_name
 from pulsar_sidecar.settings.sources import environment_settings
 
-_FOUND = 2
-_ENDS = {TopicResult.CLEAN: ExitCode.DONE, TopicResult.FINDINGS: _FOUND, TopicResult.NOT_PROVEN: ExitCode.FAILED}
+_ENDS = {
+    TopicResult.CLEAN: ExitCode.DONE,
+    TopicResult.FINDINGS: ExitCode.FINDINGS,
+    TopicResult.NOT_PROVEN: ExitCode.FAILED,
+}
 _SHOWN = 20
 _VERIFY_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 nothing was found, but not everything could be read, "

@@ -23,7 +23,6 @@ from pulsar_sidecar.cli.groups.waiting_messages import utc
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind
 from pulsar_sidecar.model.errors import InvalidInputError
 
-_FOUND = 2
 _REPAIRED = ", ".join(kind.value for kind in FindingKind if kind.step)
 _CHECK_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 the service answered with an error, or wrong usage; 3 no answer came."
@@ -119,7 +118,7 @@ def fsck(
     path = f"{topic_or_namespace_path(place)}/delayedIndex/fsck"
     answer = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_lines)
     if answer["findings"]:
-        raise typer.Exit(_FOUND)
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 @app.command(epilog=EXIT_CODES)
