@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import deduplication_health
+from pulsar_sidecar.api.rooms import deduplication
 from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
 from pulsar_sidecar.deduplication.policies import BrokerDeduplication
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -28,7 +28,7 @@ def stage() -> Stage:
 
 @pytest.fixture
 def server(stage: Stage) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[deduplication_health.router(stage.health)]) as server:
+    with served(FakeDeletionService(), routers=[deduplication.health_router(stage.health)]) as server:
         yield server
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.api.rooms import delayed_index_build
+from pulsar_sidecar.api.rooms import delayed_index_checks
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -24,7 +24,7 @@ def index() -> IndexToBuild:
 
 @pytest.fixture
 def server(index: IndexToBuild) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[delayed_index_build.router(index.builder)]) as server:
+    with served(FakeDeletionService(), routers=[delayed_index_checks.build_router(index.builder)]) as server:
         yield server
 
 

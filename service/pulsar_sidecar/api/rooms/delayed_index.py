@@ -16,7 +16,7 @@ from pulsar_sidecar.api.paths import (
 )
 from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
-from pulsar_sidecar.delayed_delivery.index.inspection.show import IndexView, Tracker
+from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
@@ -195,9 +195,6 @@ def router(service: DelayedIndexService) -> APIRouter:
     """What indexes hold."""
     routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
 
-    def answers(views: list[IndexView]) -> list[DelayedIndexAnswer]:
-        return [DelayedIndexAnswer.model_validate(view) for view in views]
-
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/subscription/{{subscription}}/delayedIndex", name=f"{version}delayed_index")
@@ -210,14 +207,16 @@ def router(service: DelayedIndexService) -> APIRouter:
 
             One answer for each partition. The topic is not loaded. 404: no such topic, or no such subscription.
             """
-            return answers(service.show(topic, subscription, ask_broker=parameters.ask_broker))
+            views = service.show(topic, subscription, ask_broker=parameters.ask_broker)
+            return [DelayedIndexAnswer.model_validate(view) for view in views]
 
     @routes.get(f"{V2_PATH}/delayedIndex")
     def delayed_indexes(
         topic: V2Topic, parameters: Annotated[DelayedIndexParameters, Query()]
     ) -> list[DelayedIndexAnswer]:
         """The same for all durable subscriptions of a topic."""
-        return answers(service.show(topic, ask_broker=parameters.ask_broker))
+        views = service.show(topic, ask_broker=parameters.ask_broker)
+        return [DelayedIndexAnswer.model_validate(view) for view in views]
 
     return routes
 

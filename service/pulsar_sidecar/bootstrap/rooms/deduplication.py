@@ -6,7 +6,7 @@ from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar.rest.deduplication_policies import BrokerDeduplicationPolicies
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
 from pulsar_sidecar.adapters.pulsar.wire.replayed_entries import BookieReplayedEntries
-from pulsar_sidecar.api.rooms import deduplication, deduplication_health, deduplication_policies
+from pulsar_sidecar.api.rooms import deduplication, deduplication_policies
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
 from pulsar_sidecar.deduplication.inspection.canary import DeduplicationChecks
@@ -52,7 +52,7 @@ ENTRY = RoomEntry(
         deduplication.router,
         deduplication_policies.router,
         deduplication_policies.check_router,
-        deduplication_health.router,
+        deduplication.health_router,
     ],
     open_deduplication,
 )

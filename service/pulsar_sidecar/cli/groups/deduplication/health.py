@@ -80,7 +80,7 @@ def _in_dump(
     if namespace is not None:
         namespace_path(namespace)
     # It takes longer to load than --help to answer.
-    from pulsar_sidecar.api.rooms.deduplication_health import StuckReportAnswer
+    from pulsar_sidecar.api.rooms.deduplication import StuckReportAnswer
 
     found = ctx.obj.programs.find_stuck_in_dump(dump, namespace, limits, limit, enabled)
     return StuckReportAnswer.model_validate(found).model_dump(mode="json")
