@@ -14,6 +14,7 @@ from typing import Any, Final
 import requests
 
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
+from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 
 _TOPIC: Final = "reminders"
@@ -48,83 +49,77 @@ class CancellationResult:
         return not (self.delivered or self.lost) and self.statuses == {"PERSISTED": self.cancelled}
 
 
-@dataclass(frozen=True, slots=True)
-class CancellationScenario:
-    """Cancels half of the messages while brokers are killed."""
+def cancel_half(environment: DemoEnvironment, inspector: ClusterInspector, sidecar_url: str) -> CancellationResult:
+    """Send, cancel a random half, kill the brokers, and see what is delivered."""
+    topic, report = f"persistent://public/default/{_TOPIC}", environment.report
+    inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=inspector.shared).close()
+    report(f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled")
+    ids = _send(inspector.client, topic)
+    chosen = set(random.sample(range(_MESSAGES), _MESSAGES // 2))
+    statuses = _cancel(sidecar_url, [ids[number] for number in sorted(chosen)])
+    answers = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    report(f"   {answers}; killing both brokers (kill -9)")
+    environment.kill_brokers()
+    others = set(range(_MESSAGES)) - chosen
+    counts = _receive(inspector, environment.clock, topic, others)
+    report(f"   {len(counts)} messages were delivered when they were due")
+    return CancellationResult(
+        sent=_MESSAGES,
+        cancelled=len(chosen),
+        statuses=dict(statuses),
+        delivered=len(chosen & counts.keys()),
+        lost=len(others - counts.keys()),
+        repeated=sum(count > 1 for number, count in counts.items() if number not in chosen),
+    )
 
-    environment: DemoEnvironment
-    inspector: ClusterInspector
-    sidecar_url: str
 
-    def run(self) -> CancellationResult:
-        """Send, cancel a random half, kill the brokers, and see what is delivered."""
-        topic = f"persistent://public/default/{_TOPIC}"
-        self.inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=self.inspector.shared).close()
-        self.environment.report(
-            f"   {_MESSAGES} messages for {_DELAY_SECONDS:.0f} seconds from now, and a random half is cancelled"
-        )
-        ids = self._send(topic)
-        chosen = set(random.sample(range(_MESSAGES), _MESSAGES // 2))
-        statuses = self._cancel([ids[number] for number in sorted(chosen)])
-        self.environment.report(
-            f"   {', '.join(f'{count} {status}' for status, count in statuses.items())}; killing both brokers (kill -9)"
-        )
-        self.environment.kill_brokers()
-        counts = self._receive(topic, set(range(_MESSAGES)) - chosen)
-        return CancellationResult(
-            sent=_MESSAGES,
-            cancelled=len(chosen),
-            statuses=dict(statuses),
-            delivered=len(chosen & counts.keys()),
-            lost=len(set(range(_MESSAGES)) - chosen - counts.keys()),
-            repeated=sum(count > 1 for number, count in counts.items() if number not in chosen),
-        )
+def _send(client: Any, topic: str) -> list[Any]:
+    producer = client.create_producer(topic, batching_enabled=False)
+    after = timedelta(seconds=_DELAY_SECONDS)
+    ids = [producer.send(str(number).encode(), deliver_after=after) for number in range(_MESSAGES)]
+    producer.close()
+    return ids
 
-    def _send(self, topic: str) -> list[Any]:
-        producer = self.inspector.client.create_producer(topic, batching_enabled=False)
-        after = timedelta(seconds=_DELAY_SECONDS)
-        ids = [producer.send(str(number).encode(), deliver_after=after) for number in range(_MESSAGES)]
-        producer.close()
-        return ids
 
-    def _cancel(self, ids: Sequence[Any]) -> Counter[str]:
-        lines = "\n".join(json.dumps({"ledgerId": one.ledger_id(), "entryId": one.entry_id()}) for one in ids)
-        answer = requests.post(
-            f"{self.sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}/cancelDelayedMessages",
-            data=lines,
-            params={"wait": "persisted"},
-            timeout=_REQUEST_SECONDS,
-        )
-        if not answer.ok:
-            raise TemporaryError(f"the sidecar did not cancel: {answer.text[:300]}")
-        return Counter(one["proof"] for line in answer.text.splitlines() for one in json.loads(line)["verdicts"])
+def _cancel(sidecar_url: str, ids: Sequence[Any]) -> Counter[str]:
+    lines = "\n".join(json.dumps({"ledgerId": one.ledger_id(), "entryId": one.entry_id()}) for one in ids)
+    answer = requests.post(
+        f"{sidecar_url}/admin/v2/persistent/public/default/{_TOPIC}/cancelDelayedMessages",
+        data=lines,
+        params={"wait": "persisted"},
+        timeout=_REQUEST_SECONDS,
+    )
+    if not answer.ok:
+        raise TemporaryError(f"the sidecar did not cancel: {answer.text[:300]}")
+    return Counter(one["proof"] for line in answer.text.splitlines() for one in json.loads(line)["verdicts"])
 
-    def _receive(self, topic: str, expected: set[int]) -> Counter[int]:
-        """What is delivered, until everything expected has been, and two seconds more."""
-        give_up = self.environment.clock.monotonic_seconds() + _PATIENCE_SECONDS
-        consumer = self._subscribed(topic, give_up)
-        counts: Counter[int] = Counter()
-        missing_since: float | None = None
-        while self.environment.clock.monotonic_seconds() < give_up:
-            number = _next(consumer)
-            if number is not None:
-                counts[number] += 1
-            if expected <= counts.keys():
-                missing_since = missing_since or self.environment.clock.monotonic_seconds()
-                if self.environment.clock.monotonic_seconds() - missing_since > 2:
-                    break
-        consumer.close()
-        self.environment.report(f"   {len(counts)} messages were delivered when they were due")
-        return counts
 
-    def _subscribed(self, topic: str, give_up: float) -> Any:
-        """A consumer, as soon as brokers that just started serve the topic."""
-        while True:
-            try:
-                return self.inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=self.inspector.shared)
-            except Exception as error:
-                if not _of_the_client(error) or self.environment.clock.monotonic_seconds() >= give_up:
-                    raise
+def _receive(inspector: ClusterInspector, clock: Clock, topic: str, expected: set[int]) -> Counter[int]:
+    """What is delivered, until everything expected has been, and two seconds more."""
+    give_up = clock.monotonic_seconds() + _PATIENCE_SECONDS
+    consumer = _subscribed(inspector, clock, topic, give_up)
+    counts: Counter[int] = Counter()
+    missing_since: float | None = None
+    while clock.monotonic_seconds() < give_up:
+        number = _next(consumer)
+        if number is not None:
+            counts[number] += 1
+        if expected <= counts.keys():
+            missing_since = missing_since or clock.monotonic_seconds()
+            if clock.monotonic_seconds() - missing_since > 2:
+                break
+    consumer.close()
+    return counts
+
+
+def _subscribed(inspector: ClusterInspector, clock: Clock, topic: str, give_up: float) -> Any:
+    """A consumer, as soon as brokers that just started serve the topic."""
+    while True:
+        try:
+            return inspector.client.subscribe(topic, _SUBSCRIPTION, consumer_type=inspector.shared)
+        except Exception as error:
+            if not _of_the_client(error) or clock.monotonic_seconds() >= give_up:
+                raise
 
 
 def _of_the_client(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Commands
-from pulsar_sidecar.demo.cancelling import CancellationResult, CancellationScenario
+from pulsar_sidecar.demo.cancelling import CancellationResult, cancel_half
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain, WatchedDeletion
 from pulsar_sidecar.demo.environment import SETTLE_SECONDS, ClusterInspector, DemoEnvironment
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
@@ -103,7 +103,7 @@ def run(
         commands = Commands(environment.audits, report)
         audit = AuditScenario(commands, addresses, clock, report, deleting.existing).run(plain.orphans, plain.dangling)
         report("6. Delayed messages: half of them are cancelled, and the brokers are killed")
-        cancelling = CancellationScenario(environment, inspector, url).run()
+        cancelling = cancel_half(environment, inspector, url)
     seconds = clock.monotonic_seconds() - started
     return DemoReport(plain, two_phase, drain, watched, audit, cancelling, seconds, url, addresses.web_service_urls[0])
 
