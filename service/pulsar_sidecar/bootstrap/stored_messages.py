@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -32,22 +31,6 @@ _TOPIC_SLASHES: Final = 2
 _NAME: Final = re.compile(r"[-=:.\w]*[-=:\w][-=:.\w]*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    store: MetadataStore
-    topics: StoredTopics
-    messages: BookieTopicMessages
-    clock: Clock
-
-    def topics_of(self, scope: str) -> Iterable[TopicName]:
-        """Partitions, and topics without."""
-        if "://" in scope or scope.count("/") >= _TOPIC_SLASHES:
-            return self.topics.places_of(parse_topic_name(scope))
-        if not all(_NAME.fullmatch(part) for part in scope.split("/")):
-            raise InvalidInputError(f"{scope!r:.200} is neither a tenant nor a namespace nor a topic")
-        return self.topics.places_below(scope)
-
-
 def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic, ...]:
     """Verify every partition of a topic, or the topic itself where it has none.
 
@@ -56,8 +39,9 @@ def verify_stored(request: VerifyRequest, report: Report) -> tuple[VerifiedTopic
         TemporaryError: it could not be read.
     """
     topic = parse_topic_name(request.topic)
-    with _opened(request.stored) as stored:
-        return verify_partitions(topic, stored.store, stored.messages, Progress(report, stored.clock))
+    clock = SystemClock()
+    with _opened(request.stored, clock) as (store, messages):
+        return verify_partitions(topic, store, messages, Progress(report, clock))
 
 
 def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
@@ -67,16 +51,17 @@ def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
         NotFoundError: there is no such thing.
         TemporaryError: it could not be read or written; nothing is left behind.
     """
-    with _opened(request.stored) as stored:
+    clock = SystemClock()
+    with _opened(request.stored, clock) as (store, messages):
         root = request.stored.ledgers_root
         url = request.stored.metadata_store_url or ""
-        instance_id = instance_id_of(stored.store.read(instance_id_path(root)), root)
+        instance_id = instance_id_of(store.read(instance_id_path(root)), root)
         return extract(
-            stored.topics_of(request.scope),
-            stored.messages,
+            _places_of(request.scope, StoredTopics(store)),
+            messages,
             partial(parquet_output, request.output),
-            Progress(report, stored.clock),
-            stored.clock,
+            Progress(report, clock),
+            clock,
             scope=request.scope,
             source=url,
             instance_id=instance_id,
@@ -84,14 +69,22 @@ def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
         )
 
 
+def _places_of(scope: str, topics: StoredTopics) -> Iterable[TopicName]:
+    """Partitions, and topics without."""
+    if "://" in scope or scope.count("/") >= _TOPIC_SLASHES:
+        return topics.places_of(parse_topic_name(scope))
+    if not all(_NAME.fullmatch(part) for part in scope.split("/")):
+        raise InvalidInputError(f"{scope!r:.200} is neither a tenant nor a namespace nor a topic")
+    return topics.places_below(scope)
+
+
 @contextmanager
-def _opened(request: StoredMessagesRequest) -> Iterator[_Stored]:
+def _opened(request: StoredMessagesRequest, clock: Clock) -> Iterator[tuple[MetadataStore, BookieTopicMessages]]:
     if request.metadata_store_url is None:
         raise InvalidInputError(
             "name the metadata store: --metadata-store-url zk:HOST:PORT as in broker.conf, "
             "or PULSAR_SIDECAR_METADATA_STORE_URL"
         )
-    clock = SystemClock()
     options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
     with (
         ended_in_order(),
@@ -99,5 +92,4 @@ def _opened(request: StoredMessagesRequest) -> Iterator[_Stored]:
         closing(BookieEntries(BookieConnections(store, request.ledgers_root))) as entries,
     ):
         pace = Pace(clock, request.entries_per_second)
-        topic_entries = BookieTopicEntries(store, entries, request.ledgers_root, pace)
-        yield _Stored(store, StoredTopics(store), BookieTopicMessages(topic_entries), clock)
+        yield store, BookieTopicMessages(BookieTopicEntries(store, entries, request.ledgers_root, pace))

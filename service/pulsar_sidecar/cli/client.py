@@ -6,6 +6,7 @@ followed once, and only to a sidecar that the service itself lists, so a token g
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,16 +42,16 @@ class SidecarClient:
         if urlsplit(admin_url).scheme not in ("http", "https"):
             raise InvalidInputError("--admin-url must begin with http:// or https://, such as http://127.0.0.1:8750")
         self._url = admin_url.rstrip("/")
-        self._timeout_seconds = timeout_seconds
-        self._session = requests.Session()
-        self._session.trust_env = False  # no proxy and no .netrc may take the token's place
+        session = requests.Session()
+        session.trust_env = False  # no proxy and no .netrc may take the token's place
         if trusted is not None:
             trusting(trusted)  # requests would tell of a file that it cannot use only when it calls
-        self._session.verify = not allow_insecure and (True if trusted is None else str(trusted))
+        session.verify = not allow_insecure and (True if trusted is None else str(trusted))
         if not verify_hostname:
-            self._session.mount("https://", _AnyHostname())
+            session.mount("https://", _AnyHostname())
         if token is not None:
-            self._session.headers["Authorization"] = f"Bearer {token}"
+            session.headers["Authorization"] = f"Bearer {token}"
+        self._request = partial(session.request, timeout=timeout_seconds, allow_redirects=False)
 
     def call(self, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None) -> Any:
         """The JSON answer, or None for an empty one; ``path`` is encoded already, a parameter without a value left out.
@@ -72,15 +73,9 @@ class SidecarClient:
             UnreachableError: no answer came, or it broke off.
         """
         try:
-            with self._session.request(
-                method,
-                self._url + path,
-                data=body,
-                params=parameters,
-                headers={"Content-Type": "application/json"},
-                timeout=self._timeout_seconds,
-                allow_redirects=False,
-                stream=True,
+            kind = {"Content-Type": "application/json"}
+            with self._request(
+                method, self._url + path, data=body, params=parameters, headers=kind, stream=True
             ) as response:
                 if response.status_code >= 300:
                     raise ServiceRefusedError(response.status_code, _reason(response))
@@ -97,9 +92,7 @@ class SidecarClient:
 
     def _send(self, method: str, url: str, body: object, parameters: Mapping[str, Any] | None) -> requests.Response:
         try:
-            return self._session.request(
-                method, url, json=body, params=parameters, timeout=self._timeout_seconds, allow_redirects=False
-            )
+            return self._request(method, url, json=body, params=parameters)
         except requests.RequestException as error:
             raise UnreachableError(
                 f"no answer from {_place(url)} ({type(error).__name__}); is the sidecar running there? "
