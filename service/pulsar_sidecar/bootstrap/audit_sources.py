@@ -37,7 +37,7 @@ def make_dump(request: DumpRequest, report: Report) -> Manifest:
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
         source = _node_source(request, kind, address, clock, report)
-        url = request.cursors_from or (_pulsars_form(address) if kind is SourceKind.ZOOKEEPER else None)
+        url = request.cursors_from or (f"zk:{address}" if kind is SourceKind.ZOOKEEPER else None)
         return dump(
             source,
             None if url is None else _cursor_ledgers(url, request, clock, stack),
@@ -72,7 +72,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
                 "--chroot is for snapshots; write a running ZooKeeper's chroot into its address: zk://HOST:PORT/CHROOT"
             )
         return ZooKeeperWalk(
-            _pulsars_form(address),
+            f"zk:{address}",
             clock,
             WalkOptions(parse_credential(request.metadata_store_auth), zookeeper_rate(request.nodes_per_second)),
             is_skipped=lambda path: path == _ZOOKEEPERS_OWN or path.startswith(skip),
@@ -118,7 +118,3 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         WalkOptions(credential, zookeeper_rate(request.ledgers_per_second)),
         with_metadata=request.with_metadata,
     )
-
-
-def _pulsars_form(address: str) -> str:
-    return f"zk:{address}"

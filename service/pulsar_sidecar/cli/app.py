@@ -33,6 +33,17 @@ PULSAR_CLIENT_CONF names.
 
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
+_IMPORTED_LATER = {
+    "serve": ("Run the sidecar until a signal stops it.", "serving:app"),
+    "local-cluster": ("Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"),
+    "demo": ("Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"),
+    "publish": (
+        "Publish a file's records to a topic, each stored exactly once and in order.",
+        "deduplication.publishing:app",
+    ),
+}
+"""Commands with their short help and place, as `LazyCommand` takes them; they stand before the others."""
+
 
 def command_line(programs: Programs) -> TyperGroup:
     """The whole command line; its commands stand in the order in which a newcomer needs them."""
@@ -52,21 +63,8 @@ def command_line(programs: Programs) -> TyperGroup:
     ):
         app.add_typer(group)
     root = get_group(app)
-    root.commands = {
-        "serve": LazyCommand("serve", "Run the sidecar until a signal stops it.", "serving:app"),
-        "local-cluster": LazyCommand(
-            "local-cluster", "Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"
-        ),
-        "demo": LazyCommand(
-            "demo", "Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"
-        ),
-        "publish": LazyCommand(
-            "publish",
-            "Publish a file's records to a topic, each stored exactly once and in order.",
-            "deduplication.publishing:app",
-        ),
-        **root.commands,
-    }
+    later = {name: LazyCommand(name, *command) for name, command in _IMPORTED_LATER.items()}
+    root.commands = {**later, **root.commands}
     return root
 
 

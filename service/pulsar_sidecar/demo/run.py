@@ -28,18 +28,9 @@ class DemoReport:
     @property
     def kept_its_promise(self) -> bool:
         """Nothing leaked through the sidecar, nothing is left to do, and what leaked before was found and deleted."""
-        two_phase = self.two_phase
-        return (
-            self.audit.kept_its_promise
-            and self.cancelling.kept_its_promise
-            and not (
-                two_phase.orphans
-                or two_phase.dangling
-                or two_phase.topics_left
-                or self.drain.pending
-                or self.watched.left
-            )
-        )
+        leaked = self.two_phase.orphans or self.two_phase.dangling or self.two_phase.topics_left
+        kept = self.audit.kept_its_promise and self.cancelling.kept_its_promise
+        return kept and not (leaked or self.drain.pending or self.watched.left)
 
     def lines(self) -> list[str]:
         """The last lines, each with figures measured in this run."""

@@ -23,8 +23,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -106,11 +106,7 @@ class LocalCluster:
         """
         _refuse_if_in_use(spec.directory)
         software = find_software(spec, progress)
-
-        def record(directory: Path) -> None:
-            _record_classes(spec.version, software, directory)
-
-        archives = class_archives(software, record, progress)
+        archives = class_archives(software, partial(_record_classes, spec.version, software), progress)
         return cls._up_with(spec, replace(software, class_archives=archives), progress, clock)
 
     @classmethod
@@ -207,9 +203,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.down()
 
     def _start(self, member: Member, timeout_seconds: float, give_up: threading.Event) -> None:

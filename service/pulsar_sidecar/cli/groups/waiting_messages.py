@@ -122,10 +122,16 @@ def _table(by_due_second: Mapping[int, int], rows: int) -> Iterator[str]:
     counted: Counter[int] = Counter()
     for second, count in by_due_second.items():
         counted[second // step * step] += count
+    yield from due_rows(counted, step)
+
+
+def due_rows(counted: Mapping[int, int], step: int, accuracy: str = "") -> Iterator[str]:
+    """Messages by the beginning of the step in which they are due, a row for each step from the first to the last."""
     largest = max(counted.values())
-    yield f"  due from (UTC)        messages in {span(step)}"
+    yield f"  due from (UTC)        messages in {span(step)}{accuracy}"
     for start in range(min(counted), max(counted) + 1, step):
-        yield f"  {utc(start)}  {counted[start]:>10,}  {bar(counted[start], largest)}".rstrip()
+        messages = counted.get(start, 0)
+        yield f"  {utc(start)}  {messages:>10,}  {bar(messages, largest)}".rstrip()
 
 
 def bar(value: float, largest: float) -> str:

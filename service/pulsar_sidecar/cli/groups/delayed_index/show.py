@@ -17,16 +17,13 @@ from pulsar_sidecar.cli.connecting import (
     subscription_path,
     topic_or_namespace_path,
 )
-from pulsar_sidecar.cli.groups.waiting_messages import bar, known_count, span, utc
+from pulsar_sidecar.cli.groups.waiting_messages import due_rows, known_count, span, utc
 from pulsar_sidecar.model.names import java_url_encode
 
 _NAME_WIDTH = 14
 _TRACKERS = {
-    "buckets": "buckets",
     "in-memory": "in memory",
-    "none": "none",
     "broken": "BROKEN: the subscription would stop delivering",
-    "unknown": "unknown",
 }
 
 app = new_group("delayed-index", "Show, check, repair and build the delayed indexes that brokers keep in buckets.")
@@ -114,10 +111,7 @@ def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
         return
     step, late = answer["stepSeconds"], -(-answer["resolutionMs"] // 1000)
     accuracy = f", due up to {span(late)} later than shown" if late else ""
-    yield f"  due from (UTC)        messages in {span(step)}{accuracy}"
-    for start in range(min(times), max(times) + 1, step):
-        messages = times.get(start, 0)
-        yield f"  {utc(start)}  {messages:>10,}  {bar(messages, max(times.values()))}".rstrip()
+    yield from due_rows(times, step, accuracy)
 
 
 def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
