@@ -7,11 +7,13 @@ topic does not have any more, are not counted.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
 from typing import Final, NamedTuple, assert_never
+
+from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer, EntryFacts, Topics
 from pulsar_sidecar.model.clocks import Clock
@@ -27,6 +29,8 @@ _READ_AT_ONCE: Final = 10_000
 _DAY_SECONDS: Final = 86_400
 _STEPS_SECONDS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 43_200, _DAY_SECONDS)
 _PLACE: Final = re.compile(r"(\d{1,9}):(\d{1,18}):(-1|\d{1,18})", re.ASCII)
+
+EntriesByLedger = Mapping[LedgerId, BitMap]
 
 
 def partitions_of(topics: Topics, topic: TopicName) -> list[TopicName]:
@@ -50,27 +54,28 @@ def durable_subscriptions(topics: Topics, topic: TopicName, subscription: str | 
     }
 
 
-def waiting_positions(
-    state: TopicInternalStats, acked: Iterable[PositionRanges], after: Position | None = None
-) -> Iterator[Position]:
-    """The topic's entries, oldest first, that at least one of the cursors has not acknowledged; beyond ``after``."""
-    cursors = list(acked)
-    if not cursors:
-        return
-    start = min(cursor.mark_delete for cursor in cursors)
-    for position in positions_after(state, start if after is None else max(start, after)):
-        if not all(position in cursor for cursor in cursors):
-            yield position
+def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRanges]) -> EntriesByLedger:
+    """A topic's entries, oldest first, that at least one of the cursors has not acknowledged; lengths by ledger."""
+    found: dict[LedgerId, BitMap] = {}
+    last = max(lengths, default=None)
+    if last is None:
+        return found
+    everything = PositionRanges(Position(last, EntryId(lengths[last] - 1)))
+    for cursor in acked:
+        for run in everything.without(cursor, lengths):
+            found.setdefault(run.ledger_id, BitMap()).add_range(run.first, run.last + 1)
+    return dict(sorted(found.items()))
 
 
-def positions_after(state: TopicInternalStats, start: Position) -> Iterator[Position]:
-    """The topic's entries beyond a position, oldest first."""
-    for ledger_id, entries in state.ledgers.items():
-        if ledger_id < start.ledger_id:
-            continue
-        first = start.entry_id + 1 if ledger_id == start.ledger_id else 0
-        for entry in range(max(0, first), entries):
-            yield Position(ledger_id, EntryId(entry))
+def minus(entries: EntriesByLedger, others: EntriesByLedger) -> EntriesByLedger:
+    """The entries that are not among the others; every ledger of them has some."""
+    left = ((ledger_id, bits - others.get(ledger_id, BitMap())) for ledger_id, bits in entries.items())
+    return {ledger_id: bits for ledger_id, bits in left if bits}
+
+
+def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
+    """The entries one by one, in order."""
+    return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)
 
 
 def entries_beyond(state: TopicInternalStats, position: Position) -> int:
@@ -264,9 +269,10 @@ class WaitingReader:
 
         start = after.partition if after else 0
         for number, part in enumerate(parts[start:], start):
-            last = after.position if after and number == start else None
+            last = after.position if after and number == start else BEFORE_EVERYTHING
             cursors, state = self._cursors(part, subscription, counts)
-            positions = waiting_positions(state, [acked for _, acked in cursors], last)
+            beyond_last = (PositionRanges(max(acked.mark_delete, last), acked) for _, acked in cursors)
+            positions = positions_of(waiting_entries(state.ledgers, beyond_last))
             name, before = str(part), read
             while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
                 answers = self.entries.read(part, portion)
@@ -276,8 +282,7 @@ class WaitingReader:
                             waiting.count(name, position, answers[position], now_ms)
                 read, last = read + len(portion), portion[-1]
             if next(positions, None) is not None:
-                beyond = entries_beyond(state, last) if last and read > before else 0
-                return page(BacklogPosition(number, last or BEFORE_EVERYTHING), beyond)
+                return page(BacklogPosition(number, last), entries_beyond(state, last) if read > before else 0)
             if read >= limit and number + 1 < len(parts):
                 # The next page begins before the first entry of the next partition.
                 return page(BacklogPosition(number + 1, BEFORE_EVERYTHING), 0)

@@ -6,7 +6,7 @@ whether it is still there and still waits is asked of the broker each time.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
@@ -16,7 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.backlog import is_earlier_chunk, partitions_of
+from pulsar_sidecar.delayed_delivery.backlog import (
+    EntriesByLedger,
+    is_earlier_chunk,
+    minus,
+    partitions_of,
+    positions_of,
+    waiting_entries,
+)
 from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
 from pulsar_sidecar.delayed_delivery.cancel.requests import Target
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports
@@ -24,12 +31,9 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.position_ranges import PositionRanges
 
 MAX_SAMPLE: Final = 20
 _READ_AT_ONCE: Final = 5_000
-
-EntriesByLedger = Mapping[LedgerId, BitMap]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +118,7 @@ class PartitionReading:
 
     def unread(self, waiting: EntriesByLedger) -> Iterator[Position]:
         """The entries that were not read yet."""
-        return positions_of(
-            {ledger_id: entries - self.read.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
-        )
+        return positions_of(minus(waiting, self.read))
 
     def learn(self, selection: Selection, answers: Mapping[Position, EntryAnswer]) -> None:
         """Keep what entries say; of a chunked message only the last chunk is meant."""
@@ -193,24 +195,6 @@ class SelectedBatch:
 
 
 # --- looking -------------------------------------------------------------------------------------------------------
-
-
-def waiting_entries(lengths: Mapping[LedgerId, int], acked: Iterable[PositionRanges]) -> dict[LedgerId, BitMap]:
-    """A topic's entries, oldest first, that at least one of the cursors has not acknowledged; lengths by ledger."""
-    found: dict[LedgerId, BitMap] = {}
-    last = max(lengths, default=None)
-    if last is None:
-        return found
-    everything = PositionRanges(Position(last, EntryId(lengths[last] - 1)))
-    for cursor in acked:
-        for run in everything.without(cursor, lengths):
-            found.setdefault(run.ledger_id, BitMap()).add_range(run.first, run.last + 1)
-    return dict(sorted(found.items()))
-
-
-def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
-    """The entries one by one, in order."""
-    return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)
 
 
 def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading: Reading) -> dict[TopicName, Rows]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.backlog import waiting_positions
+from pulsar_sidecar.delayed_delivery.backlog import positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import CancellationIndex
 from pulsar_sidecar.delayed_delivery.cancel.log_records import decode, encode_all, key_of, parse_key
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
@@ -17,11 +17,9 @@ from pulsar_sidecar.delayed_delivery.cancel.plan import (
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryFacts
-from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.delayed_messages import LEDGER, TOPIC, at
 from tests.fakes.positions import with_positions
@@ -144,20 +142,19 @@ def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[CancellationS
 def test_what_waits_is_what_some_cursor_has_not_acknowledged() -> None:
     cursor = with_positions(PositionRanges(at(-1, 5)), [at(0, 5)])
     other = with_positions(PositionRanges(at(-1, 5)), [at(1, 5), at(0, 6)])
-    state = TopicInternalStats({LedgerId(5): 2, LedgerId(6): 2}, at(1, 6))
-    assert list(waiting_positions(state, [cursor])) == [at(1, 5), at(0, 6), at(1, 6)]
-    assert list(waiting_positions(state, [cursor, other])) == [at(0, 5), at(1, 5), at(0, 6), at(1, 6)]
-    assert list(waiting_positions(state, [])) == []
+    lengths = {LedgerId(5): 2, LedgerId(6): 2}
+    assert list(positions_of(waiting_entries(lengths, [cursor]))) == [at(1, 5), at(0, 6), at(1, 6)]
+    assert list(positions_of(waiting_entries(lengths, [cursor, other]))) == [at(0, 5), at(1, 5), at(0, 6), at(1, 6)]
+    assert list(positions_of(waiting_entries(lengths, []))) == []
 
 
 @given(acked=st.lists(entries, min_size=1, max_size=3), mark=st.integers(-1, 10), length=st.integers(0, 45))
-def test_what_waits_is_the_same_in_columns(acked: list[set[int]], mark: int, length: int) -> None:
+def test_what_waits_is_the_same_entry_by_entry(acked: list[set[int]], mark: int, length: int) -> None:
     cursors = [ranges_of(one, mark + number) for number, one in enumerate(acked)]
-    state = TopicInternalStats({LEDGER: length, LedgerId(LEDGER + 1): 2}, at(1, LEDGER + 1))
-    found = waiting_entries(state.ledgers, cursors)
-    assert [Position(ledger, EntryId(entry)) for ledger, bits in found.items() for entry in bits] == list(
-        waiting_positions(state, cursors)
-    )
+    lengths = {LEDGER: length, LedgerId(LEDGER + 1): 2}
+    every = [at(entry, ledger) for ledger, entries_there in lengths.items() for entry in range(entries_there)]
+    found = [position for position in every if not all(position in cursor for cursor in cursors)]
+    assert list(positions_of(waiting_entries(lengths, cursors))) == found
 
 
 # --- chunks --------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from pulsar_sidecar.delayed_delivery.backlog import positions_after
+from pulsar_sidecar.delayed_delivery.backlog import positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.cancel.log_records import RescheduleIntent
 from pulsar_sidecar.delayed_delivery.cancel.plan import TopicSnapshot, check_entry, choose_subscriptions, refused
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
@@ -38,6 +38,7 @@ from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, Side
 from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.position_ranges import PositionRanges
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -259,7 +260,8 @@ class Rescheduler:
         """
         topic, known = intent.topic, self._progress.get(intent.token)
         search = known.search if known else _CopySearch(intent.after)
-        positions = positions_after(self.ports.topics.state(topic), search.until)
+        stored = self.ports.topics.state(topic).ledgers
+        positions = positions_of(waiting_entries(stored, [PositionRanges(search.until)]))
         for number in range(_PORTIONS_AT_ONCE):
             fresh = list(islice(positions, max(0, _READ_AT_ONCE - len(search.unreadable))))
             portion = [*search.unreadable, *fresh]

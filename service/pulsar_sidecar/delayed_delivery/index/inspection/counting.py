@@ -7,6 +7,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.backlog import positions_of
 from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueCounts, calendar_of, without_a_bucket
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
 from pulsar_sidecar.delayed_delivery.index.snapshot import decode_segment
@@ -19,7 +20,6 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
 )
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
-from pulsar_sidecar.delayed_delivery.selecting import positions_of
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError

@@ -13,6 +13,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.backlog import minus
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
@@ -69,7 +70,7 @@ class BucketDueTimes:
             _add(outside, _named_twice(indexes[wrong], segment.metadata))
             _add(inside, _named_twice(indexes[~wrong], segment.metadata))
         # Where two buckets differ about an entry, it is read.
-        return {ledger_id: entries - inside.get(ledger_id, BitMap()) for ledger_id, entries in outside.items()}
+        return minus(outside, inside)
 
     def _segments(self, topic: TopicName) -> Iterator[_Segment]:
         for bucket in self.stored.buckets(topic):

@@ -12,12 +12,12 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.backlog import waiting_entries
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, TrackerState, next_load
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
-from pulsar_sidecar.delayed_delivery.selecting import waiting_entries
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.ids import LedgerId

@@ -11,11 +11,16 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
-from pyroaring import BitMap
-
-from pulsar_sidecar.delayed_delivery.backlog import EntryKind, classify, durable_subscriptions, partitions_of
+from pulsar_sidecar.delayed_delivery.backlog import (
+    EntryKind,
+    classify,
+    durable_subscriptions,
+    minus,
+    partitions_of,
+    positions_of,
+    waiting_entries,
+)
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, DelayPolicy, DueTimes, EntryAnswer, Topics
-from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import Position
@@ -198,9 +203,7 @@ class OverdueReader:
         found = {name: Overdue(place, name) for name in cursors}
         waiting = waiting_entries(state.ledgers, [cursor.acknowledged for cursor in cursors.values()])
         later = self.due_times.outside(place, None, due_by_ms + 1)
-        positions = positions_of(
-            {ledger_id: entries - later.get(ledger_id, BitMap()) for ledger_id, entries in waiting.items()}
-        )
+        positions = positions_of(minus(waiting, later))
         read = 0
         while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
             answers = self.entries.read(place, portion)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.backlog import positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     LOAD_ASSUMPTIONS,
@@ -24,7 +25,6 @@ from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryB
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
-from pulsar_sidecar.delayed_delivery.selecting import positions_of, waiting_entries
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
