@@ -87,9 +87,9 @@ def test_what_is_over_is_found_by_its_second(
 
 def test_what_was_forgotten_takes_no_room_although_nobody_asks_what_is_over() -> None:
     index = CancellationIndex()
-    index.learn(cancellation(0, CancellationStatus.ACCEPTED))
+    index.learn_all([cancellation(0, CancellationStatus.ACCEPTED)])
     for entry in range(1, 20_000):
-        index.learn(cancellation(entry, CancellationStatus.ACCEPTED))
+        index.learn_all([cancellation(entry, CancellationStatus.ACCEPTED)])
         index.forget(TOPIC, at(entry), "s")
     assert len(index._tracked[PLACE].due) < 3_000
 
@@ -104,7 +104,7 @@ def test_what_is_over_is_found_among_very_much_that_was_forgotten() -> None:
 
 def test_after_very_many_changes_everything_is_news() -> None:
     index = CancellationIndex()
-    index.learn(cancellation(0, CancellationStatus.PERSISTED))
+    index.learn_all([cancellation(0, CancellationStatus.PERSISTED)])
     index.changed_at(PLACE)
     index.learn_all(cancellation(entry, CancellationStatus.PERSISTED) for entry in range(150_000))
     assert index.changed_at(PLACE) is None

@@ -101,14 +101,13 @@ def test_a_damaged_value_is_undecodable(value: bytes) -> None:
 def test_levels_rise_and_what_is_over_may_be_asked_for_again() -> None:
     index = CancellationIndex()
     first = Cancellation(TOPIC, "s", at(1), NOW + 5, NOW, CancellationStatus.ACCEPTED)
-    assert index.learn(first)
-    assert index.learn(first.at(CancellationStatus.PERSISTED))
-    assert not index.learn(first.at(CancellationStatus.ACKED))
+    index.learn_all([first, first.at(CancellationStatus.PERSISTED), first.at(CancellationStatus.ACKED)])
+    assert index.find(TOPIC, at(1)) == [first.at(CancellationStatus.PERSISTED)]
     index.forget(TOPIC, at(1), "s")
     assert index.open_count == 0
     assert [one.status for one in index.find(TOPIC, at(1))] == [CancellationStatus.EXPIRED]
     again = first._replace(requested_ms=NOW + 1)
-    assert index.learn(again)
+    index.learn_all([again])
     assert [one.status for one in index.find(TOPIC, at(1))] == [CancellationStatus.ACCEPTED]
 
 
@@ -131,8 +130,8 @@ def test_what_is_not_proven_yet_is_counted_right(steps: list[tuple[CancellationS
         assert {one.position for one in index.unpersisted_at(place)} == {
             known.position for known in index.at(place) if known.status is not CancellationStatus.PERSISTED
         }
-        assert [index.known_at(place)(at(known)) for known in range(5)] == [
-            index.known(TOPIC, at(known), "s") for known in range(5)
+        assert [index.known(TOPIC, at(known), "s") for known in range(5)] == [
+            next(iter(index.find(TOPIC, at(known))), None) for known in range(5)
         ]
 
 

@@ -5,7 +5,7 @@ Invariant: a level only ever rises or ends; a record that is older than what is 
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +21,9 @@ _FEW_FORGOTTEN: Final = 1000
 _MOST_CHANGED: Final = 100_000
 """Beyond that it takes less to look at everything."""
 _OPEN: Final = tuple(status for status in CancellationStatus if status.open)
-_RANKS: Final = {status: _OPEN.index(status) if status in _OPEN else len(_OPEN) for status in CancellationStatus}
+_ENDED: Final = len(_OPEN)
 """Every end ranks above every open level."""
+_RANKS: Final = {status: _OPEN.index(status) if status in _OPEN else _ENDED for status in CancellationStatus}
 
 
 @dataclass(slots=True)
@@ -64,14 +65,14 @@ class _Tracked:
 
     def take_changed(self) -> list[Cancellation] | None:
         changed, self.changed = self.changed, set()
-        return None if changed is None else self._open_of(changed | self.unpersisted)
+        return None if changed is None else self.open_of(changed | self.unpersisted)
 
     def take_expired(self, expired_ms: int) -> list[Cancellation]:
         """What was due by then."""
         over: list[Cancellation] = []
         for second in [second for second in self.due if second * 1000 <= expired_ms]:
             noted = self.due.pop(second)
-            left = self._open_of(dict.fromkeys(noted))  # twice where it was forgotten and asked for again
+            left = self.open_of(dict.fromkeys(noted))  # twice where it was forgotten and asked for again
             self.noted -= len(noted)
             for one in left:
                 self._note_due(one)
@@ -81,7 +82,7 @@ class _Tracked:
     def dues(self, until_ms: int) -> set[int]:
         """The due times up to then of what is open."""
         noted = (self.due[second] for second in self.due if second * 1000 <= until_ms)
-        return {one.deliver_at_ms for positions in noted for one in self._open_of(positions)}
+        return {one.deliver_at_ms for positions in noted for one in self.open_of(positions)}
 
     def _note_due(self, cancellation: Cancellation) -> None:
         self.due.setdefault(cancellation.deliver_at_ms // 1000, []).append(cancellation.position)
@@ -93,7 +94,7 @@ class _Tracked:
         for one in self.open.values():
             self._note_due(one)
 
-    def _open_of(self, positions: Iterable[Position]) -> list[Cancellation]:
+    def open_of(self, positions: Iterable[Position]) -> list[Cancellation]:
         found = (self.open.get(position) for position in positions)
         return [one for one in found if one is not None]
 
@@ -109,42 +110,32 @@ class CancellationIndex:
 
     # --- learning --------------------------------------------------------------------------------------------------
 
-    def learn(self, cancellation: Cancellation) -> bool:
-        """Take over what is known of a cancellation; False when it is older news.
+    def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
+        """Take over what is known of each, unless it is older news.
 
         One that was asked for again after its end starts afresh, also where its end was missed.
         """
-        key = (cancellation.topic, cancellation.subscription)
         with self.lock:
-            known = self._known(key, cancellation.position)
-            may_have_ended = known is not None and (not known.status.open or self._see(key, cancellation.position))
-            renewed = known is not None and may_have_ended and cancellation.requested_ms > known.requested_ms
-            if known is not None and not renewed and _RANKS[cancellation.status] < _RANKS[known.status]:
-                return False
-            if cancellation.status.open:
-                self._ended.get((cancellation.topic, cancellation.position), {}).pop(cancellation.subscription, None)
-                self._tracked.setdefault(key, _Tracked()).put(cancellation)
-            else:
-                self._forget_open(key, cancellation.position)
-                self._remember(cancellation)
-            return True
+            for one in cancellations:
+                self._learn(one)
 
-    def learn_all(self, cancellations: Iterable[Cancellation]) -> None:
-        """`learn` each; what is new on a subscription, or rises there, without looking anywhere else."""
-        key: SubscriptionKey | None = None
-        tracked = _Tracked()
-        with self.lock:
-            for cancellation in cancellations:
-                if key is None or cancellation.subscription != key[1] or cancellation.topic is not key[0]:
-                    key = (cancellation.topic, cancellation.subscription)
-                    tracked = self._at(key)
-                if not self._rises(tracked.open.get(cancellation.position), cancellation):
-                    self.learn(cancellation)
-                    tracked = self._at(key)
-                    continue
-                if not tracked.open:
-                    self._tracked[key] = tracked
-                tracked.put(cancellation)
+    def _learn(self, one: Cancellation) -> None:
+        topic, subscription, position = one[:3]
+        key, rank = (topic, subscription), _RANKS[one.status]
+        tracked = self._at(key)
+        known = tracked.open.get(position) or self._end_of(topic, position, subscription)
+        if known is not None:
+            known_rank = _RANKS[known.status]
+            may_have_ended = known_rank == _ENDED or position in tracked.unseen
+            tracked.unseen.discard(position)
+            if rank < known_rank and not (may_have_ended and one.requested_ms > known.requested_ms):
+                return
+        if rank == _ENDED:
+            self._forget_open(key, position)
+            self._remember(one)
+        else:
+            self._ended.get((topic, position), {}).pop(subscription, None)
+            self._tracked.setdefault(key, tracked).put(one)
 
     def lower(self, cancellations: Iterable[Cancellation]) -> None:
         """Take over levels that fell: what had been stored was lost and acknowledged again."""
@@ -172,7 +163,7 @@ class CancellationIndex:
     def keep(self, topic: TopicName, position: Position, subscription: str) -> None:
         """The log holds it; `sweep_unseen` does not drop it."""
         with self.lock:
-            self._see((topic, subscription), position)
+            self._at((topic, subscription)).unseen.discard(position)
 
     def sweep_unseen(self, *, complete: bool) -> int:
         """Drop what was not learned since `mark_unseen`, and remember no end of it, because none is known; how many.
@@ -203,21 +194,8 @@ class CancellationIndex:
     def known(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
         """What is known of one message on one subscription."""
         with self.lock:
-            return self._known((topic, subscription), position)
-
-    def known_at(self, key: SubscriptionKey) -> Callable[[Position], Cancellation | None]:
-        """`known` for many messages of one subscription; it shows what is known at the time of this call, or newer."""
-        topic, subscription = key
-        with self.lock:
-            open_there, ended = self._at(key).open, self._ended
-
-        def known(position: Position) -> Cancellation | None:
-            found = open_there.get(position)
-            if found is None and ended:
-                return ended.get((topic, position), {}).get(subscription)
-            return found
-
-        return known
+            found = self._at((topic, subscription)).open.get(position)
+            return found or self._end_of(topic, position, subscription)
 
     def subscriptions(self) -> list[SubscriptionKey]:
         """The subscriptions with open cancellations."""
@@ -255,7 +233,7 @@ class CancellationIndex:
         """What there is not PERSISTED yet."""
         with self.lock:
             tracked = self._at(key)
-            return [tracked.open[position] for position in tracked.unpersisted]
+            return tracked.open_of(tracked.unpersisted)
 
     @property
     def open_count(self) -> int:
@@ -268,24 +246,8 @@ class CancellationIndex:
     def _at(self, key: SubscriptionKey) -> _Tracked:
         return self._tracked.get(key) or _Tracked()
 
-    def _rises(self, known: Cancellation | None, cancellation: Cancellation) -> bool:
-        """Whether it certainly is news of something open that has not ended before."""
-        if _RANKS[cancellation.status] == len(_OPEN):
-            return False
-        if known is None:
-            return (cancellation.topic, cancellation.position) not in self._ended
-        return _RANKS[cancellation.status] >= _RANKS[known.status]
-
-    def _see(self, key: SubscriptionKey, position: Position) -> bool:
-        """The log holds it; whether that was not known yet since `mark_unseen`."""
-        unseen = self._at(key).unseen
-        was_unseen = position in unseen
-        unseen.discard(position)
-        return was_unseen
-
-    def _known(self, key: SubscriptionKey, position: Position) -> Cancellation | None:
-        found = self._at(key).open.get(position)
-        return found if found is not None else self._ended.get((key[0], position), {}).get(key[1])
+    def _end_of(self, topic: TopicName, position: Position, subscription: str) -> Cancellation | None:
+        return self._ended.get((topic, position), {}).get(subscription) if self._ended else None
 
     def _forget_open(self, key: SubscriptionKey, position: Position) -> Cancellation | None:
         tracked = self._at(key)

@@ -139,17 +139,11 @@ def parse_intent_key(key: str) -> tuple[Message, str]:
 
 
 def encode_all(cancellations: Iterable[Cancellation]) -> list[tuple[str, bytes]]:
-    """Key and value of each; what those of one place have in common is looked up once."""
-    records: list[tuple[str, bytes]] = []
-    topic, subscription, before, after = None, None, "", ""
-    for one in cancellations:
-        if one.topic is not topic or one.subscription != subscription:
-            topic, subscription = one.topic, one.subscription
-            before, after = _around(topic, subscription)
-        ledger_id, entry_id = one.position
-        value = msgspec.json.encode(_Record(_VERSION, *one[3:]))
-        records.append((f"{before}{ledger_id}:{entry_id}{after}", value))
-    return records
+    """Key and value of each."""
+    return [
+        (key_of(one.topic, one.position, one.subscription), msgspec.json.encode(_Record(_VERSION, *one[3:])))
+        for one in cancellations
+    ]
 
 
 def decode(key: str, value: bytes) -> Cancellation:

@@ -22,9 +22,6 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
 
-KnownCancellation = Callable[[Position], Cancellation | None]
-"""What is known of a message on one subscription."""
-
 _CHUNK_OTHERS_BETWEEN: Final = 8
 """Entries of other producers that are looked through for each chunk, at least `_CHUNK_NEAR` in each direction."""
 _CHUNK_NEAR: Final = 64
@@ -85,12 +82,11 @@ class CancellationPlan:
 def plan_cancellations(
     targets: Sequence[Target],
     snapshot: TopicSnapshot,
-    known: Callable[[str], KnownCancellation],
+    known: Callable[[Position, str], Cancellation | None],
     options: CancelOptions,
 ) -> CancellationPlan:
-    """Decide each target on each subscription; ``known`` returns what is known on a subscription."""
+    """Decide each target on each subscription; ``known`` returns what is known of a message on one."""
     plan = CancellationPlan()
-    known_on = cache(known)
     chosen_by = cache(lambda names: choose_subscriptions(names, snapshot.subscriptions))
     for target in targets:
         target_plan = TargetPlan(target)
@@ -109,7 +105,7 @@ def plan_cancellations(
         target_plan.results.update({result.subscription: result for result in chosen.refusals})
         for subscription in chosen.admitted:
             name = subscription.name
-            before = known_on(name)(target.position)
+            before = known(target.position, name)
             cancellation = Cancellation(
                 snapshot.topic,
                 name,
@@ -329,16 +325,8 @@ def _delivers_at_once(found: Subscription) -> bool:
 
 def neighbour_ranges(acked: PositionRanges, positions: Collection[Position]) -> list[EntryRange]:
     """The positions as runs of neighbours, ascending; what is acknowledged already is left out."""
-    found: list[EntryRange] = []
-    for position in sorted(set(positions)):
-        if position in acked:
-            continue
-        ledger_id, entry_id = position
-        if found and found[-1].ledger_id == ledger_id and found[-1].last == entry_id - 1:
-            found[-1] = found[-1]._replace(last=entry_id)
-        else:
-            found.append(EntryRange(ledger_id, entry_id, entry_id))
-    return found
+    entries = (EntryRange(*position, position.entry_id) for position in positions if position not in acked)
+    return list(PositionRanges(acked.mark_delete, entries))
 
 
 def added_ranges(acked: PositionRanges, run: EntryRange) -> int:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
     CancellationPlan,
-    KnownCancellation,
     PlannedCancellation,
     TopicSnapshot,
     beyond_limit,
@@ -172,10 +172,7 @@ class Canceller:
 
     def _plan(self, targets: Sequence[Target], snapshot: TopicSnapshot, options: CancelOptions) -> CancellationPlan:
         """The plan; while something acknowledged is unexplained, wait a moment for another sidecar's record of it."""
-
-        def known(subscription: str) -> KnownCancellation:
-            return self.store.index.known_at((snapshot.topic, subscription))
-
+        known = partial(self.store.index.known, snapshot.topic)
         plan = plan_cancellations(targets, snapshot, known, options)
         for _ in range(_EXPLAIN_TRIES):
             if not plan.unexplained:
@@ -270,10 +267,9 @@ class Canceller:
         self, topic: TopicName, name: str, planned: Sequence[PlannedCancellation]
     ) -> tuple[Sequence[PlannedCancellation], Sequence[PlannedCancellation]]:
         """What is in the log from an earlier request, and the rest."""
-        known = self.store.index.known_at((topic, name))
 
         def in_log(one: PlannedCancellation) -> bool:
-            found = known(one.cancellation.position)
+            found = self.store.index.known(topic, one.cancellation.position, name)
             return found is not None and found.status.open
 
         return _split(planned, in_log)
