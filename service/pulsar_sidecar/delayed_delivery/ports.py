@@ -111,7 +111,6 @@ class DelayedEntries(Protocol):
         With ``max_age_seconds`` the topic may have dropped the ledger of an entry that is found, or be gone itself,
         for so long; an entry's facts are true, and nothing else is answered from memory.
         """
-        ...
 
 
 class DueTimes(Protocol):
@@ -123,7 +122,6 @@ class DueTimes(Protocol):
         An entry that is not in the answer may be due at any time. Raises `TemporaryError` when it could not be asked
         which buckets there are.
         """
-        ...
 
 
 class Topics(Protocol):
@@ -131,30 +129,24 @@ class Topics(Protocol):
 
     def partitions(self, topic: TopicName) -> int | None:
         """Number of partitions, 0 for a topic without; None when a broker knows no such topic."""
-        ...
 
     def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
         """The partition whose managed ledger lists the ledger, None when none does."""
-        ...
 
     def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
         """The topic's subscriptions by name, asked now or at most so long ago.
 
         Raises `NotFoundError` when there is no such topic.
         """
-        ...
 
     def state(self, topic: TopicName) -> TopicInternalStats:
         """Its ledgers and cursors. Raises `NotFoundError` when there is no such topic."""
-        ...
 
     def delay_policy(self, topic: TopicName) -> DelayPolicy:
         """How this topic's delayed messages come due; may be some seconds old."""
-        ...
 
     def broker_ahead_ms(self) -> int:
         """By how many milliseconds the brokers' clocks are known to be ahead of this machine's, at least 0."""
-        ...
 
 
 class StoredAckState(Protocol):
@@ -168,7 +160,6 @@ class StoredAckState(Protocol):
         ``known_ledger`` and ``known_last_entry`` are the broker's report of the cursor's ledger; a newer entry that
         bookies hold may not be acknowledged yet and is not read.
         """
-        ...
 
 
 class JoinedConsumer(Protocol):
@@ -180,7 +171,6 @@ class JoinedConsumer(Protocol):
         Returns this machine's clock when the last confirmation was in hand. Raises `OutcomeUnknownError` when some may
         have been acknowledged and some not.
         """
-        ...
 
 
 class Acknowledger(Protocol):
@@ -194,11 +184,9 @@ class Acknowledger(Protocol):
             NotFoundError: the topic or the subscription is gone; nothing is created.
             TemporaryError: the broker cannot be reached.
         """
-        ...
 
     def close(self) -> None:
         """Close what is kept open; idempotent."""
-        ...
 
 
 LogRecords = Sequence[tuple[str, bytes | None]]
@@ -210,7 +198,6 @@ class CancellationTopic(Protocol):
 
     def ensure(self) -> None:
         """Create and configure the topic where it is missing; idempotent."""
-        ...
 
     def append(self, records: LogRecords) -> None:
         """Store all, in order for each key; returns when every one is durable.
@@ -218,7 +205,6 @@ class CancellationTopic(Protocol):
         Raises:
             TemporaryError: at least one is not known to be stored.
         """
-        ...
 
     def follow(
         self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
@@ -229,7 +215,6 @@ class CancellationTopic(Protocol):
         entries that could not be read, or were compacted away meanwhile. Raises TemporaryError when records may have
         been missed.
         """
-        ...
 
 
 class Republisher(Protocol):
@@ -248,7 +233,6 @@ class Republisher(Protocol):
             TemporaryError: nothing was sent.
             OutcomeUnknownError: the copy may have been stored, or be stored yet.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

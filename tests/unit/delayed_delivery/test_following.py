@@ -48,9 +48,9 @@ class Pair:
 def test_what_ended_and_was_compacted_away_meanwhile_is_forgotten_and_delivered() -> None:
     pair = Pair()
     pair.end_and_compact()
-    assert pair.second.room.open_cancellations() == 1
+    assert pair.second.room.cancelling_status().open_cancellations == 1
     pair.second.follow()
-    assert pair.second.room.open_cancellations() == 0
+    assert pair.second.room.cancelling_status().open_cancellations == 0
     pair.second.live(130_000, 1000)
     assert pair.subscription.by_sidecar == set()
     assert pair.subscription.deliveries == {at(0): 1}

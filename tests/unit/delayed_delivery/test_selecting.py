@@ -8,8 +8,8 @@ import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancelOptions, Cause, TargetOutcome
 from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
-from pulsar_sidecar.delayed_delivery.workflow import preview_cache
-from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
+from pulsar_sidecar.delayed_delivery.workflow import service
+from pulsar_sidecar.delayed_delivery.workflow.service import PreviewCache
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
@@ -133,7 +133,7 @@ def test_what_was_read_for_something_else_is_read_again(
     cluster.publish(1, key="other", properties={"a": "1"})
     cluster.clock.advance_ms(1)
     if change == "kept no more":
-        monkeypatch.setattr(preview_cache, "_MOST_ROWS", 1)
+        monkeypatch.setattr(service, "_MOST_ROWS", 1)
         sidecar = FakeSidecar(cluster)
     shown = sidecar.room.preview(TOPIC, KEY)
     if change == "another selection":

@@ -36,7 +36,6 @@ def open_delayed_delivery(cluster: ClusterAccess) -> Room:
         persist_patience_ms=settings.delayed_message_persist_wait_in_seconds * 1000,
     )
     service = DelayedDelivery(configuration, ports, settings.effective_instance_name, metrics)
-    metrics.bind(service.open_cancellations)
     return Room([service], service.start, service.close, collectors=[metrics])
 
 

@@ -85,7 +85,6 @@ class BucketEntries(Protocol):
             ledgers: the metadata of at least the ledgers that are asked for.
             positions: ledger and entry; segments begin with entry 1.
         """
-        ...
 
 
 class BucketProperties(Protocol):
@@ -128,11 +127,9 @@ class PendingBucketDeletions(Protocol):
 
     def demand_ready(self) -> None:
         """Nothing, if it takes records. Raises `DisabledError` or `TemporaryError` if it does not."""
-        ...
 
     def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
         """Record them, durably: None for each that is recorded, otherwise the reason, in order."""
-        ...
 
 
 class DelayTimes(Protocol):
@@ -146,7 +143,6 @@ class DelayTimes(Protocol):
         Raises:
             TemporaryError: one of the entries could not be read.
         """
-        ...
 
 
 class BrokerTrackers(Protocol):
@@ -154,7 +150,6 @@ class BrokerTrackers(Protocol):
 
     def trackers(self) -> Mapping[str, BrokerTracker]:
         """By broker id; one at least, and every live one. Raises `TemporaryError` otherwise."""
-        ...
 
 
 class RunningTrackers(Protocol):
@@ -162,8 +157,6 @@ class RunningTrackers(Protocol):
 
     def configured(self, broker: str | None) -> BrokerTracker:
         """That broker's configuration (its web service URL; None: any broker's)."""
-        ...
 
     def subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
         """With the size of each tracker; loads the topic. Raises `NotFoundError` when there is no such topic."""
-        ...

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
+from cachetools import LRUCache
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import not_found
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
@@ -39,7 +40,6 @@ from pulsar_sidecar.delayed_delivery.selecting import (
 )
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
 from pulsar_sidecar.delayed_delivery.workflow.canceller import Canceller
-from pulsar_sidecar.delayed_delivery.workflow.preview_cache import PreviewCache
 from pulsar_sidecar.delayed_delivery.workflow.reconciler import Reconciler
 from pulsar_sidecar.delayed_delivery.workflow.rescheduling import Rescheduler
 from pulsar_sidecar.model.errors import (
@@ -62,6 +62,9 @@ _SAFE_LEAD_MS = 5_000
 _ROUND_SECONDS = 0.2
 _LEADING_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 15.0
+_MOST_ROWS: Final = 2_000_000
+"""Of all previews together, 66 MB; the oldest ones go first, and are then read again when they are confirmed."""
+_MOST_PREVIEWS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class DelayedDelivery:
         self._ports = ports
         self._stop = threading.Event()
         self._store = CancellationStore(ports.log)
+        metrics.bind(lambda: self._store.index.open_count)
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._rescheduler = Rescheduler(ports, self._store, self._canceller, configuration, self._stop)
@@ -119,10 +123,6 @@ class DelayedDelivery:
         self._batches.shutdown(wait=True)
         self._canceller.close()
         self._ports.acknowledger.close()
-
-    def open_cancellations(self) -> int:
-        """The number of open cancellations."""
-        return self._store.index.open_count
 
     def cancelling_status(self) -> CancelStatus:
         """The state of the service."""
@@ -182,10 +182,8 @@ class DelayedDelivery:
             TemporaryError: brokers could not be asked; nothing was acknowledged that is not in the log.
         """
         self._check_enabled()
-        outcomes: list[TargetOutcome | None] = [None] * len(targets)
         places = self._located(topic, targets)
-        for index in places.pop(None, []):
-            outcomes[index] = _nowhere(topic, targets[index])
+        outcomes = {index: _nowhere(topic, targets[index]) for index in places.pop(None, ())}
         batches = [
             (place, indexes[begin : begin + _BATCH])
             for place, indexes in places.items()
@@ -194,7 +192,8 @@ class DelayedDelivery:
         ]
 
         def carry_out(place: TopicName, indexes: list[int]) -> list[TargetOutcome]:
-            return self._cancel_batch(place, [targets[index] for index in indexes], options)
+            found = self._canceller.cancel(place, [targets[index] for index in indexes], options)
+            return self._persisted(place, found) if options.wait_persisted else found
 
         if len(batches) == 1:
             done = [carry_out(*batches[0])]
@@ -202,13 +201,8 @@ class DelayedDelivery:
             futures = [self._batches.submit(carry_out, *batch) for batch in batches]
             done = [future.result() for future in futures]
         for (_, indexes), those in zip(batches, done, strict=True):
-            for index, outcome in zip(indexes, those, strict=True):
-                outcomes[index] = outcome
-        return [outcome for outcome in outcomes if outcome is not None]
-
-    def _cancel_batch(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
-        outcomes = self._canceller.cancel(topic, targets, options)
-        return self._persisted(topic, outcomes) if options.wait_persisted else outcomes
+            outcomes.update(zip(indexes, those, strict=True))
+        return [outcomes[index] for index in range(len(targets))]
 
     def _located(self, topic: TopicName, targets: Sequence[Target]) -> dict[TopicName | None, list[int]]:
         """The targets' indexes by the topic that holds their entries; None for those of no partition."""
@@ -358,3 +352,32 @@ class DelayedDelivery:
 def _nowhere(topic: TopicName, target: Target) -> TargetOutcome:
     reason = f"no partition of {topic} has a ledger {target.position.ledger_id}"
     return TargetOutcome(topic, target, (not_found(Cause.NO_ENTRY, reason),))
+
+
+# --- what previews read ----------------------------------------------------------------------------------------------
+
+
+_Preview = tuple[Selection, Reading]
+
+
+class PreviewCache:
+    """The readings of the last previews, each given out once; any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._previews: LRUCache[tuple[TopicName, str], _Preview] = LRUCache(_MOST_ROWS, getsizeof=_weight)
+
+    def keep(self, topic: TopicName, shown: Preview, reading: Reading) -> None:
+        """Until the preview is confirmed, or others take its place."""
+        with self._lock, suppress(ValueError):  # one that is larger than the cache is not kept
+            self._previews[topic, shown.hash] = shown.selection, reading
+
+    def take(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> Reading:
+        """What was read for exactly this selection; empty where nothing is kept."""
+        with self._lock:
+            kept = self._previews.pop((topic, confirmed_hash), None)
+        return kept[1] if kept is not None and kept[0] == selection else {}
+
+
+def _weight(preview: _Preview) -> int:
+    return max(sum(len(part.rows) for part in preview[1].values()), _MOST_ROWS // _MOST_PREVIEWS)
