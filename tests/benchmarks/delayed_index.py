@@ -126,7 +126,7 @@ def _round(
 ) -> Round:
     clock, storage = FakeClock(0), MemorySnapshotStorage()
     tracker = BucketDelayedDeliveryTracker(
-        settings, storage, MemoryBucketProperties(), clock, topic_name="topic", cursor_name="sub"
+        settings, storage, MemoryBucketProperties(), clock.now_ms, topic_name="topic", cursor_name="sub"
     )
     begin = time.thread_time_ns()
     add(tracker, indexes, batch)

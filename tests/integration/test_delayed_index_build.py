@@ -173,7 +173,7 @@ def recovered_by_us(stage: Stage, index: StoredIndex) -> set[tuple[int, int]]:
         stage.trackers.trackers().popitem()[1].settings,
         stage.storage,
         properties,
-        clock,
+        clock.now_ms,
         topic_name=str(index.topic),
         cursor_name=index.subscription,
     )

@@ -171,7 +171,7 @@ class _Driven:
     def recover(self) -> None:
         self._tracker = None
         tracker = BucketDelayedDeliveryTracker(
-            self._settings, self._storage, self._properties, self._clock, topic_name="topic", cursor_name="sub"
+            self._settings, self._storage, self._properties, self._clock.now_ms, topic_name="topic", cursor_name="sub"
         )
         tracker.recover()
         self._tracker = tracker

@@ -3,14 +3,12 @@
 The messages are added in order of their entries at one moment, as after an unload, and none is delivered meanwhile.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from pyroaring import BitMap
-
-from pulsar_sidecar.delayed_delivery.backlog import positions_of, waiting_entries
+from pulsar_sidecar.delayed_delivery.backlog import EntriesByLedger, positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     LOAD_ASSUMPTIONS,
@@ -26,9 +24,8 @@ from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import Bucket
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryFacts
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
-from pulsar_sidecar.model.clocks import Clock, StopSignal
+from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
@@ -97,22 +94,6 @@ class Simulation:
     assumptions: tuple[str, ...] = SIMULATION_ASSUMPTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class _Standstill:
-    """A clock that does not move."""
-
-    ms: int
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_seconds(self) -> float:
-        return 0.0
-
-    def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
-        return False
-
-
 def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) -> SimulatedTracker:
     """The messages in a bucket tracker, as a broker of 4.0.8 keeps it.
 
@@ -126,7 +107,7 @@ def simulate(indexes: DelayedIndexes, settings: TrackerSettings, now_ms: int) ->
         settings,
         storage,
         MemoryBucketProperties(),
-        _Standstill(now_ms),
+        lambda: now_ms,
         topic_name="simulated",
         cursor_name="simulated",
     )
@@ -208,31 +189,25 @@ class Simulator:
             lengths = _readable(self.lengths.lengths(read.ledgers))
             for name, index in read.subscriptions.items():
                 acknowledged = _readable(_readable(index).acknowledged)
-                backlog = self._backlog(place, waiting_entries(lengths, [acknowledged]), now_ms, limit)
+                waiting = waiting_entries(lengths, [acknowledged])
+                indexes, others, unreadable, complete = self._backlog(place, waiting, now_ms, limit)
                 today = (
-                    simulate(backlog.indexes, configuration.settings, now_ms)
+                    simulate(indexes, configuration.settings, now_ms)
                     if configuration.keeps_buckets
-                    else in_memory_tracker(backlog.indexes)
+                    else in_memory_tracker(indexes)
                 )
-                simulated = simulate(backlog.indexes, settings, now_ms)
-                found.append(
-                    Simulation(
-                        place,
-                        name,
-                        len(backlog.indexes),
-                        backlog.others,
-                        backlog.unreadable,
-                        backlog.complete,
-                        _with_others(today, backlog.others),
-                        _with_others(simulated, backlog.others),
-                    )
-                )
+                today = _with_others(today, others)
+                simulated = _with_others(simulate(indexes, settings, now_ms), others)
+                found.append(Simulation(place, name, len(indexes), others, unreadable, complete, today, simulated))
         if not found:
             what = "no subscription" if subscription is None else f"no subscription {subscription}"
             raise NotFoundError(f"{topic} has {what}")
         return found
 
-    def _backlog(self, place: TopicName, waiting: Mapping[LedgerId, BitMap], now_ms: int, limit: int) -> "_Backlog":
+    def _backlog(
+        self, place: TopicName, waiting: EntriesByLedger, now_ms: int, limit: int
+    ) -> tuple[DelayedIndexes, int, int, bool]:
+        """The delayed messages, how many others there are, how many of these are unreadable; whether that is all."""
         positions = positions_of(waiting)
         rows: list[tuple[int, int, int]] = []
         read = unreadable = 0
@@ -243,15 +218,7 @@ class Simulator:
                 if isinstance(facts, EntryFacts) and (facts.deliver_at_ms or 0) > now_ms:
                     assert facts.deliver_at_ms is not None
                     rows.append((facts.deliver_at_ms, *position))
-        return _Backlog(DelayedIndexes.of(rows), read - len(rows), unreadable, next(positions, None) is None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Backlog:
-    indexes: DelayedIndexes
-    others: int
-    unreadable: int
-    complete: bool
+        return DelayedIndexes.of(rows), read - len(rows), unreadable, next(positions, None) is None
 
 
 def _with_others(found: SimulatedTracker, others: int) -> SimulatedTracker:

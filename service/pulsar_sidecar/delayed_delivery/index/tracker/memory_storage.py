@@ -41,9 +41,9 @@ class MemorySnapshotStorage:
         snapshots: what is stored, by id.
     """
 
-    def __init__(self, first_id: int = 1) -> None:
+    def __init__(self) -> None:
         self.snapshots: dict[LedgerId, StoredSnapshot] = {}
-        self._next_id = first_id
+        self._next_id = 1
 
     def start(self) -> None:
         """Nothing to get ready."""

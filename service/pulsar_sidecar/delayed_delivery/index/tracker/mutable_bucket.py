@@ -51,10 +51,6 @@ class MutableBucket:
         if first_ms is not None and first_ms <= cutoff_ms:
             shared.put_back(self.queue.pop(len(self.queue), cutoff_ms))
 
-    def take_all(self) -> DelayedIndexes:
-        """Everything that is to be sealed, in order."""
-        return self.queue.pop_all()
-
     def reset_range(self) -> None:
         """It covers no ledger."""
         self.start = self.end = NO_LEDGER

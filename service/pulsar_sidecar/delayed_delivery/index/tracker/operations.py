@@ -50,9 +50,9 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
 
     def __init__(self, settings: TrackerSettings, snapshots: OperationSnapshots, clock: Clock) -> None:
         """Empty; `recover` takes over what the snapshots' pointers name."""
-        self._commands = _Commands(snapshots, _TICKS * settings.tick_time_ms)
+        commands = self._commands = _Commands(snapshots, _TICKS * settings.tick_time_ms)
         super().__init__(
-            settings, self._commands, self._commands, clock, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
+            settings, commands, commands, clock.now_ms, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
         )
         self.canceled = PositionBits()
         self._expiries = IndexQueue()
@@ -81,7 +81,7 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
             self._cancel(Position(LedgerId(ledger_id), EntryId(entry_id)), deliver_at_ms + self._ticks_ms)
         elif deliver_at_ms <= self._cutoff_ms():
             return False
-        self._commands.waiting.add(max(self._clock.now_ms(), deliver_at_ms - self._ticks_ms), ledger_id, entry_id)
+        self._commands.waiting.add(max(self._now_ms(), deliver_at_ms - self._ticks_ms), ledger_id, entry_id)
         return True
 
     def add_message(self, ledger_id: int, entry_id: int, deliver_at_ms: int) -> bool:
@@ -112,9 +112,9 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         """Make known which cancellations are due, forget the old ones, and what the other trackers do."""
         super().tick()
         self._apply_commands()
-        for position in self._expiries.pop(len(self._expiries), self._clock.now_ms()).unpacked().positions():
+        for position in self._expiries.pop(len(self._expiries), self._now_ms()).unpacked().positions():
             self.canceled.remove(*position)
-        self._commands.delete_late(self._clock.now_ms())
+        self._commands.delete_late(self._now_ms())
 
     def recover(self) -> int:
         super().recover()

@@ -49,11 +49,6 @@ class PackedIndexes:
         """Bytes held."""
         return sum(_held(column) for column in (self.offsets, self.codes, self.entries, self.ledger_ids))
 
-    @property
-    def head_ms(self) -> int:
-        """The first row's due time."""
-        return self.first_ms + int(self.offsets[0])
-
     def time_at(self, row: int) -> int:
         """One row's due time."""
         return self.first_ms + int(self.offsets[row])

@@ -28,11 +28,6 @@ class PositionBits:
                 united.add_all(ledger_id, entries)
         return united
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the bitmaps take."""
-        return sum(len(entries.serialize()) for entries in self.ledgers.values())
-
     def contains(self, ledger_id: int, entry_id: int) -> bool:
         """Whether it is in."""
         entries = self.ledgers.get(LedgerId(ledger_id))

@@ -73,7 +73,7 @@ class IndexQueue:
         """The earliest due time; None when empty."""
         if not self._size:
             return None
-        return min([self._unsorted_first_ms, *(run.head_ms for run in self._runs)])
+        return min([self._unsorted_first_ms, *(run.time_at(0) for run in self._runs)])
 
     def pop(self, most: int, until_ms: int) -> PackedIndexes:
         """The first ones, in order, ``most`` at most, and none that is due later."""

@@ -10,24 +10,25 @@ from typing import Final
 import numpy as np
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, bitmaps_of, joined
+from pulsar_sidecar.delayed_delivery.index.settings import MAX_MERGE_NUM, Behaviour, TrackerSettings
+from pulsar_sidecar.delayed_delivery.index.snapshot import NO_INDEXES, DelayedIndexes, bitmaps_of, joined
 from pulsar_sidecar.delayed_delivery.index.tracker.bucket_ranges import BucketRanges, CutRange, in_order_of_hash_map
-from pulsar_sidecar.delayed_delivery.index.tracker.failures import TrackerFailedError
+from pulsar_sidecar.delayed_delivery.index.tracker.failures import RecoveryFailedError, TrackerFailedError
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
-from pulsar_sidecar.delayed_delivery.index.tracker.merging import select_as_broker, select_as_pip
 from pulsar_sidecar.delayed_delivery.index.tracker.mutable_bucket import MutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.packed import NO_PACKED, PackedIndexes, pack
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
-from pulsar_sidecar.delayed_delivery.index.tracker.recovery import name_buckets, recover_bucket
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 _DEFAULT_CAPACITY: Final = 16
 """Of a ``HashMap``."""
+_FEWEST: Final = 2
+"""So many buckets are merged at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class SealedBuckets:
 
     Attributes:
         ranges: the buckets.
+        ends: messages with which loaded segments end; before one is handed out, the next segment is loaded.
     """
 
     def __init__(
@@ -58,8 +60,7 @@ class SealedBuckets:
         self._access = access
         self._mutable = mutable
         self._shared = shared
-        self._ends: dict[Position, _SegmentEnd] = {}
-        """Before such a message is handed out, the next segment is loaded."""
+        self.ends: dict[Position, _SegmentEnd] = {}
 
     # --- sealing and merging -----------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ class SealedBuckets:
             for segment in sealed.segments[1:]:
                 self._shared.put_back(pack(segment))
             self.ranges.remove(CutRange.closed(key))
-            self._ends.pop(_last_position(first))
+            self.ends.pop(_last_position(first))
 
     def _take_out_of_mutable(self, sealed: SealedIndexes, indexes: DelayedIndexes, key: BucketKey) -> None:
         outside = np.flatnonzero((indexes.ledgers < key.start) | (indexes.ledgers > key.end))
@@ -126,7 +127,7 @@ class SealedBuckets:
             self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
             return self.drop(old)
 
-        self._access.attempt(BucketOperation.MERGE, old[0], merge)
+        self._access.attempt(BucketOperation.MERGE, merge)
 
     def _merge_as_pip(self) -> None:
         """Write what is left of both, whether loaded or not; when that fails nothing has changed."""
@@ -149,7 +150,7 @@ class SealedBuckets:
             self.expect_next(bucket, sealed.segments[0])
             return self.drop(old)
 
-        self._access.attempt(BucketOperation.MERGE, old[0], merge)
+        self._access.attempt(BucketOperation.MERGE, merge)
 
     def drop(self, buckets: Sequence[ImmutableBucket]) -> bool:
         """Delete buckets, with their snapshots; always True."""
@@ -164,7 +165,7 @@ class SealedBuckets:
 
     def expect_next(self, bucket: ImmutableBucket, loaded: DelayedIndexes) -> None:
         """Remember where a segment ends that is in memory now."""
-        self._ends[_last_position(loaded)] = _SegmentEnd(bucket, int(loaded.deliver_at_ms[-1]))
+        self.ends[_last_position(loaded)] = _SegmentEnd(bucket, int(loaded.deliver_at_ms[-1]))
 
     # --- segments in memory ------------------------------------------------------------------------------------------
 
@@ -173,26 +174,18 @@ class SealedBuckets:
         first_ms = self._shared.first_ms()
         if first_ms is None or first_ms > cutoff_ms:
             return NO_PACKED
-        ends = [each.due_ms for each in self._ends.values() if each.bucket.ranges]
+        ends = [each.due_ms for each in self.ends.values() if each.bucket.ranges]
         return self._shared.pop(most, min(cutoff_ms, max(first_ms, min(ends, default=NEVER))))
 
     def first_end(self, due: PackedIndexes) -> tuple[int, Position | None]:
         """The first row that ends a loaded segment, and its position; the number of rows when none does."""
-        lasts = [position.entry_id for position, each in self._ends.items() if each.bucket.ranges]
+        lasts = [position.entry_id for position, each in self.ends.items() if each.bucket.ranges]
         for row in due.rows_of_entries(lasts):
             position = due.position_at(row)
-            last = self._ends.get(position)
+            last = self.ends.get(position)
             if last is not None and last.bucket.ranges:
                 return row, position
         return len(due), None
-
-    def bucket_at_end(self, position: Position) -> ImmutableBucket:
-        """Whose loaded segment ends with this message."""
-        return self._ends[position].bucket
-
-    def pass_end(self, position: Position) -> None:
-        """What follows is loaded, or the bucket is finished."""
-        del self._ends[position]
 
     # --- beginning and ending ----------------------------------------------------------------------------------------
 
@@ -218,8 +211,110 @@ class SealedBuckets:
     def clear(self) -> None:
         """Forget all; snapshots and properties stay."""
         self.ranges.clear()
-        self._ends.clear()
+        self.ends.clear()
 
 
 def _last_position(rows: DelayedIndexes) -> Position:
     return Position(LedgerId(int(rows.ledgers[-1])), EntryId(int(rows.entries[-1])))
+
+
+# --- which adjacent buckets are merged -----------------------------------------------------------------------------
+
+
+def select_as_broker(buckets: Sequence[ImmutableBucket], number: int = MAX_MERGE_NUM) -> Sequence[ImmutableBucket]:
+    """``selectMergedBuckets`` of 4.0.8, with its faults.
+
+    Of each number of neighbours that all have segments to load, four at first, those with the fewest messages; but
+    where fewer messages are not also due earlier, the choice stays with neighbours that have more. "Due" is the segment
+    after the next one.
+
+    Raises:
+        TrackerFailedError: not more buckets than are to be merged, or a bucket with exactly one segment to load.
+    """
+    if number >= len(buckets):
+        raise TrackerFailedError(f"{number} of {len(buckets)} buckets are to be merged")
+    fewest = earliest = None
+    chosen: Sequence[ImmutableBucket] = ()
+    for at in range(len(buckets) - number + 1):
+        window = buckets[at : at + number]
+        if not all(bucket.has_unloaded for bucket in window):
+            continue
+        count = sum(bucket.count for bucket in window)
+        if fewest is not None and count > fewest:
+            continue
+        fewest = count
+        due = min(_due_after_next(bucket) for bucket in window)
+        if earliest is None or due < earliest:
+            earliest, chosen = due, window
+    if chosen or number == _FEWEST:
+        return chosen
+    return select_as_broker(buckets, number - 1)
+
+
+def select_as_pip(buckets: Sequence[ImmutableBucket]) -> Sequence[ImmutableBucket]:
+    """The two neighbours with the fewest messages; the earliest ones of several. None of fewer than two."""
+    pairs = [buckets[at : at + _FEWEST] for at in range(len(buckets) - 1)]
+    return min(pairs, key=lambda pair: sum(bucket.count for bucket in pair), default=())
+
+
+def _due_after_next(bucket: ImmutableBucket) -> int:
+    # Segments count from 1 and this list from 0.
+    if bucket.current_segment + 1 >= len(bucket.first_times_ms):
+        raise TrackerFailedError(f"{bucket.key} has one segment left to load")
+    return bucket.first_times_ms[bucket.current_segment + 1]
+
+
+# --- taking over the buckets that a cursor names: ``recoverBucketSnapshot`` of 4.0.8 --------------------------------
+
+
+def name_buckets(
+    buckets: BucketRanges, access: SnapshotAccess, behaviour: Behaviour
+) -> dict[CutRange, ImmutableBucket]:
+    """Put those in that the cursor's properties name; the answer are those that are dropped since they overlap.
+
+    Raises:
+        UndecodableError: a property's name.
+    """
+    keys = [BucketKey.parse(name) for name in access.names() if name.startswith(DELAYED_BUCKET_KEY_PREFIX)]
+    dropped: dict[CutRange, ImmutableBucket] = {}
+    match behaviour:
+        case Behaviour.AS_BROKER:
+            for key in keys:
+                dropped |= dict(buckets.overlapping(key))
+                buckets.put(key, ImmutableBucket(key))
+        case Behaviour.AS_PIP:
+            # Of two that overlap, what a merge wrote is the wider one and begins with the other or before it.
+            for key in sorted(keys, key=lambda each: (each.start, -each.end)):
+                if buckets.overlapping(key):
+                    dropped[CutRange.closed(key)] = ImmutableBucket(key)
+                else:
+                    buckets.put(key, ImmutableBucket(key))
+    return dropped
+
+
+def recover_bucket(
+    bucket: ImmutableBucket, access: SnapshotAccess, cutoff_ms: int, behaviour: Behaviour
+) -> DelayedIndexes:
+    """Its first segment that is not due as a whole, which it is now at; none if all are, and it is to be dropped.
+
+    Raises:
+        UndecodableError: the property's value.
+        RecoveryFailedError: the bucket was not read.
+    """
+    access.id_of(bucket)
+    try:
+        first = bucket.recover(access.metadata(bucket), cutoff_ms)
+        if first > bucket.last_segment:
+            return NO_INDEXES
+        segments = access.segments(bucket, first, first)
+    except NotFoundError as error:
+        if behaviour is Behaviour.AS_PIP:
+            return NO_INDEXES
+        raise RecoveryFailedError(f"the bucket {bucket.key} does not exist any more") from error
+    except SidecarError as error:
+        raise RecoveryFailedError(f"the bucket {bucket.key} was not read: {error}") from error
+    if not segments:
+        return NO_INDEXES
+    bucket.current_segment = first
+    access.measure(bucket)
+    return segments[0]

@@ -4,13 +4,12 @@ A snapshot is written before the property that points to it, and deleted before 
 between leaves a ledger that nothing points to, or a property that points to nothing, as it does in a broker.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from enum import Enum
 from typing import Final, TypeVar
 
-from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner, BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
@@ -21,7 +20,6 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 T = TypeVar("T")
 
 _RETRIES: Final = 3
-_FAILURES_KEPT: Final = 20
 
 
 class BucketOperation(Enum):
@@ -33,27 +31,11 @@ class BucketOperation(Enum):
     MERGE = "merge"
 
 
-@dataclass(frozen=True, slots=True)
-class FailedOperation:
-    """What a broker would log: the tracker continues without.
-
-    Attributes:
-        operation: what was to be done.
-        key: with which bucket, of several that are merged the first.
-        error: why it was not.
-    """
-
-    operation: BucketOperation
-    key: BucketKey
-    error: SidecarError
-
-
 class SnapshotAccess:
     """Snapshots of one subscription.
 
     Attributes:
         operations: how often each was done, by operation and whether it succeeded.
-        failures: the latest ones that did not.
     """
 
     def __init__(
@@ -64,7 +46,6 @@ class SnapshotAccess:
         self._topic_name = topic_name
         self._cursor_name = cursor_name
         self.operations: Counter[tuple[BucketOperation, bool]] = Counter()
-        self.failures: deque[FailedOperation] = deque(maxlen=_FAILURES_KEPT)
 
     def names(self) -> Sequence[str]:
         """Names of the cursor's properties, in its order."""
@@ -80,23 +61,19 @@ class SnapshotAccess:
             owner = BucketOwner(bucket.key, self._topic_name, self._cursor_name)
             return self._storage.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
 
-        bucket_id = self.attempt(BucketOperation.CREATE, bucket, lambda: _retried(create))
+        bucket_id = self.attempt(BucketOperation.CREATE, lambda: _retried(create))
         if bucket_id is None:
             return False
         bucket.bucket_id = bucket_id
-        try:
+        with suppress(SidecarError):
             _retried(lambda: self._properties.put(str(bucket.key), str(bucket_id)))
-        except SidecarError as error:
-            self.failures.append(FailedOperation(BucketOperation.CREATE, bucket.key, error))
         self.measure(bucket)
         return True
 
     def measure(self, bucket: ImmutableBucket) -> None:
         """Ask how long the snapshot is; when that fails it stays unknown."""
-        try:
+        with suppress(SidecarError):
             bucket.snapshot_bytes = self._storage.get_bucket_snapshot_length(self.id_of(bucket))
-        except SidecarError as error:
-            self.failures.append(FailedOperation(BucketOperation.LOAD, bucket.key, error))
 
     def metadata(self, bucket: ImmutableBucket) -> SnapshotMetadata:
         """Entry 0; raises what the storage raises."""
@@ -117,19 +94,14 @@ class SnapshotAccess:
             _retried(lambda: self._properties.remove(str(bucket.key)))
             return True
 
-        self.attempt(BucketOperation.DELETE, bucket, delete)
+        self.attempt(BucketOperation.DELETE, delete)
 
-    def forget(self, bucket: ImmutableBucket) -> None:
-        """Remove the property of a snapshot that is known not to exist."""
-        _retried(lambda: self._properties.remove(str(bucket.key)))
-
-    def attempt(self, operation: BucketOperation, bucket: ImmutableBucket, act: Callable[[], T]) -> T | None:
+    def attempt(self, operation: BucketOperation, act: Callable[[], T]) -> T | None:
         """Do and count it; None when it failed."""
         try:
             result = act()
-        except SidecarError as error:
+        except SidecarError:
             self.operations[operation, False] += 1
-            self.failures.append(FailedOperation(operation, bucket.key, error))
             return None
         self.operations[operation, True] += 1
         return result

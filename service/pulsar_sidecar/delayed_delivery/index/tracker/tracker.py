@@ -8,6 +8,8 @@ Waiting for the storage happens within the calls, so nothing of Java's states be
 PIP-195 the tracker follows the one or the other (`Behaviour`; docs/delayed-index.md has the table).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from pyroaring import BitMap
 
@@ -29,7 +31,6 @@ from pulsar_sidecar.delayed_delivery.index.tracker.packed import PackedIndexes
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
 from pulsar_sidecar.delayed_delivery.index.tracker.sealed_buckets import SealedBuckets
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import Position
 
@@ -54,7 +55,7 @@ class BucketDelayedDeliveryTracker:
         settings: TrackerSettings,
         storage: BucketSnapshotStorage,
         properties: BucketProperties,
-        clock: Clock,
+        now_ms: Callable[[], int],
         *,
         topic_name: str,
         cursor_name: str,
@@ -68,7 +69,7 @@ class BucketDelayedDeliveryTracker:
         self.access = SnapshotAccess(storage, properties, topic_name, cursor_name)
         self._sealed = SealedBuckets(settings, behaviour, self.access, self.mutable, self.shared)
         self.buckets = self._sealed.ranges
-        self._clock = clock
+        self._now_ms = now_ms
         self._count = 0
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -77,12 +78,6 @@ class BucketDelayedDeliveryTracker:
     def number_of_delayed_messages(self) -> int:
         """As the broker counts them (``getNumberOfDelayedMessages``)."""
         return self._count
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of memory for indexes and bitmaps here; not what a broker takes."""
-        bitmaps = (self.mutable.bits, *(bucket.bits for bucket in self.buckets))
-        return self.mutable.queue.nbytes + self.shared.nbytes + sum(bits.nbytes for bits in bitmaps)
 
     def contains_message(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the position has an index that was not handed out."""
@@ -216,7 +211,7 @@ class BucketDelayedDeliveryTracker:
         return len(self.mutable.queue) >= max(1, self.settings.min_index_count)
 
     def _rows_to_seal(self) -> DelayedIndexes:
-        return self.mutable.take_all()
+        return self.mutable.queue.pop_all()
 
     # --- handing out -------------------------------------------------------------------------------------------------
 
@@ -269,7 +264,7 @@ class BucketDelayedDeliveryTracker:
 
     def _load_after(self, position: Position) -> bool:
         """Load the segment after the one that ends there, or delete the bucket if that was its last; False: failed."""
-        bucket = self._sealed.bucket_at_end(position)
+        bucket = self._sealed.ends[position].bucket
         following = bucket.current_segment + 1
 
         def load() -> DelayedIndexes:
@@ -281,10 +276,10 @@ class BucketDelayedDeliveryTracker:
             bucket.current_segment = following
             return segments[0]
 
-        loaded = self.access.attempt(BucketOperation.LOAD, bucket, load)
+        loaded = self.access.attempt(BucketOperation.LOAD, load)
         if loaded is None:
             return False
-        self._sealed.pass_end(position)
+        del self._sealed.ends[position]
         if len(loaded):
             self.shared.add_many(loaded)
             self._sealed.expect_next(bucket, loaded)
@@ -326,7 +321,7 @@ class BucketDelayedDeliveryTracker:
         return next_ms if self._count > 0 else None
 
     def _cutoff_ms(self) -> int:
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         return now_ms if self.settings.strict else now_ms + self.settings.tick_time_ms
 
     # --- beginning and ending ----------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def loaded_by_a_broker(stage: IndexToBuild) -> tuple[BucketDelayedDeliveryTracke
     clock = FakeClock(DUE - 60_000)
     properties = MemoryBucketProperties({name: str(ledger_id) for name, ledger_id in stage.named().items()})
     tracker = BucketDelayedDeliveryTracker(
-        stage.settings, stage.snapshots, properties, clock, topic_name=str(TOPIC), cursor_name=SUBSCRIPTION
+        stage.settings, stage.snapshots, properties, clock.now_ms, topic_name=str(TOPIC), cursor_name=SUBSCRIPTION
     )
     tracker.recover()
     for (ledger_id, entry_id), due in stage.times.items():

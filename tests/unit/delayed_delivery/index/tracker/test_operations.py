@@ -12,7 +12,6 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, decod
 from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
     DelayedOperations,
     DelayedOperationType,
-    MemoryOperationSnapshots,
     decode_operations,
     encode_operations,
 )
@@ -22,6 +21,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
 from tests.fakes.clock import FakeClock
+from tests.fakes.operation_snapshots import MemoryOperationSnapshots
 from tests.unit.delayed_delivery.index.tracker.test_tracker import ROW, SETTINGS
 from tests.unit.delayed_delivery.index.tracker.trackers import START_MS, rows_of
 

@@ -28,7 +28,7 @@ def _tracker(
     wanted: TrackerSettings, storage: MemorySnapshotStorage, properties: MemoryBucketProperties, clock: FakeClock
 ) -> BucketDelayedDeliveryTracker:
     names = {"topic_name": TOPIC, "cursor_name": INDEX_CURSOR}
-    return BucketDelayedDeliveryTracker(wanted, storage, properties, clock, **names, behaviour=Behaviour.AS_PIP)
+    return BucketDelayedDeliveryTracker(wanted, storage, properties, clock.now_ms, **names, behaviour=Behaviour.AS_PIP)
 
 
 @given(

@@ -30,7 +30,7 @@ class Site:
             self.settings,
             self.storage,
             self.properties,
-            self.clock,
+            self.clock.now_ms,
             topic_name=TOPIC,
             cursor_name=CURSOR,
             behaviour=self.behaviour,
