@@ -1,16 +1,28 @@
-"""Counts what waits by due time: buckets by their metadata or their segments, every other entry by its own metadata."""
+"""When messages are due: counted out of buckets, by metadata or segments, and out of the entries that no bucket has.
 
+Invariants: a message is counted once for each subscription that has not acknowledged it, as exactly one of delayed,
+due, undelayed, unreadable and unread. A segment's metadata has only the first and the last due time of its messages:
+they are counted at the first, and ``resolution_ms`` is how much later they may be due.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from pyroaring import BitMap
+import numpy as np
 
-from pulsar_sidecar.delayed_delivery.backlog import positions_of
-from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueCounts, calendar_of, without_a_bucket
+from pulsar_sidecar.delayed_delivery.backlog import (
+    EntriesByLedger,
+    MessageCounts,
+    minus,
+    positions_of,
+    round_step,
+    waiting_entries,
+)
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
-from pulsar_sidecar.delayed_delivery.index.snapshot import decode_segment
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, bitmaps_of, decode_segment
 from pulsar_sidecar.delayed_delivery.index.stored import (
     AcknowledgedEntries,
     StoredBucket,
@@ -28,11 +40,99 @@ from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
+_MS: Final = 1000
 _READ_AT_ONCE: Final = 10_000
 _SYSTEM_PREFIX: Final = "__"
 """Topics of brokers' own begin so (``SystemTopicNames``)."""
 
-_Rest = dict[LedgerId, BitMap]
+_SUMMED: Final = ("delayed", "due", "undelayed", "unreadable", "unread", "from_buckets")
+
+
+@dataclass(slots=True)
+class DueCounts(MessageCounts):
+    """One subscription of one topic, or of one partition.
+
+    ``unreadable`` counts messages of buckets' segments as well.
+
+    Attributes:
+        unread: entries beyond the limit of a call.
+        from_buckets: how many of ``delayed`` and ``due`` are counted in buckets.
+        resolution_ms: by how much later messages may be due than they are counted.
+        problem: why the subscription is not counted at all; None if it is.
+    """
+
+    topic: str
+    subscription: str
+    now_ms: int
+    unread: int = 0
+    from_buckets: int = 0
+    resolution_ms: int = 0
+    problem: str | None = None
+
+    @property
+    def first_due_ms(self) -> int | None:
+        """The second in which the first delayed message is due."""
+        return min(self.by_due_second) * _MS if self.by_due_second else None
+
+    @property
+    def last_due_ms(self) -> int | None:
+        return max(self.by_due_second) * _MS if self.by_due_second else None
+
+    def add_metadata(self, segment: SegmentMetadata, acknowledged: AcknowledgedEntries) -> None:
+        """Count a segment by its metadata in entry 0."""
+        left = acknowledged.count_left(segment.bitmaps)
+        first, last = segment.min_schedule_timestamp, segment.max_schedule_timestamp
+        self.from_buckets += left
+        if last <= self.now_ms:
+            self.due += left
+        elif left:
+            self.delay(max(first, self.now_ms + 1), left)
+            self.resolution_ms = max(self.resolution_ms, last - max(first, self.now_ms + 1))
+
+    def add_indexes(self, segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> None:
+        """Count a segment by its indexes."""
+        entries = bitmaps_of(segment.ledgers, segment.entries)
+        unacknowledged = {ledger_id: acknowledged.left(ledger_id, each) for ledger_id, each in entries.items()}
+        left = segment[segment.within(unacknowledged)].deliver_at_ms
+        later = left[left > self.now_ms]
+        self.from_buckets += len(left)
+        self.due += len(left) - len(later)
+        seconds, counts = np.unique(later // _MS, return_counts=True)
+        self.delayed += len(later)
+        self.by_due_second.update(dict(zip(seconds.tolist(), counts.tolist(), strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class DueTime:
+    """Messages that are due within one step; ``from_ms`` is its beginning."""
+
+    from_ms: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """When the delayed messages of one or many topics are due; the other counts are of all subscriptions together.
+
+    Attributes:
+        exact: whether segments were read, and not only their metadata.
+        step_seconds: how long each of ``times`` is.
+        resolution_ms: how much later messages may be due than in ``times``.
+        times: those with messages, ascending.
+    """
+
+    now_ms: int
+    exact: bool
+    step_seconds: int
+    resolution_ms: int
+    times: tuple[DueTime, ...]
+    subscriptions: tuple[DueCounts, ...]
+    delayed: int
+    due: int
+    undelayed: int
+    unreadable: int
+    unread: int
+    from_buckets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +186,7 @@ class CalendarReader:
         return self._of((place for place in places if not place.local_name.startswith(_SYSTEM_PREFIX)), options)
 
     def _of(self, places: Iterable[TopicName], options: CalendarOptions) -> Calendar:
-        now_ms, left = self.clock.now_ms(), options.limit
+        now_ms, limit = self.clock.now_ms(), iter(range(options.limit))
         found: list[DueCounts] = []
         for place, stored in self.stored.read(places, options.subscription):
             if isinstance(stored, Unreadable):
@@ -97,27 +197,48 @@ class CalendarReader:
                 found.append(DueCounts(str(place), options.subscription or "", now_ms, problem=lengths.reason))
                 continue
             try:
-                counted = _Counting(stored, lengths, now_ms)
-                self._count_buckets(counted, exact=options.exact)
-                for read in self._count_entries(counted, left):
-                    left -= read
-                found += counted.counts.values()
+                found += self._counted(stored, lengths, now_ms, limit, exact=options.exact)
             except SidecarError as error:
                 found.append(DueCounts(str(place), options.subscription or "", now_ms, problem=str(error)))
-        return calendar_of(
-            now_ms, tuple(found), exact=options.exact, step_seconds=options.step_seconds, rows=options.rows
-        )
+        return _calendar(now_ms, tuple(found), options)
 
-    def _count_buckets(self, counting: "_Counting", *, exact: bool) -> None:
-        for counts, acknowledged, buckets in counting.indexes:
-            for bucket in buckets:
-                if not isinstance(bucket.snapshot, tuple):
-                    continue  # its messages are read one by one, like those of no bucket
-                if not exact:
-                    for segment in bucket.snapshot:
-                        counts.add_metadata(segment, acknowledged)
-                elif isinstance(bucket.ledger, LedgerMetadata):
-                    self._count_segments(counts, acknowledged, bucket, bucket.ledger)
+    def _counted(
+        self, stored: StoredTopic, lengths: Mapping[LedgerId, int], now_ms: int, limit: Iterator[int], *, exact: bool
+    ) -> Iterable[DueCounts]:
+        """Each subscription of a partition, or of a topic without; takes one of ``limit`` for each entry it reads."""
+        counted = {name: DueCounts(str(stored.topic), name, now_ms) for name in stored.subscriptions}
+        rests: dict[str, EntriesByLedger] = {}
+        for name, index in stored.subscriptions.items():
+            acknowledged = index.acknowledged if isinstance(index, StoredIndex) else index
+            if not isinstance(index, StoredIndex) or isinstance(acknowledged, Unreadable):
+                assert isinstance(acknowledged, Unreadable)
+                counted[name].problem = acknowledged.reason
+                continue
+            self._count_buckets(counted[name], AcknowledgedEntries(acknowledged), index.buckets, exact=exact)
+            rests[name] = minus(waiting_entries(lengths, [acknowledged]), _indexed(index.buckets))
+            counted[name].unread = sum(map(len, rests[name].values()))
+        every = positions_of(dict(sorted(PositionBits.union(rests.values()).ledgers.items())))
+        positions = (position for position, _ in zip(every, limit, strict=False))
+        while portion := list(islice(positions, _READ_AT_ONCE)):
+            answers = self.entries.read(stored.topic, portion)
+            for position in portion:
+                for name, rest in rests.items():
+                    if position.entry_id in rest.get(position.ledger_id, ()):
+                        counted[name].unread -= 1
+                        counted[name].add(answers[position], now_ms)
+        return counted.values()
+
+    def _count_buckets(
+        self, counts: DueCounts, acknowledged: AcknowledgedEntries, buckets: Iterable[StoredBucket], *, exact: bool
+    ) -> None:
+        for bucket in buckets:
+            if not isinstance(bucket.snapshot, tuple):
+                continue  # its messages are read one by one, like those of no bucket
+            if not exact:
+                for segment in bucket.snapshot:
+                    counts.add_metadata(segment, acknowledged)
+            elif isinstance(bucket.ledger, LedgerMetadata):
+                self._count_segments(counts, acknowledged, bucket, bucket.ledger)
 
     def _count_segments(
         self, counts: DueCounts, acknowledged: AcknowledgedEntries, bucket: StoredBucket, ledger: LedgerMetadata
@@ -135,51 +256,23 @@ class CalendarReader:
                 pass  # counted like one that no bookie delivers
             counts.unreadable += acknowledged.count_left(metadata.bitmaps)
 
-    def _count_entries(self, counting: "_Counting", limit: int) -> Iterator[int]:
-        """Read what no bucket has, at most so many entries; how many, before each reading, for it may fail."""
-        positions = islice(counting.positions(), limit)
-        while portion := list(islice(positions, _READ_AT_ONCE)):
-            yield len(portion)
-            answers = self.entries.read(counting.topic, portion)
-            for position in portion:
-                for name in counting.waiting_at(position):
-                    counting.counts[name].unread -= 1
-                    counting.counts[name].add(answers[position], counting.now_ms)
 
-
-class _Counting:
-    """One topic without partitions, or one partition, while it is counted."""
-
-    def __init__(self, stored: StoredTopic, lengths: Mapping[LedgerId, int], now_ms: int) -> None:
-        self.topic = stored.topic
-        self.now_ms = now_ms
-        self.counts: dict[str, DueCounts] = {}
-        self.indexes: list[tuple[DueCounts, AcknowledgedEntries, tuple[StoredBucket, ...]]] = []
-        self._rest: dict[str, _Rest] = {}
-        for name, index in stored.subscriptions.items():
-            counts = self.counts[name] = DueCounts(str(stored.topic), name, now_ms)
-            acknowledged = index.acknowledged if isinstance(index, StoredIndex) else index
-            if not isinstance(index, StoredIndex) or isinstance(acknowledged, Unreadable):
-                assert isinstance(acknowledged, Unreadable)
-                counts.problem = acknowledged.reason
-                continue
-            done = AcknowledgedEntries(acknowledged)
-            self.indexes.append((counts, done, index.buckets))
-            rest = self._rest[name] = dict(without_a_bucket(lengths, _indexed(index.buckets), done))
-            counts.unread = sum(map(len, rest.values()))
-
-    def positions(self) -> Iterator[Position]:
-        """Those that at least one subscription waits for and has in no bucket, oldest first."""
-        union = PositionBits.union(self._rest.values()).ledgers
-        return positions_of(dict(sorted(union.items())))
-
-    def waiting_at(self, position: Position) -> Iterator[str]:
-        """The subscriptions that wait for the position and have it in no bucket."""
-        for name, rest in self._rest.items():
-            if position.entry_id in rest.get(position.ledger_id, ()):
-                yield name
-
-
-def _indexed(buckets: Iterable[StoredBucket]) -> Mapping[LedgerId, BitMap]:
+def _indexed(buckets: Iterable[StoredBucket]) -> EntriesByLedger:
     snapshots = (bucket.snapshot for bucket in buckets if isinstance(bucket.snapshot, tuple))
     return PositionBits.union(segment.bitmaps for snapshot in snapshots for segment in snapshot).ledgers
+
+
+def _calendar(now_ms: int, found: tuple[DueCounts, ...], options: CalendarOptions) -> Calendar:
+    """All of it together, in steps of the given length, or of a round one that makes at most so many rows."""
+    seconds: Counter[int] = Counter()
+    for counts in found:
+        seconds.update(counts.by_due_second)
+    span = max(seconds) - min(seconds) + 1 if seconds else 1
+    step = options.step_seconds or round_step(span, options.rows)
+    steps: Counter[int] = Counter()
+    for second, messages in seconds.items():
+        steps[second // step * step] += messages
+    times = tuple(DueTime(second * _MS, steps[second]) for second in sorted(steps))
+    resolution = max((counts.resolution_ms for counts in found), default=0)
+    totals = {name: sum(getattr(counts, name) for counts in found) for name in _SUMMED}
+    return Calendar(now_ms, options.exact, step, resolution, times, found, **totals)

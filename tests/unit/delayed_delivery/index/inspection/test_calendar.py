@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.inspection import counting
-from pulsar_sidecar.delayed_delivery.index.inspection.calendar import Calendar, DueTime
-from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
+from pulsar_sidecar.delayed_delivery.index.inspection.counting import (
+    Calendar,
+    CalendarOptions,
+    CalendarReader,
+    DueTime,
+)
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
