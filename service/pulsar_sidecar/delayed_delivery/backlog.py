@@ -78,6 +78,16 @@ def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
     return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)
 
 
+def answered(
+    entries: DelayedEntries, topic: TopicName, positions: Iterable[Position]
+) -> Iterator[tuple[Position, EntryAnswer]]:
+    """The positions of a topic, in order, each with what its entry says; raises as `DelayedEntries.read`."""
+    rest = iter(positions)
+    while portion := list(islice(rest, _READ_AT_ONCE)):
+        answers = entries.read(topic, portion)
+        yield from ((position, answers[position]) for position in portion)
+
+
 def entries_beyond(state: TopicInternalStats, position: Position) -> int:
     """How many entries the topic has after a position."""
     later = sum(entries for ledger_id, entries in state.ledgers.items() if ledger_id > position.ledger_id)
@@ -274,13 +284,11 @@ class WaitingReader:
             beyond_last = (PositionRanges(max(acked.mark_delete, last), acked) for _, acked in cursors)
             positions = positions_of(waiting_entries(state.ledgers, beyond_last))
             name, before = str(part), read
-            while read < limit and (portion := list(islice(positions, min(_READ_AT_ONCE, limit - read)))):
-                answers = self.entries.read(part, portion)
-                for position in portion:
-                    for waiting, acknowledged in cursors:
-                        if position not in acknowledged:
-                            waiting.count(name, position, answers[position], now_ms)
-                read, last = read + len(portion), portion[-1]
+            for position, answer in answered(self.entries, part, islice(positions, limit - read)):
+                for waiting, acknowledged in cursors:
+                    if position not in acknowledged:
+                        waiting.count(name, position, answer, now_ms)
+                read, last = read + 1, position
             if next(positions, None) is not None:
                 return page(BacklogPosition(number, last), entries_beyond(state, last) if read > before else 0)
             if read >= limit and number + 1 < len(parts):

@@ -8,7 +8,6 @@ they are counted at the first, and ``resolution_ms`` is how much later they may 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from pulsar_sidecar.delayed_delivery.backlog import (
     EntriesByLedger,
     MessageCounts,
+    answered,
     minus,
     positions_of,
     round_step,
@@ -41,7 +41,6 @@ from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _MS: Final = 1000
-_READ_AT_ONCE: Final = 10_000
 _SYSTEM_PREFIX: Final = "__"
 """Topics of brokers' own begin so (``SystemTopicNames``)."""
 
@@ -219,13 +218,11 @@ class CalendarReader:
             counted[name].unread = sum(map(len, rests[name].values()))
         every = positions_of(dict(sorted(PositionBits.union(rests.values()).ledgers.items())))
         positions = (position for position, _ in zip(every, limit, strict=False))
-        while portion := list(islice(positions, _READ_AT_ONCE)):
-            answers = self.entries.read(stored.topic, portion)
-            for position in portion:
-                for name, rest in rests.items():
-                    if position.entry_id in rest.get(position.ledger_id, ()):
-                        counted[name].unread -= 1
-                        counted[name].add(answers[position], now_ms)
+        for position, answer in answered(self.entries, stored.topic, positions):
+            for name, rest in rests.items():
+                if position.entry_id in rest.get(position.ledger_id, ()):
+                    counted[name].unread -= 1
+                    counted[name].add(answer, now_ms)
         return counted.values()
 
     def _count_buckets(

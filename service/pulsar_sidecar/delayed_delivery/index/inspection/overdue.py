@@ -12,7 +12,9 @@ from itertools import islice
 from typing import Final
 
 from pulsar_sidecar.delayed_delivery.backlog import (
+    DueMessage,
     EntryKind,
+    answered,
     classify,
     durable_subscriptions,
     minus,
@@ -27,7 +29,6 @@ from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import Cursor, Subscription
 
-_READ_AT_ONCE: Final = 10_000
 _MAX_SAMPLE: Final = 10
 
 PauseLimit = Callable[[TopicName], int | None]
@@ -71,14 +72,6 @@ class OverdueReason(Enum):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class OverdueMessage:
-    """One of them; the order is by due time."""
-
-    due_ms: int
-    position: Position
-
-
 @dataclass(slots=True)
 class Overdue:
     """What of one subscription of a partition, or of a topic without, is overdue.
@@ -97,7 +90,7 @@ class Overdue:
     messages: int = 0
     first_due_ms: int | None = None
     last_due_ms: int | None = None
-    sample: Sequence[OverdueMessage] = ()
+    sample: Sequence[DueMessage] = ()
     unreadable: int = 0
     reasons: Sequence[OverdueReason] = ()
 
@@ -111,7 +104,7 @@ class Overdue:
         self.first_due_ms = due_ms if self.first_due_ms is None else min(self.first_due_ms, due_ms)
         self.last_due_ms = due_ms if self.last_due_ms is None else max(self.last_due_ms, due_ms)
         if len(self.sample) < _MAX_SAMPLE or due_ms < self.sample[-1].due_ms:
-            self.sample = nsmallest(_MAX_SAMPLE, [*self.sample, OverdueMessage(due_ms, position)])
+            self.sample = nsmallest(_MAX_SAMPLE, [*self.sample, DueMessage(due_ms, str(self.topic), position)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +198,11 @@ class OverdueReader:
         later = self.due_times.outside(place, None, due_by_ms + 1)
         positions = positions_of(minus(waiting, later))
         read = 0
-        while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
-            answers = self.entries.read(place, portion)
-            read += len(portion)
+        for position, answer in answered(self.entries, place, islice(positions, limit)):
+            read += 1
             for name, cursor in cursors.items():
-                for position in portion:
-                    if position not in cursor.acknowledged:
-                        found[name].count(position, answers[position], due_by_ms)
+                if position not in cursor.acknowledged:
+                    found[name].count(position, answer, due_by_ms)
         if any(one.messages for one in found.values()):
             policy, pause_limit = self.topics.delay_policy(place), self.pause_limit(place)
             for name, one in found.items():

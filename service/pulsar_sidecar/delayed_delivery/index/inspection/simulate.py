@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from pulsar_sidecar.delayed_delivery.backlog import EntriesByLedger, positions_of, waiting_entries
+from pulsar_sidecar.delayed_delivery.backlog import EntriesByLedger, answered, positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import (
     LOAD_ASSUMPTIONS,
@@ -28,8 +28,6 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
-
-_READ_AT_ONCE: Final = 10_000
 
 T = TypeVar("T")
 
@@ -211,13 +209,12 @@ class Simulator:
         positions = positions_of(waiting)
         rows: list[tuple[int, int, int]] = []
         read = unreadable = 0
-        while portion := list(islice(positions, min(_READ_AT_ONCE, limit - read))):
-            read += len(portion)
-            for position, facts in sorted(self.entries.read(place, portion).items()):
-                unreadable += isinstance(facts, Unreadable)
-                if isinstance(facts, EntryFacts) and (facts.deliver_at_ms or 0) > now_ms:
-                    assert facts.deliver_at_ms is not None
-                    rows.append((facts.deliver_at_ms, *position))
+        for position, facts in answered(self.entries, place, islice(positions, limit)):
+            read += 1
+            unreadable += isinstance(facts, Unreadable)
+            if isinstance(facts, EntryFacts) and (facts.deliver_at_ms or 0) > now_ms:
+                assert facts.deliver_at_ms is not None
+                rows.append((facts.deliver_at_ms, *position))
         return DelayedIndexes.of(rows), read - len(rows), unreadable, next(positions, None) is None
 
 

@@ -6,12 +6,14 @@ broker; otherwise nothing loads a topic.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
 import numpy as np
 
+from pulsar_sidecar.delayed_delivery.backlog import answered
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     OrphanedBucket,
@@ -53,7 +55,6 @@ from pulsar_sidecar.model.position_ranges import PositionRanges
 
 BETWEEN_SECONDS: Final = 2.0
 _SEGMENTS_AT_ONCE: Final = 16
-_MESSAGES_AT_ONCE: Final = 10_000
 _BUCKET_STAMP: Final = b"delayed-index-bucket"
 
 
@@ -227,14 +228,10 @@ class IndexChecker:
     def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:
         """The messages' own metadata, without those that cannot be read."""
         answers: dict[Position, EntryAnswer] = {}
-        rest = iter(positions)
-        while some := list(islice(rest, _MESSAGES_AT_ONCE)):
-            try:
-                answers.update(self._ports.messages.read(topic, some))
-            except SidecarError:
-                # It was deleted meanwhile, and its buckets with it, or it cannot be read now: the rest is not counted
-                # as compared, and other topics are checked all the same.
-                break
+        # It was deleted meanwhile, and its buckets with it, or it cannot be read now: the rest is not counted as
+        # compared, and other topics are checked all the same.
+        with suppress(SidecarError):
+            answers.update(answered(self._ports.messages, topic, positions))
         return {position: answer for position, answer in answers.items() if not isinstance(answer, Unreadable)}
 
     # --- orphans ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ not dispatch what a bit hides. What cannot be read for the moment decides nothin
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
-from itertools import islice
-from typing import Final
 
+from pulsar_sidecar.delayed_delivery.backlog import answered
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts, MissingSegments, read_segments
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKind, RepairStep
@@ -26,8 +25,6 @@ from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
-
-_MESSAGES_AT_ONCE: Final = 10_000
 
 
 class OrphanJudge:
@@ -113,20 +110,16 @@ class OrphanJudge:
 
     def _by_messages(self, topic: TopicName, due_ms: Mapping[Position, int]) -> RepairStep | Unreadable:
         unread: Unreadable | None = None
-        rest = iter(due_ms)
-        while some := list(islice(rest, _MESSAGES_AT_ONCE)):
-            try:
-                answers = self._ports.messages.read(topic, some)
-            except NotFoundError:
-                return RepairStep.HAND_OVER
-            except SidecarError as error:
-                return Unreadable(f"the messages of {topic} cannot be read: {error}")
-            for position in some:
-                answer = answers[position]
+        try:
+            for position, answer in answered(self._ports.messages, topic, due_ms):
                 if isinstance(answer, Unreadable):
                     unread = Unreadable(f"message {position}: {answer.reason}")
                 elif message_difference(due_ms[position], answer) is not None:
                     return RepairStep.HAND_OVER
+        except NotFoundError:
+            return RepairStep.HAND_OVER
+        except SidecarError as error:
+            return Unreadable(f"the messages of {topic} cannot be read: {error}")
         return unread or RepairStep.ATTACH
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pulsar_sidecar.delayed_delivery.index.inspection import counting
+from pulsar_sidecar.delayed_delivery import backlog
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import (
     Calendar,
     CalendarOptions,
@@ -147,7 +147,7 @@ def test_what_is_not_read_is_told(waiting: Waiting) -> None:
 def test_the_limit_is_of_all_topics_though_one_cannot_be_read(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_READ_AT_ONCE", 4)
+    monkeypatch.setattr(backlog, "_READ_AT_ONCE", 4)
     for name in ("a", "b", "c"):
         other = IndexedTopic(waiting.store, waiting.buckets, parse_topic_name(f"persistent://public/default/{name}"))
         other.ledgers(9)

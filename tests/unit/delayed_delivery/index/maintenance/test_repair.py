@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.maintenance import orphans
+from pulsar_sidecar.delayed_delivery import backlog
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckOptions
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Finding, FindingKind, RepairStep
@@ -357,7 +357,7 @@ def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callabl
 def test_an_orphan_is_compared_with_all_its_messages_however_many_are_read_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(orphans, "_MESSAGES_AT_ONCE", 1)
+    monkeypatch.setattr(backlog, "_READ_AT_ONCE", 1)
     stage = Stage()
     stage.forget(FIRST)
     assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
