@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from pulsar_sidecar.delayed_delivery.backlog import answered
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, Finding, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     OrphanedBucket,
     check_downgrade,
@@ -89,17 +89,19 @@ class CheckPorts:
 
 @dataclass(frozen=True, slots=True)
 class CheckPass:
-    """One reading of everything.
+    """What was read of everything, and found.
 
     Attributes:
         topics: those with a finding, as they were read.
         orphans: by ledger.
+        seconds: how long the check took.
     """
 
     findings: tuple[Finding, ...]
     topics: Mapping[TopicName, StoredTopic]
     orphans: Mapping[LedgerId, OrphanedBucket]
     checked: Checked
+    seconds: float = 0.0
 
 
 class IndexChecker:
@@ -108,32 +110,26 @@ class IndexChecker:
     def __init__(self, ports: CheckPorts) -> None:
         self._ports = ports
 
-    def check(self, scope: TopicName | str, options: CheckOptions) -> CheckReport:
-        """Check a topic, or a namespace or a tenant by its name.
+    def check(self, scope: TopicName | str, options: CheckOptions) -> CheckPass:
+        """Check a topic, or a namespace or a tenant by its name: what was found twice, as it was at the second look.
 
         Raises:
             NotFoundError: there is no such topic, namespace or tenant.
             TemporaryError: the metadata store or the brokers could not be asked.
         """
-        started = self._ports.clock.monotonic_seconds()
-        look = self.confirmed(scope, options)
-        return CheckReport(look.findings, look.checked, self._ports.clock.monotonic_seconds() - started)
-
-    def confirmed(self, scope: TopicName | str, options: CheckOptions) -> CheckPass:
-        """What was found twice, as it was at the second look. Raises as `check` does."""
         ports = self._ports
+        started = ports.clock.monotonic_seconds()
         trackers = ports.brokers.trackers()
-        wrong_settings = tuple(check_settings(trackers))
+        findings = tuple(check_settings(trackers))
         candidates, ledgers = self._bucket_ledgers(scope) if options.orphans else ([], None)
-        first = self._look(self._places(scope, options), trackers, options, candidates)
-        walked = replace(first.checked, ledgers=ledgers)
-        if not first.findings:
-            return replace(first, findings=wrong_settings, checked=walked)
-        ports.clock.wait_seconds(BETWEEN_SECONDS)
-        again = self._look(sorted(first.topics, key=str), trackers, options, list(first.orphans))
-        before = {each.place for each in first.findings}
-        findings = wrong_settings + tuple(each for each in again.findings if each.place in before)
-        return replace(again, findings=findings, checked=walked)
+        first = look = self._look(self._places(scope, options), trackers, options, candidates)
+        if first.findings:
+            ports.clock.wait_seconds(BETWEEN_SECONDS)
+            look = self._look(sorted(first.topics, key=str), trackers, options, list(first.orphans))
+            before = {each.place for each in first.findings}
+            findings += tuple(each for each in look.findings if each.place in before)
+        checked = replace(first.checked, ledgers=ledgers)
+        return replace(look, findings=findings, checked=checked, seconds=ports.clock.monotonic_seconds() - started)
 
     def _places(self, scope: TopicName | str, options: CheckOptions) -> Iterable[TopicName]:
         if isinstance(scope, str):
@@ -162,9 +158,7 @@ class IndexChecker:
                 topics[place] = StoredTopic(place, {}, {})
             else:
                 found = [*check_topic(topic, due_by_ms), *check_downgrade(topic, trackers)]
-                contents, counted = self._contents(topic, found, options)
-                found += contents
-                checked += counted
+                found += list(self._contents(topic, found, options, checked))
                 if found:
                     topics[place] = topic
             findings += found
@@ -175,32 +169,29 @@ class IndexChecker:
     # --- contents of buckets ---------------------------------------------------------------------------------------
 
     def _contents(
-        self, topic: StoredTopic, so_far: Iterable[Finding], options: CheckOptions
-    ) -> tuple[list[Finding], Checked]:
+        self, topic: StoredTopic, so_far: Iterable[Finding], options: CheckOptions, checked: Checked
+    ) -> Iterator[Finding]:
         """Segments against entry 0 and messages, of every bucket of which that is not known to be useless."""
-        found: list[Finding] = []
-        checked = Checked(topics=1, subscriptions=len(topic.subscriptions))
+        checked.topics += 1
+        checked.subscriptions += len(topic.subscriptions)
         useless = {(each.subscription, each.bucket) for each in so_far if each.kind is FindingKind.OUTSIDE_TOPIC}
         for index in readable_indexes(topic):
             for bucket in index.buckets:
-                checked += Checked(buckets=1)
+                checked.buckets += 1
                 if not isinstance(bucket.ledger, LedgerMetadata):
                     continue
                 if not is_bucket_of(bucket.ledger, index.topic, index.subscription):
                     continue
                 read = read_segments(self._ports.buckets, bucket.ledger_id, bucket.ledger, bucket.snapshot)
                 if isinstance(read, MissingSegments):
-                    found.append(of_bucket(index, bucket, read.kind, read.reason))
+                    yield of_bucket(index, bucket, read.kind, read.reason)
                     continue
                 assert isinstance(bucket.snapshot, tuple)
                 wrong = list(check_segments(index, bucket, bucket.snapshot, read))
-                found += wrong
-                checked += Checked(indexes=sum(map(len, read)))
+                yield from wrong
+                checked.indexes += sum(map(len, read))
                 if not wrong and (index.subscription, bucket.name) not in useless:
-                    differing, counted = self._messages(topic, index, bucket, read, options.sample)
-                    found += differing
-                    checked += counted
-        return found, checked
+                    yield from self._messages(topic, index, bucket, read, options.sample, checked)
 
     def _messages(
         self,
@@ -209,12 +200,13 @@ class IndexChecker:
         bucket: StoredBucket,
         segments: Sequence[DelayedIndexes],
         sample: int | None,
-    ) -> tuple[list[Finding], Checked]:
+        checked: Checked,
+    ) -> Iterator[Finding]:
         assert isinstance(bucket.snapshot, tuple)
         if not isinstance(index.acknowledged, PositionRanges) or not topic.ledgers:
-            return [], Checked()
+            return
         acknowledged = AcknowledgedEntries(index.acknowledged)
-        left = sum(acknowledged.count_left(segment.bitmaps) for segment in bucket.snapshot)
+        checked.entries_left += sum(acknowledged.count_left(segment.bitmaps) for segment in bucket.snapshot)
         first = min(topic.ledgers)
         chosen = {
             position: at_ms
@@ -223,7 +215,8 @@ class IndexChecker:
         }
         answers = self._read(index.topic, list(chosen))
         known = {position: at_ms for position, at_ms in chosen.items() if position in answers}
-        return list(check_messages(index, bucket, known, answers)), Checked(entries=len(known), entries_left=left)
+        checked.entries += len(known)
+        yield from check_messages(index, bucket, known, answers)
 
     def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:
         """The messages' own metadata, without those that cannot be read."""

@@ -1,6 +1,6 @@
 """What can be wrong with a delayed index: each kind with its consequence and its remedy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Self
 
@@ -174,7 +174,7 @@ class Finding:
         return self.kind.remedy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Checked:
     """How much was looked at.
 
@@ -193,17 +193,6 @@ class Checked:
     entries_left: int = 0
     ledgers: int | None = None
 
-    def __add__(self, other: "Checked") -> "Checked":
-        return Checked(
-            self.topics + other.topics,
-            self.subscriptions + other.subscriptions,
-            self.buckets + other.buckets,
-            self.indexes + other.indexes,
-            self.entries + other.entries,
-            self.entries_left + other.entries_left,
-            self.ledgers if other.ledgers is None else other.ledgers,
-        )
-
     @property
     def wrong_share_bound(self) -> float:
         """If every entry compared was right: with 95 % confidence no larger share of them is wrong.
@@ -213,16 +202,3 @@ class Checked:
         if self.entries >= self.entries_left:
             return 0.0
         return 1.0 - 0.05 ** (1.0 / self.entries) if self.entries else 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """What a check found.
-
-    Attributes:
-        seconds: how long it took.
-    """
-
-    findings: tuple[Finding, ...]
-    checked: Checked = field(default_factory=Checked)
-    seconds: float = 0.0

@@ -171,7 +171,7 @@ class IndexRepair:
         """
         if FindingKind.ORPHANED_BUCKET in kinds and not options.orphans:
             raise InvalidInputError("--kind orphaned-bucket needs --orphans (over REST: orphans=true)")
-        look = self.checker.confirmed(scope, options)
+        look = self.checker.check(scope, options)
         chosen = frozenset(kinds) or frozenset(FindingKind) - ON_DEMAND
         wanted = {each for each in look.findings if each.kind in chosen and each.kind.step is not None}
         decided = list(self._decided(look, wanted))

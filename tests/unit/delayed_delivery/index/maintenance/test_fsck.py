@@ -6,8 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
-from pulsar_sidecar.delayed_delivery.index.maintenance.checking import BETWEEN_SECONDS, CheckOptions, IndexChecker
-from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, CheckReport, FindingKind
+from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
+    BETWEEN_SECONDS,
+    CheckOptions,
+    CheckPass,
+    IndexChecker,
+)
+from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Checked, FindingKind
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import contradictions
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
@@ -35,7 +40,7 @@ K = FindingKind
 ALL = CheckOptions(sample=None, orphans=True)
 
 
-def check(index: CheckedIndex, options: CheckOptions = ALL) -> CheckReport:
+def check(index: CheckedIndex, options: CheckOptions = ALL) -> CheckPass:
     return IndexChecker(index.ports()).check(TOPIC, options)
 
 
