@@ -32,11 +32,9 @@ class IndexBuilding:
         self.stored = StoredIndexes(store, entries, cursors, DEFAULT_LEDGERS_ROOT)
         self.storage = self.bookkeeper.with_replication(trackers.replication())
         self.builder = IndexBuilder(
-            store,
             self.stored,
             BookieDelayTimes(held),
             trackers,
             self.storage,
             BucketPointers(store, BrokerLiveOwners(rest, store), SystemClock(), DEFAULT_LEDGERS_ROOT),
-            DEFAULT_LEDGERS_ROOT,
         )

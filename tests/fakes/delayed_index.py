@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import EntryPayload
-from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, Ports
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -199,4 +199,4 @@ def index_service(
 ) -> DelayedIndexService:
     """The room's service over the fakes."""
     brokers = trackers or FakeTrackers()
-    return DelayedIndexService(Ports(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner))
+    return DelayedIndexService(stored_indexes(store, entries, cursors), brokers, brokers, brokers.owner)

@@ -114,13 +114,11 @@ class IndexToBuild:
         self.unreadable = False
         self.stored = stored_indexes(self.store, self.bookies, self.cursors)
         self.builder = IndexBuilder(
-            self.store,
             self.stored,
             self,
             self,
             self.snapshots,
             BucketPointers(self.store, self, FakeClock(), DEFAULT_LEDGERS_ROOT),
-            DEFAULT_LEDGERS_ROOT,
         )
 
     # The ports that the builder asks:

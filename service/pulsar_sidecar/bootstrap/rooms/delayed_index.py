@@ -25,7 +25,7 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import CheckPorts
 from pulsar_sidecar.delayed_delivery.index.maintenance.repair import IndexRepair, RepairPorts
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
-from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, IndexPlanning, Ports
+from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService, IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.names import TopicName
@@ -40,7 +40,7 @@ def open_delayed_index(cluster: ClusterAccess) -> Room:
     trackers = RestBrokerTrackers(cluster.rest, cluster.store)
     pointers = BucketPointers(cluster.store, cluster.owners, cluster.clock, settings.ledgers_root_path)
     stored, entries = cluster.stored_indexes, cluster.delayed_entries
-    service = DelayedIndexService(Ports(stored, trackers, cluster.owners, cluster.owners.owner_url))
+    service = DelayedIndexService(stored, trackers, cluster.owners, cluster.owners.owner_url)
     metrics = DelayedIndexMetrics(cluster.cluster_name)
     watch = topic_watch(
         cluster,
@@ -101,13 +101,11 @@ def _builder(cluster: ClusterAccess, trackers: RestBrokerTrackers, pointers: Buc
     store, root = cluster.store, cluster.settings.ledgers_root_path
     writer = LedgerWriter(store, ZooKeeperLedgerIds(store, root).next, cluster.bookies, root)
     return IndexBuilder(
-        store,
         cluster.stored_indexes,
         BookieDelayTimes(cluster.entries),
         trackers,
         BookieBucketSnapshots(store, cluster.entries, writer, trackers.replication, root),
         pointers,
-        root,
     )
 
 

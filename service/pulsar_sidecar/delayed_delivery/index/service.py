@@ -39,8 +39,8 @@ class IndexPlanning:
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """What the service works with.
+class DelayedIndexService:
+    """Answers questions about delayed indexes; safe for use by several threads.
 
     Attributes:
         owner: the web service URL of the broker that owns a topic's bundle, None when none does; loads nothing.
@@ -50,13 +50,6 @@ class Ports:
     trackers: RunningTrackers
     loaded: LoadedTopics
     owner: Callable[[TopicName], str | None]
-
-
-class DelayedIndexService:
-    """Answers questions about delayed indexes; safe for use by several threads."""
-
-    def __init__(self, ports: Ports) -> None:
-        self._ports = ports
 
     def show(self, topic: TopicName, subscription: str | None = None, *, ask_broker: bool = False) -> list[IndexView]:
         """The index of one subscription, or of all: one answer for each partition.
@@ -70,14 +63,14 @@ class DelayedIndexService:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self._ports.stored.topics.places_of(topic)
+        places = self.stored.topics.places_of(topic)
         found = [view for place in places for view in self._place(place, subscription, ask_broker=ask_broker)]
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return found
 
     def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
-        for _, stored in self._ports.stored.read([place], subscription):
+        for _, stored in self.stored.read([place], subscription):
             configured, running = self._trackers(place, ask_broker=ask_broker)
             if isinstance(stored, Unreadable):
                 state = running(subscription or "")
@@ -92,14 +85,14 @@ class DelayedIndexService:
     def _trackers(self, place: TopicName, *, ask_broker: bool) -> tuple[TrackerState, Callable[[str], TrackerState]]:
         """What the owner, or any broker, is configured to run, and what each subscription runs on."""
         try:
-            owner = self._ports.owner(place)
-            configured = configured_state(self._ports.trackers.configured(owner))
-            if owner is None or (ask_broker and self._ports.loaded.loaded_by(place) is None):
+            owner = self.owner(place)
+            configured = configured_state(self.trackers.configured(owner))
+            if owner is None or (ask_broker and self.loaded.loaded_by(place) is None):
                 return configured, lambda _: _NOT_LOADED
             if not ask_broker:
                 known = configured.tracker is Tracker.IN_MEMORY
                 return configured, lambda _: configured if known else _NOT_ASKED
-            subscriptions = self._ports.trackers.subscriptions(place)
+            subscriptions = self.trackers.subscriptions(place)
             return configured, lambda name: running_tracker(configured, subscriptions.get(name))
         except SidecarError as error:
             unknown = TrackerState(Tracker.UNKNOWN, f"brokers could not be asked: {error}")

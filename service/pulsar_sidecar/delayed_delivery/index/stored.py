@@ -217,7 +217,7 @@ class StoredIndexes:
         """What each of the cursors names, in their order."""
         named = [_named_buckets(node) for node in cursors]
         readable = [buckets for buckets in named if not isinstance(buckets, Unreadable)]
-        ledgers = self._ledgers({ledger_id for buckets in readable for ledger_id in buckets.values()})
+        ledgers = self.ledgers({ledger_id for buckets in readable for ledger_id in buckets.values()})
         snapshots = self._snapshots(ledgers)
 
         def stored(buckets: Mapping[str, LedgerId]) -> tuple[StoredBucket, ...]:
@@ -226,7 +226,8 @@ class StoredIndexes:
 
         return [buckets if isinstance(buckets, Unreadable) else stored(buckets) for buckets in named]
 
-    def _ledgers(self, ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | Absent | Unreadable]:
+    def ledgers(self, ids: Iterable[LedgerId]) -> dict[LedgerId, LedgerMetadata | Absent | Unreadable]:
+        """What BookKeeper keeps of each, in order."""
         wanted = list(ids)
         nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in wanted])
         return {ledger_id: _ledger(node) for ledger_id, node in zip(wanted, nodes, strict=True)}

@@ -60,14 +60,19 @@ class PointerChange:
     detach: Mapping[str, LedgerId] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
 class BucketPointers:
-    """Carries out changes, one at a time."""
+    """Reads what cursors name, and carries out changes, one at a time."""
 
-    def __init__(self, store: MetadataStore, loaded: LoadedTopics, clock: Clock, ledgers_root: str) -> None:
-        self._store = store
-        self._loaded = loaded
-        self._clock = clock
-        self._root = ledgers_root
+    store: MetadataStore
+    loaded: LoadedTopics
+    clock: Clock
+    ledgers_root: str
+
+    def named(self, topic: TopicName, subscription: str) -> Mapping[str, LedgerId]:
+        """The buckets' ledgers that the cursor names now, by property; none if there is no cursor."""
+        node = self.store.read(_path(topic, subscription))
+        return {} if node is None else cursor_references(node.data).buckets
 
     def demand_unloaded(self, topic: TopicName) -> None:
         """Refuse a topic that a broker has loaded.
@@ -76,7 +81,7 @@ class BucketPointers:
             ConflictError: a broker has it; the text has the command that helps.
             TemporaryError: not every broker could be asked.
         """
-        broker = self._loaded.loaded_by(topic)
+        broker = self.loaded.loaded_by(topic)
         if broker is not None:
             raise ConflictError(
                 f"broker {broker} has {topic} loaded and would overwrite its cursors; stop its producers and "
@@ -94,8 +99,8 @@ class BucketPointers:
         """
         self.demand_unloaded(change.topic)
         self._demand_ledgers(change.attach.values())
-        path = cursor_path(change.topic.managed_ledger_name, encode_cursor(change.subscription))
-        node = self._store.read(path)
+        path = _path(change.topic, change.subscription)
+        node = self.store.read(path)
         if node is None:
             raise NotFoundError(f"there is no subscription {change.subscription} on {change.topic}")
         if node.version != change.version:
@@ -104,15 +109,15 @@ class BucketPointers:
             )
         data = _changed(node, change)
         try:
-            self._store.write(path, data, node.version)
+            self.store.write(path, data, node.version)
         except NotFoundError as error:
             raise NotFoundError(f"the subscription {change.subscription} on {change.topic} is gone") from error
         except OutcomeUnknownError:
-            if not self._names(path, change):
+            if not self._names(change):
                 raise
-        self._clock.wait_seconds(RECHECK_SECONDS)
+        self.clock.wait_seconds(RECHECK_SECONDS)
         try:
-            return self._seen(path, change)
+            return self._seen(change)
         except SidecarError as error:
             raise OutcomeUnknownError(
                 f"the cursor of {change.subscription} on {change.topic} was changed, and could not be looked at again "
@@ -121,25 +126,28 @@ class BucketPointers:
 
     def _demand_ledgers(self, wanted: Collection[LedgerId]) -> None:
         ledgers = list(wanted)
-        nodes = self._store.read_many([ledger_path(ledger_id, self._root) for ledger_id in ledgers])
+        nodes = self.store.read_many([ledger_path(ledger_id, self.ledgers_root) for ledger_id in ledgers])
         for ledger_id, node in zip(ledgers, nodes, strict=True):
             if node is None:
                 raise NotFoundError(f"ledger {ledger_id} of a bucket is gone, so no cursor may name it; plan again")
 
-    def _seen(self, path: str, change: PointerChange) -> PointerOutcome:
+    def _seen(self, change: PointerChange) -> PointerOutcome:
         # The broker first: if none has it now, none that had read the old node can write any more.
-        broker = self._loaded.loaded_by(change.topic)
-        if not self._names(path, change):
+        broker = self.loaded.loaded_by(change.topic)
+        if not self._names(change):
             return PointerOutcome.OVERWRITTEN
         self._demand_ledgers(change.attach.values())
         return PointerOutcome.DONE if broker is None else PointerOutcome.LOADED_MEANWHILE
 
-    def _names(self, path: str, change: PointerChange) -> bool:
+    def _names(self, change: PointerChange) -> bool:
         """Whether the cursor now names the buckets as it should."""
-        node = self._store.read(path)
-        named = cursor_references(node.data).buckets if node is not None else {}
+        named = self.named(change.topic, change.subscription)
         attached = all(named.get(str(key)) == ledger_id for key, ledger_id in change.attach.items())
         return attached and not any(named.get(name) == ledger_id for name, ledger_id in change.detach.items())
+
+
+def _path(topic: TopicName, subscription: str) -> str:
+    return cursor_path(topic.managed_ledger_name, encode_cursor(subscription))
 
 
 def _changed(node: Node, change: PointerChange) -> bytes:

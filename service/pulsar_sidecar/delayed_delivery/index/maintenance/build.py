@@ -31,9 +31,6 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     encode_segment,
 )
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes, StoredTopic
-from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
-from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import (
     ConflictError,
     NotFoundError,
@@ -43,9 +40,8 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
-from pulsar_sidecar.model.lookups import demanded
-from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName, encode_cursor
+from pulsar_sidecar.model.lookups import Absent, demanded
+from pulsar_sidecar.model.names import TopicName
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,26 +81,15 @@ class BuiltSubscription:
     outcome: PointerOutcome
 
 
+@dataclass(frozen=True, slots=True)
 class IndexBuilder:
     """Plans, and carries out what was planned."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        stored: StoredIndexes,
-        delays: DelayTimes,
-        trackers: BrokerTrackers,
-        snapshots: BucketSnapshotStorage,
-        pointers: BucketPointers,
-        ledgers_root: str,
-    ) -> None:
-        self._store = store
-        self._stored = stored
-        self._delays = delays
-        self._trackers = trackers
-        self._snapshots = snapshots
-        self._pointers = pointers
-        self._root = ledgers_root
+    stored: StoredIndexes
+    delays: DelayTimes
+    trackers: BrokerTrackers
+    snapshots: BucketSnapshotStorage
+    pointers: BucketPointers
 
     def plan(self, topic: TopicName, subscription: str | None = None) -> BuildPlan:
         """The buckets that a topic's backlog lacks; all partitions of a partitioned topic.
@@ -120,7 +105,7 @@ class IndexBuilder:
         settings = self._tracker_settings()
         builds = [
             build
-            for place, found in self._stored.read(self._stored.topics.places_of(topic), subscription)
+            for place, found in self.stored.read(self.stored.topics.places_of(topic), subscription)
             for build in self._of_place(place, demanded(found, str(place)), settings)
         ]
         if subscription is not None and not builds:
@@ -155,7 +140,7 @@ class IndexBuilder:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     def _tracker_settings(self) -> TrackerSettings:
-        trackers = self._trackers.trackers()
+        trackers = self.trackers.trackers()
         for broker, tracker in trackers.items():
             if tracker.factory != BUCKET_TRACKER_FACTORY:
                 raise ConflictError(
@@ -173,14 +158,14 @@ class IndexBuilder:
         return replace(min(trackers.items())[1].settings, max_num_buckets=min(limits, default=-1))
 
     def _of_place(self, place: TopicName, topic: StoredTopic, settings: TrackerSettings) -> list[SubscriptionBuild]:
-        self._pointers.demand_unloaded(place)
+        self.pointers.demand_unloaded(place)
         lengths, left_out = self._lengths(topic)
         waiting = {
             name: unacknowledged_of(demanded(index, f"subscription {name} of {place}"), lengths)
             for name, index in topic.subscriptions.items()
         }
         delayed = {
-            ledger_id: self._delays.delayed(ledger_id, metadata, needed)
+            ledger_id: self.delays.delayed(ledger_id, metadata, needed)
             for ledger_id, metadata in lengths.items()
             if (needed := BitMap().union(*(each.uncovered.get(ledger_id, BitMap()) for each in waiting.values())))
         }
@@ -193,15 +178,14 @@ class IndexBuilder:
 
     def _lengths(self, topic: StoredTopic) -> tuple[dict[LedgerId, LedgerMetadata], dict[LedgerId, str]]:
         """The topic's ledgers that BookKeeper has, in order, and why the others are left out."""
-        ids = list(topic.ledgers)
         found, left_out = {}, {}
-        for ledger_id, node in zip(ids, self._store.read_many([ledger_path(i, self._root) for i in ids]), strict=True):
-            if node is None:
+        for ledger_id, read in self.stored.ledgers(topic.ledgers).items():
+            if isinstance(read, Absent):
                 if topic.ledgers[ledger_id].in_bookkeeper:
                     raise ConflictError(f"{topic.topic} lists ledger {ledger_id}, which is gone; run fsck first")
                 left_out[ledger_id] = "offloaded"
                 continue
-            metadata = decode_ledger_metadata(node.data)
+            metadata = demanded(read, f"ledger {ledger_id} of {topic.topic}")
             if metadata.state is not LedgerState.CLOSED:
                 raise ConflictError(
                     f"ledger {ledger_id} of {topic.topic} is not closed: its broker died, or has the topic; load the "
@@ -216,7 +200,7 @@ class IndexBuilder:
         index = build.index
         written = self._write(index, build.buckets)
         try:
-            outcome = self._pointers.change(
+            outcome = self.pointers.change(
                 PointerChange(index.topic, index.subscription, index.version, attach=written)
             )
         except OutcomeUnknownError as error:
@@ -240,10 +224,10 @@ class IndexBuilder:
             for bucket in buckets:
                 sealed = bucket.sealed
                 owner = BucketOwner(bucket.key, str(index.topic), index.subscription)
-                bucket_id = self._snapshots.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
+                bucket_id = self.snapshots.create_bucket_snapshot(sealed.metadata, sealed.segments, owner)
                 written[bucket.key] = bucket_id
-                metadata = self._snapshots.get_bucket_snapshot_metadata(bucket_id)
-                segments = self._snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
+                metadata = self.snapshots.get_bucket_snapshot_metadata(bucket_id)
+                segments = self.snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
                 whole = len(segments) == len(sealed.segments) and all(map(_equal, segments, sealed.segments))
                 if not whole or metadata != sealed.metadata:
                     raise TemporaryError(
@@ -259,12 +243,10 @@ class IndexBuilder:
         left = dict(written)
         failure: SidecarError | None = None
         try:
-            path = cursor_path(index.topic.managed_ledger_name, encode_cursor(index.subscription))
-            node = self._store.read(path)
-            named = set() if node is None else set(cursor_references(node.data).buckets.values())
+            named = self.pointers.named(index.topic, index.subscription).values()
             for key, bucket_id in written.items():
                 if bucket_id not in named:
-                    self._snapshots.delete_bucket_snapshot(bucket_id)
+                    self.snapshots.delete_bucket_snapshot(bucket_id)
                     del left[key]
         except SidecarError as error:
             failure = error
