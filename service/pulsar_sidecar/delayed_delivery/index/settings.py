@@ -48,19 +48,15 @@ class TrackerSettings:
     shared_index: bool = False
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("tick time", self.tick_time_ms),
-            ("minimum index count of a bucket", self.min_index_count),
-            ("time step of a segment", self.time_step_ms),
+        for name, value, unlimited in (
+            ("tick time", self.tick_time_ms, ""),
+            ("minimum index count of a bucket", self.min_index_count, ""),
+            ("time step of a segment", self.time_step_ms, ""),
+            ("maximum number of indexes in a segment", self.max_indexes_per_segment, ", or -1 for any number"),
+            ("maximum number of buckets", self.max_num_buckets, ", or -1 for any number"),
         ):
-            if value < 1:
-                raise InvalidInputError(f"the {name} must be at least 1, not {value}")
-        for name, value in (
-            ("maximum number of indexes in a segment", self.max_indexes_per_segment),
-            ("maximum number of buckets", self.max_num_buckets),
-        ):
-            if value < 1 and value != -1:
-                raise InvalidInputError(f"the {name} must be at least 1, or -1 for any number, not {value}")
+            if value < 1 and not (unlimited and value == -1):
+                raise InvalidInputError(f"the {name} must be at least 1{unlimited}, not {value}")
 
     @property
     def breaks_dispatch(self) -> bool:

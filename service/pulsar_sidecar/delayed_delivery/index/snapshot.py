@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from pulsar_sidecar.delayed_delivery.index.segment_bytes import decode_indexes, encode_indexes
+from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs, decode_indexes, encode_indexes
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
-Longs = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 MAX_INDEXES: Final = 1 << 26
@@ -48,6 +47,10 @@ class DelayedIndexes:
 
     def __len__(self) -> int:
         return len(self.deliver_at_ms)
+
+    @property
+    def columns(self) -> tuple[Longs, Longs, Longs]:
+        return self.deliver_at_ms, self.ledgers, self.entries
 
     def __getitem__(self, rows: slice | Longs | Flags) -> "DelayedIndexes":
         return DelayedIndexes(self.deliver_at_ms[rows], self.ledgers[rows], self.entries[rows])
@@ -79,11 +82,7 @@ def joined(parts: Sequence[DelayedIndexes]) -> DelayedIndexes:
     """All rows, part after part."""
     if len(parts) == 1:
         return parts[0]
-    return DelayedIndexes(
-        np.concatenate([NO_INDEXES.deliver_at_ms, *(part.deliver_at_ms for part in parts)]),
-        np.concatenate([NO_INDEXES.ledgers, *(part.ledgers for part in parts)]),
-        np.concatenate([NO_INDEXES.entries, *(part.entries for part in parts)]),
-    )
+    return DelayedIndexes(*map(np.concatenate, zip(NO_INDEXES.columns, *(part.columns for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -174,9 +173,9 @@ def decode_metadata(payload: bytes) -> SnapshotMetadata:
     message = decode_exactly(metadata_pb.SnapshotMetadata, payload)
     return tuple(
         SegmentMetadata(
-            {_ledger_id(id_): _bitmap(data) for id_, data in segment.delayed_index_bit_map.items()},
-            _time(segment.min_schedule_timestamp),
-            _time(segment.max_schedule_timestamp),
+            {LedgerId(_long(id_, "ledger id")): _bitmap(data) for id_, data in segment.delayed_index_bit_map.items()},
+            _long(segment.min_schedule_timestamp, "time"),
+            _long(segment.max_schedule_timestamp, "time"),
         )
         for segment in message.metadata_list
     )
@@ -184,12 +183,11 @@ def decode_metadata(payload: bytes) -> SnapshotMetadata:
 
 def encode_segment(segment: DelayedIndexes) -> bytes:
     """One of entries 1 to n (``SnapshotSegment``)."""
-    columns = (segment.deliver_at_ms, segment.ledgers, segment.entries)
-    payload = encode_indexes(*columns)
+    payload = encode_indexes(*segment.columns)
     if payload is not None:
         return payload
     message = segment_pb.SnapshotSegment()
-    for timestamp, ledger_id, entry_id in zip(*(column.tolist() for column in columns), strict=True):
+    for timestamp, ledger_id, entry_id in zip(*(column.tolist() for column in segment.columns), strict=True):
         message.indexes.add(timestamp=timestamp, ledger_id=ledger_id, entry_id=entry_id)
     return message.SerializeToString()
 
@@ -222,13 +220,7 @@ def _bitmap(data: bytes) -> BitMap:
     return bitmap
 
 
-def _ledger_id(value: int) -> LedgerId:
+def _long(value: int, what: str) -> int:
     if value > MAX_LEDGER_ID:
-        raise UndecodableError(f"{value} is not a ledger id; {_REMEDY}")
-    return LedgerId(value)
-
-
-def _time(value: int) -> int:
-    if value > MAX_LEDGER_ID:
-        raise UndecodableError(f"{value} is not a time; {_REMEDY}")
+        raise UndecodableError(f"{value} is not a {what}; {_REMEDY}")
     return value

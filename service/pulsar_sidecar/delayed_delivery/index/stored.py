@@ -13,7 +13,12 @@ from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries, EntryPayload
-from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    SnapshotMetadata,
+    decode_metadata,
+    decode_segment,
+)
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     ledger_path,
@@ -270,6 +275,14 @@ def decode_snapshot(payload: EntryPayload) -> SnapshotMetadata | Absent | Unread
     """Entry 0 as it was read."""
     try:
         return decode_metadata(payload) if isinstance(payload, bytes) else payload
+    except UndecodableError as error:
+        return Unreadable(str(error))
+
+
+def decode_stored_segment(payload: EntryPayload) -> DelayedIndexes | Absent | Unreadable:
+    """A later entry as it was read."""
+    try:
+        return decode_segment(payload) if isinstance(payload, bytes) else payload
     except UndecodableError as error:
         return Unreadable(str(error))
 

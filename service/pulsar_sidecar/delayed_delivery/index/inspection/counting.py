@@ -22,19 +22,20 @@ from pulsar_sidecar.delayed_delivery.backlog import (
     waiting_entries,
 )
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, bitmaps_of, decode_segment
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.stored import (
     AcknowledgedEntries,
     StoredBucket,
     StoredIndex,
     StoredIndexes,
     StoredTopic,
+    decode_stored_segment,
 )
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries
 from pulsar_sidecar.ledger_ownership.ports import LedgerLengths
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Unreadable
@@ -244,14 +245,11 @@ class CalendarReader:
         positions = [Position(bucket.ledger_id, EntryId(entry)) for entry in range(1, len(bucket.snapshot) + 1)]
         payloads = self.buckets.read({bucket.ledger_id: ledger}, positions)
         for position, metadata in zip(positions, bucket.snapshot, strict=True):
-            payload = payloads[position]
-            try:
-                if isinstance(payload, bytes):
-                    counts.add_indexes(decode_segment(payload), acknowledged)
-                    continue
-            except UndecodableError:
-                pass  # counted like one that no bookie delivers
-            counts.unreadable += acknowledged.count_left(metadata.bitmaps)
+            indexes = decode_stored_segment(payloads[position])
+            if isinstance(indexes, DelayedIndexes):
+                counts.add_indexes(indexes, acknowledged)
+            else:
+                counts.unreadable += acknowledged.count_left(metadata.bitmaps)
 
 
 def _indexed(buckets: Iterable[StoredBucket]) -> EntriesByLedger:

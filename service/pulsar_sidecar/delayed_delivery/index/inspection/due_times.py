@@ -8,7 +8,7 @@ cannot be read rules nothing out.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from pyroaring import BitMap
@@ -19,11 +19,9 @@ from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SegmentMetadata,
-    decode_segment,
     segment_metadata_of,
 )
-from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndexes
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndexes, decode_stored_segment
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.names import TopicName
@@ -57,7 +55,7 @@ class BucketDueTimes:
         outside: Bits = defaultdict(BitMap)
         inside: Bits = defaultdict(BitMap)
         partly = []
-        for segment in self._segments(topic):
+        for segment in chain.from_iterable(map(_readable_segments, self.stored.buckets(topic))):
             earliest, latest = segment.metadata.min_schedule_timestamp, segment.metadata.max_schedule_timestamp
             if latest < first or earliest >= end:
                 _add(outside, segment.metadata.bitmaps)
@@ -72,23 +70,15 @@ class BucketDueTimes:
         # Where two buckets differ about an entry, it is read.
         return minus(outside, inside)
 
-    def _segments(self, topic: TopicName) -> Iterator[_Segment]:
-        for bucket in self.stored.buckets(topic):
-            yield from _readable_segments(bucket)
-
     def _read(self, segments: list[_Segment]) -> Iterator[tuple[_Segment, DelayedIndexes]]:
         rest = iter(segments)
         while some := list(islice(rest, _SEGMENTS_AT_ONCE)):
             ledgers = {segment.position.ledger_id: segment.ledger for segment in some}
             payloads = self.entries.read(ledgers, [segment.position for segment in some])
             for segment in some:
-                payload = payloads[segment.position]
-                if not isinstance(payload, bytes):
-                    continue
-                try:
-                    yield segment, decode_segment(payload)
-                except UndecodableError:
-                    continue  # its entries are read
+                indexes = decode_stored_segment(payloads[segment.position])
+                if isinstance(indexes, DelayedIndexes):  # otherwise its entries are read
+                    yield segment, indexes
 
 
 def _readable_segments(bucket: StoredBucket) -> Iterator[_Segment]:

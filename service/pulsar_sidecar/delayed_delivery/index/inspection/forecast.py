@@ -146,15 +146,15 @@ def forecast_of(
     waiting = waiting_entries(lengths, [index.acknowledged])
     count = sum(map(len, waiting.values()))
     without = LoadCost(count, queue_bytes(count))
-    snapshots = _usable(index)
-    if isinstance(snapshots, Unreadable):
-        return SubscriptionForecast(
-            index.topic, index.subscription, count, 0, len(index.buckets), snapshots.reason, without, without, without
-        )
-    skipped, with_buckets = cost_with_buckets(snapshots, waiting, now_ms)
+    # If one is unusable a broker of 4.0.8 recovers none of them.
+    load = next_load(TrackerState(Tracker.BUCKETS, ""), index.buckets)
+    unusable = None if load.tracker is Tracker.BUCKETS else load.reason
+    snapshots = [bucket.snapshot for bucket in index.buckets if isinstance(bucket.snapshot, tuple)]
+    skipped, with_buckets = cost_with_buckets(snapshots, waiting, now_ms) if unusable is None else (0, without)
     now = with_buckets if buckets_configured else without
+    buckets = len(index.buckets)
     return SubscriptionForecast(
-        index.topic, index.subscription, count, skipped, len(snapshots), None, with_buckets, without, now
+        index.topic, index.subscription, count, skipped, buckets, unusable, with_buckets, without, now
     )
 
 
@@ -176,14 +176,6 @@ def cost_with_buckets(
         unread + min(FIRST_READ, skipped) + READS_PER_BUCKET * len(snapshots),
         queue_bytes(unread) + queue_bytes(loaded) + bitmap_bytes,
     )
-
-
-def _usable(index: StoredIndex) -> list[SnapshotMetadata] | Unreadable:
-    """Entry 0 of each bucket; if one is unusable a broker of 4.0.8 recovers none of them."""
-    load = next_load(TrackerState(Tracker.BUCKETS, ""), index.buckets)
-    if load.tracker is not Tracker.BUCKETS:
-        return Unreadable(load.reason)
-    return [bucket.snapshot for bucket in index.buckets if isinstance(bucket.snapshot, tuple)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.delayed_delivery.backlog import waiting_entries
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import NO_INDEXES, DelayedIndexes, joined
-from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredIndex
+from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes, seal, sort_indexes
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
@@ -55,17 +56,10 @@ def unacknowledged_of(index: StoredIndex, ledgers: Mapping[LedgerId, LedgerMetad
     """What a subscription has not acknowledged of a topic's ledgers. Raises `TemporaryError` where that is unknown."""
     acknowledged = demanded(index.acknowledged, f"the cursor of {index.subscription} on {index.topic}")
     keys = tuple(demanded(bucket.key, bucket.name) for bucket in index.buckets)
-    marks = AcknowledgedEntries(acknowledged)
-    uncovered, covered = {}, []
-    for ledger_id, metadata in ledgers.items():
-        everything = BitMap()
-        everything.add_range(0, metadata.last_entry_id + 1)
-        left = marks.left(ledger_id, everything)
-        if left and any(ledger_id in key for key in keys):
-            covered.append(ledger_id)
-        elif left:
-            uncovered[ledger_id] = left
-    return UnacknowledgedEntries(index, acknowledged.mark_delete.ledger_id, uncovered, tuple(covered), keys)
+    left = waiting_entries({id_: metadata.last_entry_id + 1 for id_, metadata in ledgers.items()}, [acknowledged])
+    covered = tuple(ledger_id for ledger_id in left if any(ledger_id in key for key in keys))
+    uncovered = {ledger_id: entries for ledger_id, entries in left.items() if ledger_id not in covered}
+    return UnacknowledgedEntries(index, acknowledged.mark_delete.ledger_id, uncovered, covered, keys)
 
 
 def planned_buckets(

@@ -228,7 +228,7 @@ class IndexBuilder:
                 written[bucket.key] = bucket_id
                 metadata = self.snapshots.get_bucket_snapshot_metadata(bucket_id)
                 segments = self.snapshots.get_bucket_snapshot_segment(bucket_id, 1, len(sealed.segments))
-                whole = len(segments) == len(sealed.segments) and all(map(_equal, segments, sealed.segments))
+                whole = len(segments) == len(sealed.segments) and all(map(_are_equal, segments, sealed.segments))
                 if not whole or metadata != sealed.metadata:
                     raise TemporaryError(
                         f"bucket {bucket_id} is read otherwise than it was written; nothing was attached"
@@ -271,12 +271,8 @@ def _hash_of(builds: Iterable[SubscriptionBuild]) -> str:
     return digest.hexdigest()
 
 
-def _equal(one: DelayedIndexes, other: DelayedIndexes) -> bool:
-    return (
-        np.array_equal(one.deliver_at_ms, other.deliver_at_ms)
-        and np.array_equal(one.ledgers, other.ledgers)
-        and np.array_equal(one.entries, other.entries)
-    )
+def _are_equal(one: DelayedIndexes, other: DelayedIndexes) -> bool:
+    return all(map(np.array_equal, one.columns, other.columns))
 
 
 def _listed(ledger_ids: Iterable[LedgerId]) -> str:

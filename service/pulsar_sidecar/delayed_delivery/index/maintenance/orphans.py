@@ -18,7 +18,7 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     repeated,
 )
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
-from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, decode_snapshot
+from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, StoredTopic, decode_snapshot
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import Position
@@ -36,15 +36,12 @@ class OrphanJudge:
 
     def index_of(self, orphan: OrphanedBucket) -> StoredIndex | Unreadable | None:
         """The orphan's subscription as it was when one of its orphans was asked for first."""
-        owner = _owner(orphan.claim)
+        claim, owner = orphan.claim, _owner(orphan.claim)
         if owner not in self._indexes:
-            self._indexes[owner] = self._read_index(orphan.claim)
+            topic = dict(self._ports.stored.read([claim.topic], claim.subscription)).get(claim.topic)
+            found = topic.subscriptions.get(claim.subscription) if isinstance(topic, StoredTopic) else topic
+            self._indexes[owner] = found
         return self._indexes[owner]
-
-    def _read_index(self, claim: BucketClaim) -> StoredIndex | Unreadable | None:
-        for _, topic in self._ports.stored.read([claim.topic], claim.subscription):
-            return topic if isinstance(topic, Unreadable) else topic.subscriptions.get(claim.subscription)
-        return None
 
     def judge(
         self, orphan: OrphanedBucket, index: StoredIndex | Unreadable | None, attached: Iterable[OrphanedBucket]

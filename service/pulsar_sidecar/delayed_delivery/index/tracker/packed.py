@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Longs
+from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]

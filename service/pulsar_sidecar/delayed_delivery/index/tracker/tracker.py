@@ -14,12 +14,12 @@ import numpy as np
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
+from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     NO_INDEXES,
     DelayedIndexes,
     Flags,
-    Longs,
     bitmap_of,
     bitmaps_of,
     joined,
