@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import SnapshotMetadata, decode_metadata, encode_metadata
-from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
+from pulsar_sidecar.delayed_delivery.index.tracker.operations import (
     DelayedOperations,
     decode_operations,
     encode_operations,

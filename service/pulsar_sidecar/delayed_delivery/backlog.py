@@ -176,7 +176,6 @@ class MessageCounts:
     by_due_second: Counter[int] = field(default_factory=Counter)
 
     def add(self, answer: EntryAnswer, now_ms: int) -> ClassifiedEntry:
-        """Count one entry."""
         entry = classify(answer, now_ms)
         match entry.kind:
             case EntryKind.NO_MESSAGE:

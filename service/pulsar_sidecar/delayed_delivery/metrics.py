@@ -19,17 +19,16 @@ class CancellationMetrics(Collector):
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
-        self._requested = _counter("requested", "Messages whose cancellation was requested.")
+        requested = _counter("requested", "Messages whose cancellation was requested.")
+        reasserted = _counter("reasserted", _REASSERTED)
         self._seconds = BulkHistogram(f"{_PREFIX}_seconds", _REACHED, ("cluster", "proof"))
         self._refused = _counter("refused", _REFUSED, "cause")
-        self._reasserted = _counter("reasserted", _REASSERTED)
         text = "Cancellations in the log that have not ended."
         self._open = Gauge(f"{_PREFIX}_open", text, ("cluster",), registry=None)
-        for each in (self._requested, self._reasserted, self._open):
-            each.labels(cluster)
-
-    def requested(self, count: int = 1) -> None:
-        self._requested.labels(self._cluster).inc(count)
+        self._open.labels(cluster)
+        self._metrics = (requested, self._seconds, self._refused, reasserted, self._open)
+        self.requested = requested.labels(cluster).inc
+        self.acknowledged_again = reasserted.labels(cluster).inc
 
     def reached(self, status: str, seconds: float, count: int = 1) -> None:
         """Cancellations reached a status, so long after they were requested."""
@@ -39,15 +38,12 @@ class CancellationMetrics(Collector):
         """Cancellations were refused or failed; the cause must come from a closed list."""
         self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
 
-    def acknowledged_again(self, count: int = 1) -> None:
-        self._reasserted.labels(self._cluster).inc(count)
-
     def bind(self, open_cancellations: Callable[[], int]) -> None:
         """Read the size of the log through ``open_cancellations`` at every scrape."""
         self._open.labels(self._cluster).set_function(open_cancellations)
 
     def collect(self) -> Iterator[Metric]:
-        for metric in (self._requested, self._seconds, self._refused, self._reasserted, self._open):
+        for metric in self._metrics:
             yield from metric.collect()
 
 

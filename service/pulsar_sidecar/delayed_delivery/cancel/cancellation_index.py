@@ -68,7 +68,6 @@ class _Tracked:
         return None if changed is None else self.open_of(changed | self.unpersisted)
 
     def take_expired(self, expired_ms: int) -> list[Cancellation]:
-        """What was due by then."""
         over: list[Cancellation] = []
         for second in [second for second in self.due if second * 1000 <= expired_ms]:
             noted = self.due.pop(second)
@@ -80,7 +79,6 @@ class _Tracked:
         return over
 
     def dues(self, until_ms: int) -> set[int]:
-        """The due times up to then of what is open."""
         noted = (self.due[second] for second in self.due if second * 1000 <= until_ms)
         return {one.deliver_at_ms for positions in noted for one in self.open_of(positions)}
 
@@ -226,11 +224,9 @@ class CancellationIndex:
             return self._at(key).dues(until_ms)
 
     def unpersisted_count(self, key: SubscriptionKey) -> int:
-        """How many there are not PERSISTED yet."""
         return len(self._at(key).unpersisted)
 
     def unpersisted_at(self, key: SubscriptionKey) -> list[Cancellation]:
-        """What there is not PERSISTED yet."""
         with self.lock:
             tracked = self._at(key)
             return tracked.open_of(tracked.unpersisted)

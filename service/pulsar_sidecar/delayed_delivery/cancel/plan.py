@@ -1,10 +1,10 @@
 """Decides, from what was read, what to acknowledge: pure decisions for a whole batch of targets on one topic."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple, TypeVar, assert_never
 
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
@@ -21,6 +21,8 @@ from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SYSTEM_SUBSCRIPTIONS, Subscription, SubscriptionType, TopicInternalStats
+
+_One = TypeVar("_One")
 
 _CHUNK_OTHERS_BETWEEN: Final = 8
 """Entries of other producers that are looked through for each chunk, at least `_CHUNK_NEAR` in each direction."""
@@ -191,7 +193,6 @@ def _check_time(facts: EntryFacts, policy: DelayPolicy, now_ms: int) -> Subscrip
 
 
 def _time_to_live_warning(facts: EntryFacts, policy: DelayPolicy) -> list[str]:
-    """A warning when the topic's time to live ends before the message is due."""
     if policy.ttl_seconds is None or facts.deliver_at_ms is None:
         return []
     if facts.publish_time_ms + policy.ttl_seconds * 1000 >= facts.deliver_at_ms:
@@ -350,6 +351,14 @@ def beyond_limit(acked: PositionRanges, positions: Collection[Position], max_ran
         else:
             left.update(Position(run.ledger_id, EntryId(entry)) for entry in range(run.first, run.last + 1))
     return left
+
+
+def split(ones: Iterable[_One], chosen: Callable[[_One], bool]) -> tuple[list[_One], list[_One]]:
+    """Those that are chosen, and the rest."""
+    parts: tuple[list[_One], list[_One]] = [], []
+    for one in ones:
+        parts[0 if chosen(one) else 1].append(one)
+    return parts
 
 
 def refused(cause: Cause, reason: str, subscription: str | None = None) -> SubscriptionResult:

@@ -198,7 +198,6 @@ class Cancellation(NamedTuple):
         return all(entry in acked for entry in self.positions) if self.positions else self.position in acked
 
     def at(self, status: CancellationStatus, cause: Cause | None = None, reason: str | None = None) -> "Cancellation":
-        """The same cancellation with another status."""
         return Cancellation(*self[:5], status, self.positions, cause, reason, self.requested_by)
 
     def result(self) -> SubscriptionResult:

@@ -81,5 +81,4 @@ class BrokerTracker:
 
     @property
     def keeps_buckets(self) -> bool:
-        """Whether it is the bucket tracker."""
         return self.factory == BUCKET_TRACKER_FACTORY

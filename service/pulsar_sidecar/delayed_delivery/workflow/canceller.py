@@ -6,7 +6,7 @@ found fit to be cancelled.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from pulsar_sidecar.delayed_delivery.cancel.plan import (
     not_found,
     plan_cancellations,
     refused,
+    split,
     subscription_to_join,
 )
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
@@ -84,7 +85,6 @@ class Canceller:
     )
 
     def close(self) -> None:
-        """End the threads."""
         self._looks.shutdown(wait=False, cancel_futures=True)
 
     def cancel(
@@ -210,9 +210,7 @@ class Canceller:
         acked = snapshot.state.cursors[name].acknowledged
         entries = [entry for one in planned for entry in one.cancellation.entries]
         outside = beyond_limit(acked, entries, self.ports.max_ranges())
-        if not outside:
-            return planned, []
-        return _split(planned, lambda one: outside.isdisjoint(one.cancellation.entries))
+        return split(planned, lambda one: outside.isdisjoint(one.cancellation.entries))
 
     def _acknowledge(
         self,
@@ -272,7 +270,7 @@ class Canceller:
             found = self.store.index.known(topic, one.cancellation.position, name)
             return found is not None and found.status.open
 
-        return _split(planned, in_log)
+        return split(planned, in_log)
 
     def _refusal(self, topic: TopicName, name: str, error: PermanentError) -> SubscriptionResult | None:
         """Why the broker will not let the consumer in later either; None where it may."""
@@ -291,7 +289,7 @@ class Canceller:
     ) -> None:
         # Counters that do not move prove nothing here: a broker may have read a message that it has yet to send.
         policy = snapshot.policy
-        in_time, raced = _split(
+        in_time, raced = split(
             planned, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
         )
         self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
@@ -323,16 +321,6 @@ def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInter
     durable = {name for name, found in subscriptions.items() if found.durable}
     others = (subscriptions.keys() - durable) | SYSTEM_SUBSCRIPTIONS
     return durable - SYSTEM_SUBSCRIPTIONS == state.cursors.keys() - others
-
-
-def _split(
-    planned: Sequence[PlannedCancellation], chosen: Callable[[PlannedCancellation], bool]
-) -> tuple[list[PlannedCancellation], list[PlannedCancellation]]:
-    """Those that are chosen, and the rest."""
-    parts: tuple[list[PlannedCancellation], list[PlannedCancellation]] = [], []
-    for one in planned:
-        parts[0 if chosen(one) else 1].append(one)
-    return parts
 
 
 def _set_result(planned: Sequence[PlannedCancellation], result: SubscriptionResult) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from pulsar_sidecar.delayed_delivery.cancel.cancellation_index import SubscriptionKey
-from pulsar_sidecar.delayed_delivery.cancel.plan import beyond_limit, check_subscription, subscription_to_join
+from pulsar_sidecar.delayed_delivery.cancel.plan import beyond_limit, check_subscription, split, subscription_to_join
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import (
     BROKER_STORES_EVERY_MS,
     CursorWatch,
@@ -230,8 +230,7 @@ class Reconciler:
 
         What was only accepted may have ended while this sidecar does not follow the log.
         """
-        waiting = [one for one in missing if one.status is CancellationStatus.ACCEPTED]
-        others = [one for one in missing if one.status is not CancellationStatus.ACCEPTED]
+        waiting, others = split(missing, lambda one: one.status is CancellationStatus.ACCEPTED)
         if not waiting or not self.store.follows:
             return others
         acked = seen.cursor.acknowledged
@@ -239,11 +238,10 @@ class Reconciler:
         return others + [one for one in waiting if outside.isdisjoint(one.entries)]
 
     def _confirm(self, confirmed: Sequence[Cancellation], policy: DelayPolicy, confirmed_ms: int) -> None:
-        late = [one for one in confirmed if policy.may_be_dispatched(one.deliver_at_ms, confirmed_ms)]
-        beaten = {id(one) for one in late}
+        late, in_time = split(confirmed, lambda one: policy.may_be_dispatched(one.deliver_at_ms, confirmed_ms))
         reason = "acknowledged when the broker may already have dispatched it"
         self.store.finish([one.at(CancellationStatus.RACED, _cause(one), reason) for one in late])
-        in_time = [one.at(CancellationStatus.ACKED) for one in confirmed if id(one) not in beaten]
+        in_time = [one.at(CancellationStatus.ACKED) for one in in_time]
         # What had been stored and was lost has to be seen in the stored state again.
         self.store.index.lower(in_time)
         self._count(CancellationStatus.ACKED, in_time)
@@ -258,11 +256,10 @@ class Reconciler:
             return unpersisted
         if stored is None:
             return unpersisted
-        proven = [one for one in unpersisted if one.status is CancellationStatus.ACKED and one.held_by(stored)]
+        proven, left = split(unpersisted, lambda one: one.status is CancellationStatus.ACKED and one.held_by(stored))
         self.store.record([one.at(CancellationStatus.PERSISTED) for one in proven])
         self._count(CancellationStatus.PERSISTED, proven)
-        done = {id(one) for one in proven}
-        return [one for one in unpersisted if id(one) not in done]
+        return left
 
     def _end(self, ended: Sequence[Cancellation]) -> None:
         self.store.finish(ended)

@@ -129,16 +129,14 @@ class Rescheduler:
         self.store.await_log(self.configuration.log_patience_ms)
         if not self.store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was changed, try again")
-        intent = self.store.intents.valid((topic, target.position))
-        if intent is None:
-            begun = self._begin(topic, target, deliver_at_ms, options)
-            if isinstance(begun, SubscriptionResult):
-                return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (begun,)))
-            intent = begun
-        objection = _other_request(intent, target, deliver_at_ms)
-        if objection is not None:
-            return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (objection,)))
-        return self._continue(intent, target)
+        known = self.store.intents.valid((topic, target.position))
+        begun = known or self._begin(topic, target, deliver_at_ms, options)
+        if isinstance(begun, RescheduleIntent):
+            objection = _other_request(begun, target, deliver_at_ms)
+            if objection is None:
+                return self._continue(begun, target)
+            begun = objection
+        return Rescheduled(None, deliver_at_ms, TargetOutcome(topic, target, (begun,)))
 
     def _begin(
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions

@@ -125,7 +125,6 @@ class DelayedDelivery:
         self._ports.acknowledger.close()
 
     def cancelling_status(self) -> CancelStatus:
-        """The state of the service."""
         return CancelStatus(
             enabled=self._configuration.enabled,
             reconciling=self._leading,

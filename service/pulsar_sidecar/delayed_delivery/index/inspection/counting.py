@@ -79,7 +79,6 @@ class DueCounts(MessageCounts):
         return max(self.by_due_second) * _MS if self.by_due_second else None
 
     def add_metadata(self, segment: SegmentMetadata, acknowledged: AcknowledgedEntries) -> None:
-        """Count a segment by its metadata in entry 0."""
         left = acknowledged.count_left(segment.bitmaps)
         first, last = segment.min_schedule_timestamp, segment.max_schedule_timestamp
         self.from_buckets += left
@@ -90,7 +89,6 @@ class DueCounts(MessageCounts):
             self.resolution_ms = max(self.resolution_ms, last - max(first, self.now_ms + 1))
 
     def add_indexes(self, segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> None:
-        """Count a segment by its indexes."""
         entries = bitmaps_of(segment.ledgers, segment.entries)
         unacknowledged = {ledger_id: acknowledged.left(ledger_id, each) for ledger_id, each in entries.items()}
         left = segment[segment.within(unacknowledged)].deliver_at_ms

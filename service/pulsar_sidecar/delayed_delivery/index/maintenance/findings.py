@@ -165,12 +165,10 @@ class Finding:
 
     @property
     def consequence(self) -> str:
-        """What it does to the topic."""
         return self.kind.consequence
 
     @property
     def remedy(self) -> str:
-        """What to do."""
         return self.kind.remedy
 
 

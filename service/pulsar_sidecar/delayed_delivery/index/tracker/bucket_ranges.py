@@ -58,7 +58,6 @@ class BucketRanges:
         return iter(tuple(self._buckets))
 
     def items(self) -> list[tuple[CutRange, ImmutableBucket]]:
-        """Ranges and their buckets, ascending."""
         return list(zip(self._ranges, self._buckets, strict=True))
 
     def find(self, ledger_id: int) -> ImmutableBucket | None:
@@ -99,7 +98,6 @@ class BucketRanges:
             self._buckets.pop(at).ranges -= 1
 
     def clear(self) -> None:
-        """Take out every range."""
         self._replace([])
 
     def _replace(self, kept: list[tuple[CutRange, ImmutableBucket]]) -> None:

@@ -52,7 +52,6 @@ class ImmutableBucket:
 
     @property
     def has_unloaded(self) -> bool:
-        """Whether a segment was not loaded yet."""
         return self.last_segment > self.current_segment
 
     def recover(self, metadata: SnapshotMetadata, cutoff_ms: int) -> int:

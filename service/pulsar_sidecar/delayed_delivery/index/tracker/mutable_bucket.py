@@ -52,11 +52,9 @@ class MutableBucket:
             shared.put_back(self.queue.pop(len(self.queue), cutoff_ms))
 
     def reset_range(self) -> None:
-        """It covers no ledger."""
         self.start = self.end = NO_LEDGER
 
     def clear(self) -> None:
-        """Forget everything."""
         self.reset_range()
         self.queue.clear()
         self.bits = PositionBits()

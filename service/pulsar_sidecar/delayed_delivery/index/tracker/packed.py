@@ -47,11 +47,9 @@ class PackedIndexes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
         return sum(_held(column) for column in (self.offsets, self.codes, self.entries, self.ledger_ids))
 
     def time_at(self, row: int) -> int:
-        """One row's due time."""
         return self.first_ms + int(self.offsets[row])
 
     def count_until(self, until_ms: int) -> int:
@@ -81,7 +79,6 @@ class PackedIndexes:
         )
 
     def position_at(self, row: int) -> Position:
-        """One row's ledger and entry."""
         return Position(LedgerId(int(self.ledger_ids[self.codes[row]])), EntryId(int(self.entries[row])))
 
     def rows_of_entries(self, entry_ids: Sequence[int]) -> list[int]:

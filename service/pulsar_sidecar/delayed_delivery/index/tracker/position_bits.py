@@ -29,12 +29,10 @@ class PositionBits:
         return united
 
     def contains(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether it is in."""
         entries = self.ledgers.get(LedgerId(ledger_id))
         return entries is not None and entry_id in entries
 
     def of(self, ledger_id: int) -> BitMap | None:
-        """A ledger's, or None."""
         return self.ledgers.get(LedgerId(ledger_id))
 
     def add(self, ledger_id: int, entry_id: int) -> None:

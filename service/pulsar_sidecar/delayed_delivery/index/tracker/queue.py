@@ -32,12 +32,10 @@ class IndexQueue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for indexes."""
         fresh = sum(column.itemsize * len(column) for column in self._fresh)
         return fresh + sum(part.nbytes for part in (*self._pending, *self._runs))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._fresh = (array("q"), array("q"), array("q"))
         self._pending: list[PackedIndexes] = []
         self._unsorted_first_ms = NEVER
@@ -45,7 +43,6 @@ class IndexQueue:
         self._size = 0
 
     def add(self, deliver_at_ms: int, ledger_id: int, entry_id: int) -> None:
-        """One more."""
         times, ledgers, entries = self._fresh
         times.append(deliver_at_ms)
         ledgers.append(ledger_id)

@@ -3,7 +3,7 @@
 Where 4.0.8 departs from PIP-195 it follows the one or the other (`Behaviour`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,6 @@ class SealedBuckets:
         mutable: MutableBucket,
         shared: IndexQueue,
     ) -> None:
-        """None yet."""
         self.ranges = BucketRanges()
         self._settings = settings
         self._behaviour = behaviour
@@ -72,12 +71,12 @@ class SealedBuckets:
         """
         most = self._settings.max_num_buckets
         if self._behaviour is Behaviour.AS_PIP and 0 < most <= len(self.ranges):
-            self._merge_as_pip()
+            self._merge(select_as_pip(tuple(self.ranges)), self._merge_as_pip)
         if len(indexes):
             self._create(indexes, self._mutable.key)
         self._mutable.reset_range()
         if self._behaviour is Behaviour.AS_BROKER and 0 < most < len(self.ranges):
-            self._merge_as_broker()
+            self._merge(select_as_broker(tuple(self.ranges)), self._merge_as_broker)
 
     def _create(self, indexes: DelayedIndexes, key: BucketKey, merged: PositionBits | None = None) -> None:
         sealed = seal(indexes, self._settings)
@@ -109,48 +108,38 @@ class SealedBuckets:
             for ledger_id, entries in segment.bitmaps.items():
                 self._mutable.bits.remove_all(ledger_id, entries)
 
-    def _merge_as_broker(self) -> None:
-        old = select_as_broker(tuple(self.ranges))
-        if not old:
-            return
+    def _merge(self, old: Sequence[ImmutableBucket], merge: Callable[[Sequence[ImmutableBucket]], bool]) -> None:
+        if old:
+            self._access.attempt(BucketOperation.MERGE, lambda: merge(old))
 
-        def merge() -> bool:
-            unloaded = [
-                segment
-                for bucket in old
-                for segment in self._access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
-            ]
-            key = BucketKey(old[0].key.start, old[-1].key.end)
-            merged = sort_indexes(joined(unloaded))
-            if not len(merged):
-                raise TrackerFailedError(f"the buckets of {key} hold no index")
-            self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
-            return self.drop(old)
+    def _merge_as_broker(self, old: Sequence[ImmutableBucket]) -> bool:
+        unloaded = [
+            segment
+            for bucket in old
+            for segment in self._access.segments(bucket, bucket.current_segment + 1, bucket.last_segment)
+        ]
+        key = BucketKey(old[0].key.start, old[-1].key.end)
+        merged = sort_indexes(joined(unloaded))
+        if not len(merged):
+            raise TrackerFailedError(f"the buckets of {key} hold no index")
+        self._create(merged, key, PositionBits.union(bucket.bits.ledgers for bucket in old))
+        return self.drop(old)
 
-        self._access.attempt(BucketOperation.MERGE, merge)
-
-    def _merge_as_pip(self) -> None:
+    def _merge_as_pip(self, old: Sequence[ImmutableBucket]) -> bool:
         """Write what is left of both, whether loaded or not; when that fails nothing has changed."""
-        old = select_as_pip(tuple(self.ranges))
-        if not old:
-            return
-
-        def merge() -> bool:
-            key = BucketKey(old[0].key.start, old[-1].key.end)
-            left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
-            if not len(left):
-                return self.drop(old)
-            sealed = seal(left, self._settings)
-            bucket = ImmutableBucket.sealed(key, sealed)
-            if not self._access.save(bucket, sealed):
-                raise TemporaryError(f"the merged bucket {key} was not written")
-            self._shared.remove(bucket.bits.ledgers)
-            self._shared.put_back(pack(sealed.segments[0]))
-            self.ranges.put(key, bucket)
-            self.expect_next(bucket, sealed.segments[0])
+        key = BucketKey(old[0].key.start, old[-1].key.end)
+        left = sort_indexes(joined([self._left_of(bucket) for bucket in old]))
+        if not len(left):
             return self.drop(old)
-
-        self._access.attempt(BucketOperation.MERGE, merge)
+        sealed = seal(left, self._settings)
+        bucket = ImmutableBucket.sealed(key, sealed)
+        if not self._access.save(bucket, sealed):
+            raise TemporaryError(f"the merged bucket {key} was not written")
+        self._shared.remove(bucket.bits.ledgers)
+        self._shared.put_back(pack(sealed.segments[0]))
+        self.ranges.put(key, bucket)
+        self.expect_next(bucket, sealed.segments[0])
+        return self.drop(old)
 
     def drop(self, buckets: Sequence[ImmutableBucket]) -> bool:
         """Delete buckets, with their snapshots; always True."""

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, decode_segment
-from pulsar_sidecar.delayed_delivery.index.tracker.operation_snapshots import (
+from pulsar_sidecar.delayed_delivery.index.tracker.operations import (
+    CancellableTracker,
     DelayedOperations,
     DelayedOperationType,
     decode_operations,
     encode_operations,
 )
-from pulsar_sidecar.delayed_delivery.index.tracker.operations import CancellableTracker
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
