@@ -335,6 +335,9 @@ class FakeCancelMetrics:
     def acknowledged_again(self, count: int = 1) -> None:
         self.counts["acknowledged_again"] += count
 
+    def bind(self, open_cancellations: Callable[[], int]) -> None:
+        """A log's size is not counted but asked for."""
+
 
 class _AtOnce(Executor):
     """Does everything when it is submitted, so that calls have an order that a test can count on."""
