@@ -279,7 +279,13 @@ class WaitingReader:
         start = after.partition if after else 0
         for number, part in enumerate(parts[start:], start):
             last = after.position if after and number == start else BEFORE_EVERYTHING
-            cursors, state = self._cursors(part, subscription, counts)
+            found = durable_subscriptions(self.topics, part, subscription)
+            state = self.topics.state(part)
+            cursors = [
+                (counts.setdefault(name, SubscriptionBacklog(name, facts.type)), state.cursors[name].acknowledged)
+                for name, facts in found.items()
+                if name in state.cursors
+            ]
             beyond_last = (PositionRanges(max(acked.mark_delete, last), acked) for _, acked in cursors)
             positions = positions_of(waiting_entries(state.ledgers, beyond_last))
             name, before = str(part), read
@@ -296,16 +302,3 @@ class WaitingReader:
         if subscription is not None and not counts and after is None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return page(None, 0)
-
-    def _cursors(
-        self, topic: TopicName, subscription: str | None, counts: dict[str, SubscriptionBacklog]
-    ) -> tuple[list[tuple[SubscriptionBacklog, PositionRanges]], TopicInternalStats]:
-        """Where to count for each subscription that is meant, and what it has acknowledged; and the topic's ledgers."""
-        found = durable_subscriptions(self.topics, topic, subscription)
-        state = self.topics.state(topic)
-        cursors = [
-            (counts.setdefault(name, SubscriptionBacklog(name, facts.type)), state.cursors[name].acknowledged)
-            for name, facts in found.items()
-            if name in state.cursors
-        ]
-        return cursors, state

@@ -7,7 +7,7 @@ Their names begin with ``pulsar_sidecar_``, so that a sum over brokers' own metr
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -27,6 +27,23 @@ _CLASSES_MS: Final = (50, 100, 500, 1000, 5000, 30_000, 60_000)
 _QUANTILES: Final = (*map(str, _CLASSES_MS), "overflow")
 _MERGED: Final = 2
 """A new bucket that covers so many of the vanished ones at least was merged out of them."""
+
+
+_GAUGES: Final[Sequence[tuple[str, str, Callable[[IndexView, int], float | None]]]] = (
+    (
+        "bucket_total",
+        "Stored buckets; brokers also count the bucket that they are filling.",
+        lambda view, _: len(view.buckets),
+    ),
+    ("loaded", "Indexes of buckets that a broker would load into memory with the topic.", lambda _, loaded: loaded),
+    ("bucket_snapshot_size_bytes", "Bytes of all stored buckets.", lambda view, _: view.size_bytes),
+    ("bucket_unreadable", "Buckets whose metadata could not be read.", lambda view, _: view.unreadable),
+    (
+        "next_load_on_buckets",
+        "1 if a broker that loads the topic recovers the buckets, 0 if not; absent if unknown.",
+        lambda view, _: {Tracker.UNKNOWN: None, Tracker.BUCKETS: 1}.get(view.next_load.tracker, 0),
+    ),
+)
 
 
 class _Labels(NamedTuple):
@@ -68,36 +85,12 @@ class DelayedIndexMetrics(Collector):
             views = {place: view for found in self._seen.values() for place, view in found.items()}
             loaded, operations = dict(self._loaded), dict(self._operations)
             latencies, sums = {place: dict(each) for place, each in self._latencies.items()}, dict(self._sums_ms)
-        gauges: Mapping[str, tuple[str, Mapping[_Labels, float]]] = {
-            "bucket_total": (
-                "Stored buckets; brokers also count the bucket that they are filling.",
-                {place: len(view.buckets) for place, view in views.items()},
-            ),
-            "loaded": (
-                "Indexes of buckets that a broker would load into memory with the topic.",
-                {place: loaded[place] for place in views},
-            ),
-            "bucket_snapshot_size_bytes": (
-                "Bytes of all stored buckets.",
-                {place: view.size_bytes for place, view in views.items()},
-            ),
-            "bucket_unreadable": (
-                "Buckets whose metadata could not be read.",
-                {place: view.unreadable for place, view in views.items()},
-            ),
-            "next_load_on_buckets": (
-                "1 if a broker that loads the topic recovers the buckets, 0 if not; absent if unknown.",
-                {
-                    place: view.next_load.tracker is Tracker.BUCKETS
-                    for place, view in views.items()
-                    if view.next_load.tracker is not Tracker.UNKNOWN
-                },
-            ),
-        }
-        for name, (text, values) in gauges.items():
+        for name, text, value_of in _GAUGES:
             family = Metric(f"{_PREFIX}_{name}", text, "gauge")
-            for place, value in values.items():
-                family.add_sample(family.name, self._labels(place), float(value))
+            for place, view in views.items():
+                value = value_of(view, loaded[place])
+                if value is not None:
+                    family.add_sample(family.name, self._labels(place), float(value))
             yield family
         # PIP-195 calls counters so; the client library would add _total.
         text = "Operations on buckets: the sidecar's own loads, and changes by brokers between two of them."

@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
-from typing import Final
 
 from pulsar_sidecar.delayed_delivery.cancel.plan import (
     CancellationPlan,
@@ -68,7 +66,6 @@ _ASK_TO_DEFER = "repeat the request with defer=true to acknowledge it when there
 _DEFERRED = "in the log; acknowledged as soon as there is room"
 _EXPLAIN_TRIES = 10
 _EXPLAIN_WAIT_SECONDS = 0.05
-_NOTHING_KNOWN: Final[Mapping[Position, EntryFacts]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class Canceller:
         topic: TopicName,
         targets: Sequence[Target],
         options: CancelOptions,
-        known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN,
+        known: Mapping[Position, EntryFacts] = {},
     ) -> list[TargetOutcome]:
         """One outcome for each target, in order.
 
@@ -137,11 +134,14 @@ class Canceller:
         return snapshot, next(iter(plan.cancellations.values()))[0].cancellation
 
     def _look(
-        self, topic: TopicName, targets: Sequence[Target], known: Mapping[Position, EntryFacts] = _NOTHING_KNOWN
+        self, topic: TopicName, targets: Sequence[Target], known: Mapping[Position, EntryFacts] = {}
     ) -> TopicSnapshot:
         """Everything a decision needs; each cursor is read for this request."""
         topics = self.ports.topics
-        age_seconds = 0.0 if _may_be_near(targets, self.ports.brokers_now_ms()) else TYPES_SECONDS
+        soon_ms = self.ports.brokers_now_ms() + _SOON_MS
+        # By the due times that the caller gave.
+        may_be_near = any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
+        age_seconds = 0.0 if may_be_near else TYPES_SECONDS
         subscriptions = topics.subscriptions(topic, max_age_seconds=age_seconds)
         states = self._looks.submit(topics.state, topic)
         policy = topics.delay_policy(topic)
@@ -308,12 +308,6 @@ class Canceller:
                 self.metrics.reached(status.value, seconds, count)
             elif status is not CancellationStatus.EXPIRED:
                 self.metrics.refused((cause or Cause.INVALID).value, count)
-
-
-def _may_be_near(targets: Sequence[Target], now_ms: int) -> bool:
-    """Whether a message may be due soon, by the due time that the caller gave."""
-    soon_ms = now_ms + _SOON_MS
-    return any(target.deliver_at_ms is None or target.deliver_at_ms < soon_ms for target in targets)
 
 
 def _names_the_same(subscriptions: Mapping[str, Subscription], state: TopicInternalStats) -> bool:

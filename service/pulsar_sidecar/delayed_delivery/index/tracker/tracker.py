@@ -225,8 +225,7 @@ class BucketDelayedDeliveryTracker:
         Raises:
             TrackerFailedError: as a broker, when messages are counted and none is in memory; those taken are lost.
         """
-        rows = self.pop_scheduled(max_messages)
-        return sorted(set(rows.positions()))
+        return sorted(set(self.pop_scheduled(max_messages).positions()))
 
     def pop_scheduled(self, max_messages: int) -> DelayedIndexes:
         """The same as columns, by due time; a position that was added twice is in twice.
