@@ -37,9 +37,9 @@ class CancellationStore:
     def __init__(self, topic: CancellationTopic) -> None:
         self._topic = topic
         self.index = CancellationIndex()
-        # What was written here comes back from the topic, and need not be read: while it is written, and afterwards.
+        # What was written here and has not come back from the topic, where it need not be read: while it is written,
+        # and afterwards.
         self._writing: dict[str, bytes] = {}
-        self._came_back: set[str] = set()
         self._written: dict[str, bytes] = {}
         self.caught_up = threading.Event()
         self.follows = False
@@ -68,12 +68,11 @@ class CancellationStore:
     ) -> None:
         known: Sequence[Cancellation] = cancellations
         with self.index.lock:
-            came_back = {key for key, _ in records if key in self._came_back} if self._came_back else set()
+            came_back = {key for key, _ in records if key not in self._writing}
             if not stored:
                 known = [one for one, (key, _) in zip(cancellations, records, strict=True) if key in came_back]
             for key, _ in records:
                 self._writing.pop(key, None)
-            self._came_back -= came_back
             if stored and len(self._written) < _MOST_AWAITED:
                 self._written.update(record for record in records if record[0] not in came_back)
             self.index.learn_all(known)
@@ -141,12 +140,10 @@ class CancellationStore:
         self.index.learn_all(learned)
 
     def _is_own(self, key: str, value: bytes) -> bool:
-        if self._writing.get(key) == value:
-            self._came_back.add(key)
-            return True
-        if self._written.get(key) == value:
-            del self._written[key]
-            return True
+        for own in (self._writing, self._written):
+            if own.get(key) == value:
+                del own[key]
+                return True
         return False
 
     def await_log(self, patience_ms: int) -> None:
