@@ -48,15 +48,24 @@ _SYSTEM_PREFIX: Final = "__"
 _SUMMED: Final = ("delayed", "due", "undelayed", "unreadable", "unread", "from_buckets")
 
 
-@dataclass(slots=True)
-class DueCounts(MessageCounts):
-    """One subscription of one topic, or of one partition.
-
-    ``unreadable`` counts messages of buckets' segments as well.
+@dataclass(slots=True, kw_only=True)
+class _Counts(MessageCounts):
+    """``unreadable`` counts messages of buckets' segments as well.
 
     Attributes:
         unread: entries beyond the limit of a call.
         from_buckets: how many of ``delayed`` and ``due`` are counted in buckets.
+    """
+
+    unread: int = 0
+    from_buckets: int = 0
+
+
+@dataclass(slots=True)
+class DueCounts(_Counts):
+    """One subscription of one topic, or of one partition.
+
+    Attributes:
         resolution_ms: by how much later messages may be due than they are counted.
         problem: why the subscription is not counted at all; None if it is.
     """
@@ -64,8 +73,6 @@ class DueCounts(MessageCounts):
     topic: str
     subscription: str
     now_ms: int
-    unread: int = 0
-    from_buckets: int = 0
     resolution_ms: int = 0
     problem: str | None = None
 
@@ -108,9 +115,9 @@ class DueTime:
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Calendar:
-    """When the delayed messages of one or many topics are due; the other counts are of all subscriptions together.
+@dataclass(slots=True)
+class Calendar(_Counts):
+    """When the delayed messages of one or many topics are due; the counts are of all subscriptions together.
 
     Attributes:
         exact: whether segments were read, and not only their metadata.
@@ -125,12 +132,6 @@ class Calendar:
     resolution_ms: int
     times: tuple[DueTime, ...]
     subscriptions: tuple[DueCounts, ...]
-    delayed: int
-    due: int
-    undelayed: int
-    unreadable: int
-    unread: int
-    from_buckets: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,4 +269,4 @@ def _calendar(now_ms: int, found: tuple[DueCounts, ...], options: CalendarOption
     times = tuple(DueTime(second * _MS, steps[second]) for second in sorted(steps))
     resolution = max((counts.resolution_ms for counts in found), default=0)
     totals = {name: sum(getattr(counts, name) for counts in found) for name in _SUMMED}
-    return Calendar(now_ms, options.exact, step, resolution, times, found, **totals)
+    return Calendar(now_ms, options.exact, step, resolution, times, found, by_due_second=seconds, **totals)
