@@ -10,7 +10,7 @@ import requests
 from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, encode_operation, operation_path
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, shadow_at, source_topic
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -105,7 +105,7 @@ def test_a_partitioned_shadow_is_refused_as_a_whole_and_in_parts(scene: Scene) -
     assert node is not None
     found = shadow_at(node.path, node.data)
     assert found is not None
-    assert found.source_topic == source
+    assert source_topic(found.source) == source
     assert f"shadow of {source}" in refused(scene, shadow, "partitions", force="true")
     assert workload.read_all(shadow.partition(0)) == payloads[0]
     for index in range(2):

@@ -66,8 +66,15 @@ def unwrap(data: bytes) -> bytes:
     """
     if not data.startswith(WRAPPER_MAGIC):
         return data
-    metadata, payload = _opened(data)
-    return expand(metadata.compressionType, payload, metadata.uncompressedSize, "a compressed node")
+    if len(data) < _METADATA_START:
+        raise UndecodableError("a compressed node ends inside its header; read it again")
+    (metadata_bytes,) = _METADATA_LENGTH.unpack_from(data, len(WRAPPER_MAGIC))
+    payload_start = _METADATA_START + metadata_bytes
+    if metadata_bytes < 0 or payload_start > len(data):
+        raise UndecodableError("a compressed node ends inside its metadata; read it again")
+    # ManagedCursorInfoMetadata has the same two fields under the same numbers.
+    metadata = decode_exactly(ml.ManagedLedgerInfoMetadata, data[_METADATA_START:payload_start])
+    return expand(metadata.compressionType, data[payload_start:], metadata.uncompressedSize, "a compressed node")
 
 
 def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
@@ -90,17 +97,6 @@ def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     if len(plain) != size_bytes:
         raise UndecodableError(f"{what} expands to {len(plain)} bytes, not {size_bytes}; read it again")
     return plain
-
-
-def _opened(data: bytes) -> tuple[ml.ManagedLedgerInfoMetadata, bytes]:
-    if len(data) < _METADATA_START:
-        raise UndecodableError("a compressed node ends inside its header; read it again")
-    (metadata_bytes,) = _METADATA_LENGTH.unpack_from(data, len(WRAPPER_MAGIC))
-    payload_start = _METADATA_START + metadata_bytes
-    if metadata_bytes < 0 or payload_start > len(data):
-        raise UndecodableError("a compressed node ends inside its metadata; read it again")
-    # ManagedCursorInfoMetadata has the same two fields under the same numbers.
-    return decode_exactly(ml.ManagedLedgerInfoMetadata, data[_METADATA_START:payload_start]), data[payload_start:]
 
 
 def _expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:

@@ -104,10 +104,10 @@ class Protection:
             if owner_path in self._by_scope[scope]:
                 return owner_path, self._by_scope[scope][owner_path]
         branches = self._by_scope[Scope.SCHEMA_BRANCH if kind is LedgerKind.SCHEMA else Scope.BRANCH]
-        return next(((path, branches[path]) for path in _upwards(owner_path) if path in branches), None)
+        return next(((path, branches[path]) for path in upwards(owner_path) if path in branches), None)
 
 
-def _upwards(path: str) -> Iterable[str]:
+def upwards(path: str) -> Iterable[str]:
     """The path and every path above it."""
     while path:
         yield path

@@ -25,11 +25,6 @@ class Shadow:
     topic: TopicName
     source: str
 
-    @property
-    def source_topic(self) -> TopicName | None:
-        """The source's name, or None where it is one that no broker could load."""
-        return source_topic(self.source)
-
 
 def shadow_at(path: str, data: bytes) -> Shadow | None:
     """The shadow that a managed ledger's or a partitioned topic's node makes, or None for a topic of its own.

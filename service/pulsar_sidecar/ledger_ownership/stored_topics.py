@@ -1,6 +1,5 @@
 """Which topics the metadata store knows: partitions, and topics without; no broker is asked and nothing is loaded."""
 
-import json
 from collections.abc import Iterator, Sequence
 
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -9,8 +8,9 @@ from pulsar_sidecar.ledger_ownership.paths import (
     managed_ledger_path,
     partitioned_topic_path,
 )
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
-from pulsar_sidecar.model.metadata import Node, NodeReader
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.metadata import NodeReader
 from pulsar_sidecar.model.names import TopicDomain, TopicName, topic_of_managed_ledger
 
 
@@ -31,7 +31,7 @@ class StoredTopics:
             [partitioned_topic_path(topic), managed_ledger_path(topic.managed_ledger_name)]
         )
         if partitioned is not None:
-            return [topic.partition(index) for index in range(_partitions(partitioned))]
+            return [topic.partition(index) for index in range(partition_count(partitioned.data))]
         if node is None:
             raise NotFoundError(f"there is no topic {topic}")
         return [topic]
@@ -70,10 +70,3 @@ class StoredTopics:
             topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
             if topic is not None:
                 yield topic
-
-
-def _partitions(node: Node) -> int:
-    try:
-        return int(json.loads(node.data)["partitions"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise UndecodableError(f"{node.path} does not name its number of partitions; read it again") from error

@@ -34,7 +34,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, shadow_refusal
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import Shadow, partition_count, shadow_at
+from pulsar_sidecar.ledger_ownership.shadows import Shadow, partition_count, shadow_at, source_topic
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -410,7 +410,8 @@ def _refuse_data_loss(store: MetadataStore, admin: TopicAdmin, operation: Operat
     topic = operation.topic
     sources = {topic, topic.base, *operation.topics}
     paths = {*_neighbours(store, topic), *_announced(admin, operation)} - set(operation.node_paths)
-    shadows = sorted({str(each.topic.base) for each in _shadows(store, sorted(paths)) if each.source_topic in sources})
+    found = _shadows(store, sorted(paths))
+    shadows = sorted({str(each.topic.base) for each in found if source_topic(each.source) in sources})
     if shadows:
         more = len(shadows) - _MOST_NAMED
         named = ", ".join(shadows[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_ownership.places import Place, locate
-from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, undecodable_node, unreadable_node
+from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, undecodable_node, unreadable_node, upwards
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,
@@ -228,7 +228,7 @@ class ReferenceCounts:
         removed = [
             (path, data)
             for path, data in self._not_among(hashes)
-            if not (unreadable and any(above in unreadable for above in _upwards(path)))
+            if not (unreadable and any(above in unreadable for above in upwards(path)))
         ]
         self._named.update(differing)
         for path in [*(path for path, data in differing.items() if not data), *(path for path, _ in removed)]:
@@ -288,12 +288,6 @@ class ReferenceCounts:
             self._named[path] = data
         else:
             self._named.pop(path, None)
-
-
-def _upwards(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition("/")[0]
 
 
 def _packed(named: NamedLedgers) -> bytes:
