@@ -20,7 +20,7 @@ def change_node(
 ) -> T:
     """Change what a node holds by compare-and-set; what it holds then.
 
-    ``decode`` gets None where there is no node. A ``change`` that hands back what it was given writes nothing.
+    ``decode`` gets None where there is no node. A ``change`` that changes nothing writes nothing.
 
     Raises:
         TemporaryError: others keep changing it.
@@ -32,7 +32,7 @@ def change_node(
         try:
             if node is None:
                 store.create(path, encode(changed))
-            elif changed is not before:
+            elif changed != before:
                 store.write(path, encode(changed), node.version)
         except (ConflictError, NotFoundError):
             continue

@@ -1,5 +1,6 @@
 """Pause and rate, which all sidecars share, and the registry of sidecars."""
 
+import itertools
 import json
 
 import pytest
@@ -51,7 +52,8 @@ def test_a_node_that_vanishes_in_between_is_made_again(store: FakeMetadataStore)
 def test_others_that_never_stop_are_a_temporary_failure(store: FakeMetadataStore) -> None:
     other = ServiceControl(store.other_session())
     other.pause("x")
-    store.before("write", lambda: other.limit_rate(7.0) and None, times=-1)
+    rates = itertools.count(1)
+    store.before("write", lambda: other.limit_rate(next(rates)) and None, times=-1)
     with pytest.raises(TemporaryError, match="again"):
         ServiceControl(store).resume()
 

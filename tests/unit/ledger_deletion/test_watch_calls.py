@@ -147,7 +147,7 @@ def test_before_the_first_whole_reading_nothing_is_listed(world: World) -> None:
     service = service_of(world, world.store, world.admin, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
-    watch._report(WatchState.STARTING, "the sidecar reads the metadata store whole")
+    watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the metadata store whole"
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="still reading"):
             ask(service.watch)

@@ -20,7 +20,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_ledger
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, RemainingNodes, cause_of, record_of
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, cause_of, record_of
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
 from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
@@ -50,7 +50,6 @@ storage could not be asked, `PermanentError` where it is not configured."""
 class Candidate:
     """An unreferenced ledger that exists, with its own metadata."""
 
-    ledger_id: LedgerId
     ledger: StoredLedger
     claim: Claim
     record: PendingDeleteLedgerInfo
@@ -60,7 +59,6 @@ class Candidate:
 class NotDeletable:
     """A ledger that this version must not judge, and why."""
 
-    ledger_id: LedgerId
     reason: str
 
 
@@ -86,17 +84,17 @@ class Assessor:
             if ledger is None:
                 found.append(None)
             elif not isinstance(ledger, StoredLedger):
-                found.append(NotDeletable(ledger_id, f"its metadata is not understood: {ledger.reason}"))
+                found.append(NotDeletable(f"its metadata is not understood: {ledger.reason}"))
             elif isinstance(ledger.claim, ForeignLedger):
-                found.append(NotDeletable(ledger_id, "its metadata does not show that Pulsar made it"))
+                found.append(NotDeletable("its metadata does not show that Pulsar made it"))
             elif isinstance(ledger.claim, UnknownClaim):
-                found.append(NotDeletable(ledger_id, f"this version does not know its kind: {ledger.claim.reason}"))
+                found.append(NotDeletable(f"this version does not know its kind: {ledger.claim.reason}"))
             else:
                 record = record_of(ledger_id, ledger, ledger.claim, instance_id, dereferenced_ms)
                 found.append(
-                    NotDeletable(ledger_id, f"its owner {owner_path(ledger.claim)} is not a topic's")
+                    NotDeletable(f"its owner {owner_path(ledger.claim)} is not a topic's")
                     if record is None
-                    else Candidate(ledger_id, ledger, ledger.claim, record)
+                    else Candidate(ledger, ledger.claim, record)
                 )
         return found
 
@@ -160,5 +158,5 @@ class Assessor:
     def _cause(self, record: PendingDeleteLedgerInfo, owner: str, *, replaced: bool) -> LeakCause:
         topic = record.topic
         paths = [owner, managed_ledger_path(topic.managed_ledger_name), f"{POLICIES}/{topic.namespace}"]
-        around = RemainingNodes(*(node is not None for node in self.store.read_many(paths)))
-        return cause_of(record.component, around, replaced=replaced)
+        is_owner, is_topic, is_namespace = (node is not None for node in self.store.read_many(paths))
+        return cause_of(record.component, owner=is_owner, topic=is_topic, namespace=is_namespace, replaced=replaced)

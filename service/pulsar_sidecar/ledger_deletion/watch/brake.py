@@ -26,20 +26,20 @@ class Brake:
     """
 
     most: int
-    _vanished: deque[tuple[int, int]] = field(default_factory=deque)
+    _vanished: deque[int] = field(default_factory=deque)
     _peak: int = 0
     _resumed_ms: int = 0
 
-    def note(self, at_ms: int, count: int = 1) -> None:
-        """So many vanished at that time; in the order of times."""
+    def note(self, at_ms: int) -> None:
+        """One vanished at that time; in the order of times."""
         if at_ms > self._resumed_ms:
-            self._vanished.append((at_ms, count))
+            self._vanished.append(at_ms)
             self._forget(at_ms)
             self._peak = max(self._peak, self.vanished())
 
     def vanished(self) -> int:
         """How many vanished within the window, as of the last `note` or `reason`."""
-        return sum(count for _, count in self._vanished)
+        return len(self._vanished)
 
     def limit(self, references: int) -> int:
         """How many may, of so many references in all."""
@@ -68,9 +68,9 @@ class Brake:
     def release(self, resumed_ms: int) -> None:
         """What vanished until then does not count."""
         self._resumed_ms = resumed_ms
-        self._vanished = deque(each for each in self._vanished if each[0] > resumed_ms)
+        self._vanished = deque(at_ms for at_ms in self._vanished if at_ms > resumed_ms)
         self.accept()
 
     def _forget(self, now_ms: int) -> None:
-        while self._vanished and self._vanished[0][0] <= now_ms - WINDOW_MS:
+        while self._vanished and self._vanished[0] <= now_ms - WINDOW_MS:
             self._vanished.popleft()

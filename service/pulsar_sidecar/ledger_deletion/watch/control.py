@@ -132,11 +132,7 @@ class WatchControlNode:
         return self._change(without)
 
     def _change(self, change: Callable[[WatchControl], WatchControl]) -> WatchControl:
-        def changed(before: WatchControl) -> WatchControl:
-            after = change(before)
-            return before if after == before else after
-
-        return change_node(self.store, CONTROL, _decoded, changed, msgspec.json.encode)
+        return change_node(self.store, CONTROL, _decoded, change, msgspec.json.encode)
 
 
 def _decoded(data: bytes | None) -> WatchControl:

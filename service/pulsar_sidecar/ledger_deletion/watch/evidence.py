@@ -5,7 +5,6 @@ it, and later read the same node without it. A record's content is never evidenc
 ``pulsar/system`` could forge it; so evidence that outlives a sidecar is signed with the cluster's key.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
@@ -50,43 +49,35 @@ class LeakCause(StrEnum):
     """No node was ever seen to name it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingNodes:
-    """Which of the nodes around a lost reference still exist.
-
-    Attributes:
-        owner: the node that named the ledger.
-        topic: the managed ledger's node.
-        namespace: the namespace's policies.
-    """
-
-    owner: bool
-    topic: bool
-    namespace: bool
-
-
-def cause_of(component: LedgerComponent, around: RemainingNodes, *, replaced: bool) -> LeakCause:
+def cause_of(component: LedgerComponent, *, owner: bool, topic: bool, namespace: bool, replaced: bool) -> LeakCause:
     """Why a ledger that was seen referenced is not any more; explains and never decides.
 
     A broker that deletes a topic empties its list first, so a trim may turn out to be a deletion later.
+
+    Args:
+        component: what the ledger was for.
+        owner: whether the node that named the ledger still exists.
+        topic: whether the managed ledger's node does.
+        namespace: whether the namespace's policies do.
+        replaced: whether the copy in tiered storage has replaced BookKeeper's.
     """
     match component:
         case LedgerComponent.MANAGED_LEDGER if replaced:
             return LeakCause.OFFLOAD
-        case LedgerComponent.MANAGED_LEDGER if around.owner:
+        case LedgerComponent.MANAGED_LEDGER if owner:
             return LeakCause.TRIM
-        case LedgerComponent.SCHEMA_STORAGE if around.namespace:
+        case LedgerComponent.SCHEMA_STORAGE if namespace:
             return LeakCause.SCHEMA
-        case LedgerComponent.MANAGED_CURSOR if around.owner:
+        case LedgerComponent.MANAGED_CURSOR if owner:
             return LeakCause.CURSOR_SWITCH
-        case LedgerComponent.COMPACTED_LEDGER if around.topic:
+        case LedgerComponent.COMPACTED_LEDGER if topic:
             return LeakCause.COMPACTION
-        case LedgerComponent.DELAYED_INDEX_BUCKET if around.owner:
+        case LedgerComponent.DELAYED_INDEX_BUCKET if owner:
             return LeakCause.DELAYED_INDEX
-        case LedgerComponent.MANAGED_CURSOR | LedgerComponent.DELAYED_INDEX_BUCKET if around.topic:
+        case LedgerComponent.MANAGED_CURSOR | LedgerComponent.DELAYED_INDEX_BUCKET if topic:
             return LeakCause.SUBSCRIPTION
         case _:
-            return LeakCause.TOPIC_DELETION if around.namespace else LeakCause.NAMESPACE_DELETION
+            return LeakCause.TOPIC_DELETION if namespace else LeakCause.NAMESPACE_DELETION
 
 
 def record_of(

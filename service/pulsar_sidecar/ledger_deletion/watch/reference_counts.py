@@ -22,7 +22,6 @@ from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_ownership.places import Place, locate
 from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, undecodable_node, unreadable_node, upwards
 from pulsar_sidecar.ledger_ownership.references import (
-    CursorReferences,
     cursor_references,
     managed_ledger_references,
     schema_references,
@@ -34,7 +33,6 @@ from pulsar_sidecar.model.ids import LedgerId
 _EXISTS, _MOST = 0x8000, 0x7FFF
 _RECENT = 100_000
 _AT_ONCE = 1_000_000
-_NONE = b""
 _SCHEMA_SLASHES = 2
 _Number = TypeVar("_Number", np.int64, np.uint16)
 
@@ -108,21 +106,16 @@ def _of_either(path: str, data: bytes) -> NamedLedgers:
 
 
 def _of_cursor_node(data: bytes) -> NamedLedgers:
-    return NamedLedgers(frozenset(_of_cursor(cursor_references(data))))
+    cursor = cursor_references(data)
+    # While the topic is loaded a node's compacted ledger may be an old one; then it stays until an audit.
+    named = (*cursor.buckets.values(), cursor.cursor_ledger, cursor.compacted_ledger)
+    return NamedLedgers(frozenset(ledger_id for ledger_id in named if ledger_id is not None))
 
 
 def _of_managed_ledger(data: bytes) -> NamedLedgers:
     references = managed_ledger_references(data)
     kept = frozenset(ledger_id for ledger_id, entry in references.ledgers.items() if entry.in_bookkeeper)
     return NamedLedgers(kept, frozenset(references.ledgers.keys() - kept), SHADOW_SOURCE in references.properties)
-
-
-def _of_cursor(cursor: CursorReferences) -> Iterator[LedgerId]:
-    yield from cursor.buckets.values()
-    # While the topic is loaded a node's compacted ledger may be an old one; then it stays until an audit.
-    for ledger_id in (cursor.cursor_ledger, cursor.compacted_ledger):
-        if ledger_id is not None:
-            yield ledger_id
 
 
 class ReferenceCounts:
@@ -160,7 +153,7 @@ class ReferenceCounts:
     def named_by(self, ledger_id: LedgerId) -> tuple[str, ...]:
         """The nodes that name a ledger; looks at all of them, also while another thread walks."""
         wanted = array("q", [ledger_id]).tobytes()
-        named = ((path, self._named.get(path, _NONE)) for path in list(self._named))
+        named = ((path, self._named.get(path, b"")) for path in list(self._named))
         return tuple(path for path, data in named if wanted in data and ledger_id in _unpacked(data)[0])
 
     def is_unreferenced(self, ledger_id: LedgerId) -> bool:
@@ -189,8 +182,11 @@ class ReferenceCounts:
             # What it named before counts on; what it may name now protects.
             self.unreadable[path] = undecodable_node(path, locate(path).place, str(error))
             return []
-        before, was_shadow = _unpacked(self._named.get(path, _NONE))
-        self._keep(path, named)
+        before, was_shadow = _unpacked(self._named.get(path, b""))
+        if packed := _packed(named):
+            self._named[path] = packed
+        else:
+            self._named.pop(path, None)
         linked = named.ids - before
         for ledger_id in linked:
             self._states.count(ledger_id, 1)
@@ -218,12 +214,12 @@ class ReferenceCounts:
         differing: dict[str, bytes] = {}
         hashes = array("q")
         unreadable: dict[str, UnreadableNode] = {}
-        lost: list[tuple[LedgerId, str, bool]] = []
+        vanished: list[VanishedReference] = []
         hidden: str | None = None
         for node in (each for piece in nodes for each in piece):
             hidden = hidden or (node.path if node.unreadable is not None else None)
             hashes.append(hash(node.path))
-            self._walk_node(node, differing, unreadable, lost)
+            self._walk_node(node, differing, unreadable, vanished)
         # Below a node that may not be read nothing was listed.
         removed = [
             (path, data)
@@ -239,7 +235,6 @@ class ReferenceCounts:
             counted.frombytes(data[len(data) % 8 :])
         self.unreadable, self.references, self.hidden = unreadable, len(counted), hidden
         self._states = _States.of(existing, np.frombuffer(counted, np.int64) if counted else np.empty(0, np.int64))
-        vanished = [VanishedReference(ledger_id, path, replaced=r) for ledger_id, path, r in lost]
         for path, data in removed:
             ids, of_shadow = _unpacked(data)
             if not of_shadow:
@@ -251,9 +246,9 @@ class ReferenceCounts:
         node: WalkedNode,
         differing: dict[str, bytes],
         unreadable: dict[str, UnreadableNode],
-        lost: list[tuple[LedgerId, str, bool]],
+        vanished: list[VanishedReference],
     ) -> None:
-        before = self._named.get(node.path, _NONE)
+        before = self._named.get(node.path, b"")
         # What an unreadable node named counts on.
         if node.unreadable is not None:
             unreadable[node.path] = unreadable_node(node.path, node.unreadable)
@@ -269,7 +264,8 @@ class ReferenceCounts:
         differing[node.path] = data
         ids, was_shadow = _unpacked(before)
         if not (was_shadow or now.of_shadow):
-            lost += [(ledger_id, node.path, ledger_id in now.replaced) for ledger_id in sorted(ids - now.ids)]
+            gone = sorted(ids - now.ids)
+            vanished += [VanishedReference(each, node.path, replaced=each in now.replaced) for each in gone]
 
     def _not_among(self, hashes: "array[int]") -> Iterator[tuple[str, bytes]]:
         """Nodes that named something, and whose paths have none of these hashes.
@@ -281,13 +277,6 @@ class ReferenceCounts:
         while piece := list(islice(nodes, _AT_ONCE)):
             found = _is_among(np.fromiter((hash(path) for path, _ in piece), np.int64, len(piece)), walked)
             yield from (node for node, is_found in zip(piece, found.tolist(), strict=True) if not is_found)
-
-    def _keep(self, path: str, named: NamedLedgers) -> None:
-        data = _packed(named)
-        if data:
-            self._named[path] = data
-        else:
-            self._named.pop(path, None)
 
 
 def _packed(named: NamedLedgers) -> bytes:

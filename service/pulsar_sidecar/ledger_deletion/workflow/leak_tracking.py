@@ -31,7 +31,6 @@ from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, Not
 from pulsar_sidecar.ledger_deletion.watch.brake import Brake
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedReference
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode
@@ -96,7 +95,6 @@ class WatchPorts:
     changes: StoreChanges
     whole: WholeStore
     assessor: Assessor
-    leaks: LeakStore
     publisher: Callable[[], Publisher]
     recorded_topics: Callable[[], frozenset[TopicName]]
 
@@ -221,7 +219,7 @@ class LeakTracker:
         ended = [each for each in self.tracked.values() if not self._counts.is_unreferenced(each.ledger_id)]
         for tracked in ended:
             if tracked.evidence is not None:
-                self._ports.leaks.forget(tracked.ledger_id)
+                self._ports.assessor.leaks.forget(tracked.ledger_id)
             state = LeakState.LINKED if self._counts.exists(tracked.ledger_id) else LeakState.DELETED
             with self._lock:
                 del self.tracked[tracked.ledger_id]
@@ -297,7 +295,7 @@ class LeakTracker:
                 # Only now: a loaded topic's is named by the cursor's own ledger.
                 self._note_vanished(tracked, tracked.leak.since_ms)
                 self._brake_if_needed(now_ms)
-            self._ports.leaks.keep(evidence)
+            self._ports.assessor.leaks.keep(evidence)
             look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
         with self._lock:
             tracked.enter(candidate, evidence)
@@ -306,7 +304,7 @@ class LeakTracker:
     def _treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
         """Treat it as a ledger that no node was ever seen to name."""
         if tracked.evidence is not None:
-            self._ports.leaks.forget(tracked.ledger_id)
+            self._ports.assessor.leaks.forget(tracked.ledger_id)
         with self._lock:
             del self.tracked[tracked.ledger_id]
             self.unlinked[tracked.ledger_id] = now_ms
@@ -408,7 +406,7 @@ class LeakTracker:
         # Known first and written down then: a store that takes no writes must not have records sent each second.
         for tracked in appendable:
             if tracked.evidence is not None and tracked.evidence.appended_ms is not None:
-                self._ports.leaks.keep(tracked.evidence)
+                self._ports.assessor.leaks.keep(tracked.evidence)
 
     def _count(self, tracked: TrackedLedger, now_ms: int) -> None:
         """Say that it leaked; once for each leak, however often it is kept and found leaked again."""
@@ -458,7 +456,7 @@ class LeakTracker:
     def restore(self) -> None:
         """Take over what others have seen; one that was frozen writes it down after another has begun to lead."""
         own = {each.ledger_id for each in self.tracked.values() if each.evidence or each.vanished}
-        kept, unknown = self._ports.leaks.all(own)
+        kept, unknown = self._ports.assessor.leaks.all(own)
         for path in set(unknown) - self._strange:
             log.warning("a node holds no evidence under this cluster's key; it counts for nothing", path=path)
         self._strange = set(unknown)

@@ -246,12 +246,11 @@ class Runtime:
         ports, configuration = self.ports, self.configuration
         if ports.changes is None or ports.whole is None or configuration.watch.mode is WatchMode.OFF:
             return None
-        leaks = LeakStore(ports.store, self.steps)
         assessor = Assessor(
             ports.store,
             self._gatherer,
             configuration.policy,
-            leaks,
+            LeakStore(ports.store, self.steps),
             ports.offloaded.is_whole,
             configuration.ledgers_root,
         )
@@ -261,7 +260,6 @@ class Runtime:
             ports.changes,
             ports.whole,
             assessor,
-            leaks,
             self._pending_publisher,
             lambda: frozenset(self._recorded),
         )

@@ -39,10 +39,8 @@ class WatchCalls:
 
     def status(self) -> WatchStatus:
         """The state of the watch, also where it is switched off; never a redirect."""
-        if self._runtime.configuration.enabled and (watch := self._runtime.leak_watch) is not None:
-            return watch.status()
         control, leader = self._control_node.read(), find_leader(self._runtime.ports.store)
-        return replace(_OFF, leader=leader, braked=control.braked, holds=control.holds)
+        return replace(self.readings() or _OFF, leader=leader, braked=control.braked, holds=control.holds)
 
     def readings(self) -> WatchStatus | None:
         """The state from memory, for metrics; None while two-phase deletion is off."""
@@ -103,7 +101,7 @@ class WatchCalls:
             if watch.readings().walked_ms is None:
                 raise TemporaryError("the watch is still reading the metadata store whole; ask again when it watches")
             return watch
-        leader = watch.leader()
+        leader = find_leader(self._runtime.ports.store)
         # Under its own address this sidecar would only find itself: an earlier run's session is not over yet.
         if leader is None or leader.advertised_url == own.advertised_url:
             raise TemporaryError("no sidecar watches yet; one takes over within a session's timeout, so ask again")

@@ -26,7 +26,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Candidate
-from pulsar_sidecar.ledger_deletion.watch.control import LEADER, WatchControlNode, find_leader
+from pulsar_sidecar.ledger_deletion.watch.control import LEADER, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.ports import ChangesLostError, UnwatchableError, WalkedNode
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_deletion.watch.service import (
@@ -113,7 +113,7 @@ class LeakWatch:
     def _lead(self, stop: StopSignal) -> None:
         self._tracker.take_over()
         while not stop.is_set():
-            self._report(WatchState.STARTING, "the sidecar reads the metadata store whole")
+            self._state, self._detail = WatchState.STARTING, "the sidecar reads the metadata store whole"
             try:
                 if not self._leadership.take():
                     log.warning("another sidecar watches for leaked ledgers")
@@ -125,7 +125,7 @@ class LeakWatch:
             except SidecarError as error:
                 # What was seen referenced before is not forgotten: the reading after this is compared with it.
                 log.warning("the metadata store could not be read whole; the sidecar reads it again", error=str(error))
-                self._report(WatchState.STARTING, str(error))
+                self._state, self._detail = WatchState.STARTING, str(error)
                 self._ports.clock.wait_seconds(_AFTER_FAILURE_SECONDS, stop)
                 continue
             if not self._follow(stop, hears=hears):
@@ -175,7 +175,7 @@ class LeakWatch:
         # ZooKeeper silently withholds events on nodes that may not be read.
         hidden = self._counts.hidden
         if hears and hidden is None:
-            self._report(WatchState.WATCHING, None)
+            self._state, self._detail = WatchState.WATCHING, None
             due = clock.monotonic_seconds() + self._configuration.walk_interval_ms / 1000
         else:
             why = (
@@ -183,7 +183,7 @@ class LeakWatch:
                 if hidden is None
                 else f"the sidecar may not read {hidden}, so ZooKeeper may withhold changes"
             )
-            self._report(WatchState.WALKING, why)
+            self._state, self._detail = WatchState.WALKING, why
             due = clock.monotonic_seconds() + _WALKS_IN_TURNS_SECONDS
         while not stop.is_set() and clock.monotonic_seconds() < due:
             try:
@@ -244,9 +244,6 @@ class LeakWatch:
         self._failure = None
         return True
 
-    def _report(self, state: WatchState, detail: str | None) -> None:
-        self._state, self._detail = state, detail
-
     # --- what calls ask --------------------------------------------------------------------------------------------
 
     @property
@@ -254,13 +251,8 @@ class LeakWatch:
         """Whether this sidecar watches, so that its answers are whole."""
         return self._state is not WatchState.STANDBY
 
-    def status(self) -> WatchStatus:
-        """See `WatchStatus`."""
-        control, leader = self._control_node.read(), self.leader()
-        return replace(self.readings(), leader=leader, braked=control.braked, holds=control.holds)
-
     def readings(self) -> WatchStatus:
-        """The same from memory, so without a leader, and the brake and the holds as they were last read."""
+        """From memory, so without a leader, and the brake and the holds as they were last read."""
         with self._lock:
             control, detail = self._tracker.control, self._failure or self._detail
             shared = WatchStatus(self._configuration.mode, self._state, None, control.braked, control.holds, detail)
@@ -289,10 +281,6 @@ class LeakWatch:
         """See `LeakTracker.leaks`."""
         with self._lock:
             return self._tracker.leaks(ended=ended)
-
-    def leader(self) -> SidecarInstance | None:
-        """The sidecar that watches, or None."""
-        return find_leader(self._ports.store)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
         """Everything that is known of one ledger, with the verdict of the evaluation now."""

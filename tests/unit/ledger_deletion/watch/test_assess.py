@@ -104,13 +104,16 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
     first, second, *others = asking.assessor.candidates([(each, 9) for each in asked])
     assert first is None
     assert isinstance(second, Candidate)
-    assert (second.ledger_id, second.record.ledger_id) == (listed[0], listed[0])
+    assert second.record.ledger_id == listed[0]
     assert second.record.mark.instance_id == INSTANCE_ID
     assert second.record.mark.dereferenced_ms == 9
     assert second.claim == second.ledger.claim
     assert all(isinstance(each, NotDeletable) for each in others)
-    told = {each.ledger_id: each.reason for each in others if isinstance(each, NotDeletable)}
-    assert list(told) == asked[2:]
+    told = {
+        ledger_id: each.reason
+        for ledger_id, each in zip(asked[2:], others, strict=True)
+        if isinstance(each, NotDeletable)
+    }
     assert told[nobodys] == "its metadata does not show that Pulsar made it"
     assert told[unknown].startswith("this version does not know its kind: component b'new' is not known")
     assert told[no_topics] == "its owner /managed-ledgers/just-a-name is not a topic's"
@@ -153,10 +156,10 @@ def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
 def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     assert owner_path(candidate.claim) == asking.list_path
-    other = VanishedReference(candidate.ledger_id, f"{asking.list_path}-shadow", replaced=False)
+    other = VanishedReference(candidate.record.ledger_id, f"{asking.list_path}-shadow", replaced=False)
     assert asking.assessor.evidence(candidate, other) is None
     assert asking.world.store.peek(SIGNING_KEY) is None
-    own = VanishedReference(candidate.ledger_id, asking.list_path, replaced=False)
+    own = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
     evidence = asking.assessor.evidence(candidate, own)
     assert evidence is not None
     key = asking.world.store.peek(SIGNING_KEY)
@@ -197,7 +200,9 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     for component in LedgerComponent:
         candidate = by_kind[component]
         path = owner_path(candidate.claim)
-        evidence = asking.assessor.evidence(candidate, VanishedReference(candidate.ledger_id, path, replaced=False))
+        evidence = asking.assessor.evidence(
+            candidate, VanishedReference(candidate.record.ledger_id, path, replaced=False)
+        )
         assert evidence is not None
         causes.append(evidence.cause.value)
     assert tuple(causes) == CAUSES[gone]
@@ -206,7 +211,7 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
 def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
-        candidate, VanishedReference(candidate.ledger_id, asking.list_path, replaced=True)
+        candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=True)
     )
     assert evidence is not None
     assert evidence.cause is LeakCause.OFFLOAD
@@ -221,7 +226,7 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
 ) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
-        candidate, VanishedReference(candidate.ledger_id, asking.list_path, replaced=replaced)
+        candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=replaced)
     )
     assert evidence is not None
     assert evidence.cause is before

@@ -28,17 +28,22 @@ def test_the_limit_is_one_percent_but_fifty_at_least_a_part_of_few_and_what_was_
     assert Brake(most).limit(references) == limit
 
 
+def note(brake: Brake, at_ms: int, count: int) -> None:
+    for _ in range(count):
+        brake.note(at_ms)
+
+
 @pytest.mark.parametrize(("vanished", "brakes"), [(0, False), (50, False), (51, True), (5_000, True)])
 def test_it_brakes_beyond_the_limit(vanished: int, brakes: bool) -> None:
     brake = Brake(1_000)
-    brake.note(1, vanished)
+    note(brake, 1, vanished)
     assert (brake.reason(1, 100) is not None) == brakes
     assert brake.vanished() == vanished
 
 
 def test_it_says_how_many_vanished_and_how_to_go_on() -> None:
     brake = Brake(1_000)
-    brake.note(1, 51)
+    note(brake, 1, 51)
     assert brake.reason(1, 49) == (
         "51 references vanished within 10 minutes while their ledgers stayed, and 50 is the limit; find out why (a "
         "restored metadata store, a migration?), then: pulsar-sidecar ledger-deletion watch resume"
@@ -48,7 +53,7 @@ def test_it_says_how_many_vanished_and_how_to_go_on() -> None:
 def test_what_vanished_is_a_part_of_all_references() -> None:
     """9,000 that are left and 100 that vanished were 9,100: 91 are the limit."""
     brake = Brake(1_000)
-    brake.note(1, 91)
+    note(brake, 1, 91)
     assert brake.reason(1, 9_009) is None
     brake.note(1)
     assert brake.reason(1, 9_008) is not None
@@ -57,15 +62,15 @@ def test_what_vanished_is_a_part_of_all_references() -> None:
 @pytest.mark.parametrize(("all_of", "brakes"), [(9, False), (10, True), (40, True)])
 def test_a_small_cluster_that_loses_everything_brakes(all_of: int, brakes: bool) -> None:
     brake = Brake(1_000)
-    brake.note(1, all_of)
+    note(brake, 1, all_of)
     assert (brake.reason(1, 0) is not None) == brakes
 
 
 @pytest.mark.parametrize(("later_ms", "counts"), [(0, 60), (1, 60), (WINDOW_MS - 1, 60), (WINDOW_MS, 30)])
 def test_what_vanished_counts_for_the_window_and_no_longer(later_ms: int, counts: int) -> None:
     brake = Brake(1_000)
-    brake.note(7, 30)
-    brake.note(7 + later_ms, 30)
+    note(brake, 7, 30)
+    note(brake, 7 + later_ms, 30)
     assert brake.vanished() == counts
     assert (brake.reason(7 + later_ms, 1_000) is not None) == (counts == 60)
 
@@ -87,7 +92,7 @@ def test_time_alone_lets_it_forget() -> None:
 def test_what_vanished_while_nobody_asked_is_no_less() -> None:
     """51 within a window, and the window was over when a sidecar led again."""
     brake = Brake(1_000)
-    brake.note(1, 51)
+    note(brake, 1, 51)
     for later_ms in (1, WINDOW_MS, 5 * WINDOW_MS):
         assert "51 references" in (brake.reason(1 + later_ms, 1_000) or "")
     brake.note(6 * WINDOW_MS)
@@ -98,16 +103,16 @@ def test_what_vanished_while_nobody_asked_is_no_less() -> None:
 
 def test_what_vanished_before_an_operator_resumed_does_not_count() -> None:
     brake = Brake(1_000)
-    brake.note(5, 500)
-    brake.note(6, 7)
+    note(brake, 5, 500)
+    note(brake, 6, 7)
     brake.release(5)
     assert (brake.vanished(), brake.reason(6, 1_000)) == (7, None)
-    brake.note(5, 51)
+    note(brake, 5, 51)
     assert (brake.vanished(), brake.reason(6, 1_000)) == (7, None)
-    brake.note(6, 44)
+    note(brake, 6, 44)
     assert brake.reason(6, 1_000) is not None
 
 
 def test_each_brake_has_its_own_count() -> None:
-    Brake(1).note(1, 5)
+    note(Brake(1), 1, 5)
     assert Brake(1).vanished() == 0

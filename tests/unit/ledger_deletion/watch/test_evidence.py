@@ -6,7 +6,6 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
 from pulsar_sidecar.ledger_deletion.watch.evidence import (
     REQUESTED_BY,
     LeakCause,
-    RemainingNodes,
     cause_of,
     record_of,
 )
@@ -49,16 +48,22 @@ CAUSES = {
 }
 
 
+def causes(around: tuple[bool, bool, bool], *, replaced: bool) -> tuple[LeakCause, ...]:
+    owner, topic, namespace = around
+    return tuple(
+        cause_of(component, owner=owner, topic=topic, namespace=namespace, replaced=replaced)
+        for component in LedgerComponent
+    )
+
+
 @pytest.mark.parametrize("around", CAUSES)
 def test_the_cause_follows_from_what_is_still_there(around: tuple[bool, bool, bool]) -> None:
-    found = tuple(cause_of(component, RemainingNodes(*around), replaced=False) for component in LedgerComponent)
-    assert found == CAUSES[around]
+    assert causes(around, replaced=False) == CAUSES[around]
 
 
 @pytest.mark.parametrize("around", CAUSES)
 def test_a_replaced_copy_is_an_offload_whatever_is_there(around: tuple[bool, bool, bool]) -> None:
-    found = [cause_of(component, RemainingNodes(*around), replaced=True) for component in LedgerComponent]
-    assert found == [LeakCause.OFFLOAD, *CAUSES[around][1:]]
+    assert causes(around, replaced=True) == (LeakCause.OFFLOAD, *CAUSES[around][1:])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from pulsar_sidecar.ledger_deletion.ports import Publisher
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.control import CONTROL, WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.evidence import REQUESTED_BY, LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode, WatchState
@@ -1019,7 +1019,7 @@ def test_the_status_tells_what_is_watched(world: World, topic: TopicName, watche
     assert (status.mode, status.state, status.detail) == (WatchMode.APPEND, WatchState.WATCHING, None)
     assert status.leader is not None
     assert status.leader.name == "one"
-    assert status.leader == watcher.watch.leader()
+    assert status.leader == find_leader(watcher.store)
     assert (status.ledgers, status.references) == (len(world.ledgers()), len(world.referenced()))
     assert status.walked_ms is not None
     assert (status.unlinked, status.vanished, status.brake_limit, status.unreadable_nodes) == (0, 0, 9, ())

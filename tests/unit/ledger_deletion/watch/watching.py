@@ -11,7 +11,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
-from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, LeakStore
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode, WatchStatus
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
@@ -134,7 +134,6 @@ class Watcher:
             self.changes,
             self.whole,
             assessor,
-            self.leaks,
             self._publisher,
             lambda: frozenset(self.recorded),
         )
@@ -205,7 +204,10 @@ class Watcher:
     # --- what it says --------------------------------------------------------------------------------------------
 
     def status(self) -> WatchStatus:
-        return self.watch.status()
+        control = self.orders.read()
+        return replace(
+            self.watch.readings(), leader=find_leader(self.store), braked=control.braked, holds=control.holds
+        )
 
     def leak(self, ledger_id: LedgerId) -> Leak | None:
         """The newest that is known of a ledger, ended or not."""
