@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
     NamedLedgers,
@@ -239,46 +238,25 @@ def test_a_node_that_is_not_understood_keeps_what_it_named(path: str, data: byte
     assert counts.unreadable == {}
 
 
-def test_a_ledger_that_most_nodes_name_stays_referenced_until_the_next_walk() -> None:
-    """Counts end at 32,767; nothing is concluded from fewer."""
-    counts = ReferenceCounts()
-    paths = [f"{TOPIC}-{number}" for number in range(32_768)]
-    data = managed_ledger_bytes([1])
-    for path in paths:
-        counts.read(path, data)
-    counts.hear(LedgerId(1), exists=True)
-    for path in paths:
-        assert counts.read(path, None) == []
-    assert unreferenced(counts) == []
-    assert counts.walk(listing([1]), []) == []
-    assert unreferenced(counts) == [1]
-
-
-def test_one_list_fewer_than_the_most_is_counted() -> None:
-    data = managed_ledger_bytes([1])
-    named = [(f"{TOPIC}-{number}", data) for number in range(32_766)]
-    counts = counts_of([1], *named)
-    for path, _ in named[:-1]:
-        counts.read(path, None)
-    assert unreferenced(counts) == []
-    counts.read(named[-1][0], None)
-    assert unreferenced(counts) == [1]
-
-
-def test_a_walk_counts_no_further_than_changes_do() -> None:
+@pytest.mark.parametrize("walked", [True, False])
+def test_a_ledger_that_many_nodes_name_leaves_with_the_last_one(walked: bool) -> None:
     data = managed_ledger_bytes([1])
     named = [(f"{TOPIC}-{number}", data) for number in range(32_770)]
-    counts = counts_of([1], *named)
+    counts = counts_of([1], *(named if walked else ()))
+    for path, _ in () if walked else named:
+        counts.read(path, data)
     assert counts.references == 32_770
-    for path, _ in named:
-        counts.read(path, None)
+    for path, _ in named[:-1]:
+        assert counts.read(path, None) == []
     assert unreferenced(counts) == []
-    assert counts.exists(LedgerId(1))
+    last = named[-1][0]
+    assert counts.read(last, None) == [VanishedReference(LedgerId(1), last, replaced=False)]
+    assert unreferenced(counts) == [1]
+    counts.read(TOPIC, data)
+    assert unreferenced(counts) == []
 
 
-@pytest.mark.parametrize("threshold", [1, 2, 3, 7, 100_000])
-def test_when_the_recent_ones_are_filed_changes_nothing(threshold: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_RECENT", threshold)
+def test_ledgers_come_and_go_in_any_order() -> None:
     counts = counts_of([5, 1, 9], (TOPIC, managed_ledger_bytes([5])))
     for number in (12, 2, 30, 7, 2**62):
         counts.hear(LedgerId(number), exists=True)
@@ -485,6 +463,6 @@ def test_ids_of_any_size(ledger_id: int) -> None:
     assert counts.named_by(LedgerId(ledger_id)) == (TOPIC,)
     assert counts.read(TOPIC, None) == [VanishedReference(LedgerId(ledger_id), TOPIC, replaced=False)]
     assert unreferenced(counts) == [ledger_id]
-    assert not counts.exists(LedgerId(ledger_id - 1))
+    assert not counts.exists(LedgerId(ledger_id ^ 1))
     counts.hear(LedgerId(ledger_id), exists=False)
     assert unreferenced(counts) == []

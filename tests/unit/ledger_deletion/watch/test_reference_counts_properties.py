@@ -180,7 +180,6 @@ def pieces_of_ids(numbers: Iterable[int]) -> Iterator[LedgerIds]:
 
 def play(history: Sequence[Event], threshold: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_RECENT", threshold)
         patch.setattr(module, "_AT_ONCE", threshold)
         counts, truth = ReferenceCounts(), Truth()
         for event in history:
