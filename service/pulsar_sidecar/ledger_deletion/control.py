@@ -37,14 +37,13 @@ class ServiceControl:
 
     def change(self, change: Callable[[Control], Control]) -> Control:
         """Change pause or rate by compare-and-set; what holds then."""
-        return change_node(self.store, CONTROL, _decode_control, change, encode)
+        return change_node(self.store, CONTROL, _decode_control, change, msgspec.json.encode)
 
     def pause(self, reason: str | None) -> Control:
         """Stop deleting on all sidecars."""
         return self.change(lambda control: replace(control, paused=True, paused_reason=reason))
 
     def resume(self) -> Control:
-        """Resume deleting."""
         return self.change(lambda control: replace(control, paused=False, paused_reason=None))
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
@@ -84,7 +83,7 @@ class SidecarRegistry:
                 )
             return
         try:
-            self.store.create(self._path, encode(self.own), ephemeral=True)
+            self.store.create(self._path, msgspec.json.encode(self.own), ephemeral=True)
         except AlreadyExistsError:
             return
 
@@ -103,11 +102,6 @@ class SidecarRegistry:
         names = self.store.children(INSTANCES) or []
         nodes = self.store.read_many([f"{INSTANCES}/{name}" for name in names])
         return tuple(decode_instance(node.data) for node in nodes if node is not None)
-
-
-def encode(stored: Control | SidecarInstance) -> bytes:
-    """As it is kept in a node."""
-    return json.dumps(msgspec.to_builtins(stored)).encode()
 
 
 def _decode_control(data: bytes | None) -> Control:
@@ -131,6 +125,6 @@ def _is_rate(value: object) -> bool:
 def decode_instance(data: bytes) -> SidecarInstance:
     """A registered sidecar; one without a name where the node cannot be read."""
     try:
-        return msgspec.convert(json.loads(data), SidecarInstance)
+        return msgspec.json.decode(data, type=SidecarInstance)
     except (ValueError, RecursionError):
         return SidecarInstance("unreadable", "", None, 0)

@@ -72,7 +72,6 @@ class LoggedLedger:
     ledger_id: LedgerId
     path: str
     metadata: bytes
-    at_ms: int
 
 
 def judged_messages(
@@ -108,7 +107,6 @@ def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
                 LedgerId(entry["ledgerId"]),
                 _own_path(entry["ledgerId"], entry["ledger"]["path"]),
                 base64.b64decode(entry["ledger"]["metadata"], validate=True),
-                document["atMs"],
             )
             for entry in document["entries"]
             if "ledger" in entry
@@ -142,8 +140,8 @@ def _settled_entry(outcome: RecordOutcome) -> dict[str, object]:
     entry: dict[str, object] = {
         **(_identity(outcome.record) if outcome.record else {}),
         "messageId": outcome.message_id,
-        "decision": outcome.decision,
-        "reason": outcome.reason,
+        "decision": outcome.decision.value,
+        "reason": outcome.reason.value,
         "detail": outcome.detail[:500],
     }
     if outcome.facts is not None:
@@ -159,8 +157,8 @@ def _identity(record: PendingDeleteLedgerInfo) -> dict[str, object]:
     return {
         "ledgerId": record.ledger_id,
         "topicName": str(record.topic),
-        "ledgerComponent": record.component,
-        "ledgerType": record.ledger_type,
+        "ledgerComponent": record.component.value,
+        "ledgerType": record.ledger_type.value,
     }
 
 
@@ -200,10 +198,4 @@ def _json(document: dict[str, object]) -> bytes:
         return orjson.dumps(document)
     except orjson.JSONEncodeError:
         # A text that is not valid Unicode, which the standard library writes as an escape.
-        return json.dumps(document, separators=(",", ":"), default=_value).encode()
-
-
-def _value(member: object) -> object:
-    if isinstance(member, Enum):
-        return member.value
-    raise TypeError(f"{type(member).__name__} cannot be written as JSON")
+        return json.dumps(document, separators=(",", ":")).encode()

@@ -93,7 +93,6 @@ class PendingDeleteLedgerInfo:
     mark: Mark = Mark()
 
     def marked(self, mark: Mark) -> "PendingDeleteLedgerInfo":
-        """The same record with another mark."""
         return replace(self, mark=mark)
 
 

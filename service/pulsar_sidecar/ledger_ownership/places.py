@@ -93,7 +93,6 @@ def owner_of_schema(schema_id: str) -> Owner:
 
 
 def owner_of_topic(topic: TopicName | None) -> Owner:
-    """The owner by a topic."""
     return Owner() if topic is None else Owner(topic.tenant, topic.namespace, str(topic))
 
 

@@ -25,7 +25,6 @@ class CursorPositions(Protocol):
             cursors: the data of cursors' nodes, all of one topic.
             lengths: the entries of each of the topic's ledgers, for ranges over several of them.
         """
-        ...
 
 
 class LedgerLengths(Protocol):
@@ -33,7 +32,6 @@ class LedgerLengths(Protocol):
 
     def measured(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, LedgerReference] | Unreadable:
         """The list with the entries and bytes of the last ledger as bookies have them. Raises nothing."""
-        ...
 
     def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
         """The entries of each, in order; of the last one those that bookies say are stored. Raises nothing.
@@ -41,7 +39,6 @@ class LedgerLengths(Protocol):
         Args:
             ledgers: a managed ledger's list.
         """
-        ...
 
 
 class LoadedTopics(Protocol):
@@ -53,4 +50,3 @@ class LoadedTopics(Protocol):
         Loads nothing. A broker that is still loading the topic is not seen. Raises `TemporaryError` unless every live
         broker was asked.
         """
-        ...

@@ -252,7 +252,7 @@ def test_what_is_gone_is_gone() -> None:
 
 
 def test_what_cannot_be_read_waits() -> None:
-    undecodable = UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(0), "format 4")
+    undecodable = UndecodableLedger("format 4")
     assert decide(facts(ledger=undecodable), POLICY) == RetryLater(OutcomeReason.METADATA_UNREADABLE, "format 4")
     unknown = facts(references=ReferencesUnknown("no bookie answers"))
     assert decide(unknown, POLICY) == RetryLater(OutcomeReason.REFERENCES_UNKNOWN, "no bookie answers")
@@ -370,7 +370,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
     [
         (facts(record(instance_id="there")), "the record is about there, this is here"),
         (facts(ledger=None), "there is no such ledger"),
-        (facts(ledger=UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(3), "odd")), "odd"),
+        (facts(ledger=UndecodableLedger("odd")), "odd"),
         (
             facts(record(created_ms=5)),
             f"it was created at {CREATED_MS} ms, the record means 5",

@@ -66,7 +66,7 @@ ledgers = st.builds(
     ages,
     st.booleans(),
 )
-undecodable = st.just(UndecodableLedger("/ledgers/00/0000/L0007", NodeVersion(0), "?"))
+undecodable = st.just(UndecodableLedger("?"))
 versions = st.integers(0, 9).map(NodeVersion)
 guards = st.builds(Guard, st.just("/owner"), versions)
 references = st.one_of(

@@ -47,7 +47,7 @@ VERDICT = Delete(stored(), (GUARD,))
 
 def test_a_judgement_keeps_the_bytes_that_bring_the_ledger_back() -> None:
     (payload,) = judged_messages("sidecar-1", 5, [("1:2:0", CASE, VERDICT)])
-    assert logged_ledgers(payload) == [LoggedLedger(LEDGER_ID, "/ledgers/00/0000/L0007", b"raw", 5)]
+    assert logged_ledgers(payload) == [LoggedLedger(LEDGER_ID, "/ledgers/00/0000/L0007", b"raw")]
     document = json.loads(payload)
     assert document["step"] == "judged"
     assert document["sidecar"] == "sidecar-1"
@@ -140,7 +140,7 @@ def forged(**changes: object) -> bytes:
 
 
 def test_the_forger_starts_from_something_that_is_read() -> None:
-    assert logged_ledgers(forged()) == [LoggedLedger(LedgerId(7), "/ledgers/00/0000/L0007", b"raw", 5)]
+    assert logged_ledgers(forged()) == [LoggedLedger(LedgerId(7), "/ledgers/00/0000/L0007", b"raw")]
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_what_waits_when_it_is_stopped_is_not_begun(rate: float | None) -> None:
     list(one.chunks(range(10)))
     assert one.wait()
     stop.set()
-    assert one.is_stopped()
+    assert one.stop.is_set()
     assert not one.wait()
     assert list(one.chunks(range(100))) == []
 
@@ -126,4 +126,4 @@ def test_what_waits_when_deletion_is_paused_is_not_begun(rate: float) -> None:
     assert clock.monotonic_seconds() <= 3.5
     assert one.is_paused()
     assert not one.may_continue()
-    assert not one.is_stopped()
+    assert not one.stop.is_set()

@@ -187,7 +187,7 @@ def test_brake_and_holds_are_shared_by_all_sidecars(world: World, topic: TopicNa
     orphan(world, topic)
     leader = led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=OTHER))
     other = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
-    watch_of(leader)._control_node.brake("too many")
+    leader.watch._control_node.brake("too many")
     other.watch.hold(str(topic))
     assert (leader.watch.status().braked, leader.watch.control().holds) == ("too many", (str(topic),))
     assert other.watch.resume().braked is None

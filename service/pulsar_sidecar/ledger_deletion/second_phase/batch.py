@@ -39,7 +39,6 @@ class Evaluation:
 class BatchReport:
     """What one batch did."""
 
-    received: int
     deleted: int
     postponed: int
     mean_length_bytes: float | None
@@ -80,13 +79,12 @@ class Batch:
         *,
         conditional: bool = True,
     ) -> None:
-        """The record ends here."""
         delivery, record, facts = evaluation.candidate.delivery, evaluation.candidate.record, evaluation.facts
         outcome = RecordOutcome(decision, reason, detail, delivery.message_id, record, facts, conditional)
         self._finish(delivery, outcome)
 
     def _finish(self, delivery: Delivery, outcome: RecordOutcome) -> None:
-        self._count(outcome.decision, outcome.reason)
+        self.metrics.decided(outcome.decision.value, outcome.reason.value)
         self.outcomes.append(outcome)
         self.finished.append(delivery)
 
@@ -105,17 +103,16 @@ class Batch:
             if again.destination is DeletionTopic.DEAD_LETTER:
                 decision = Decision.DEAD_LETTER
                 self.metrics.max_retry_reached.inc()
-        self._count(decision, verdict.reason)
+        self.metrics.decided(decision.value, verdict.reason.value)
         outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
         self.reconsumptions.append((delivery, again, outcome))
 
     def postpone(self, candidates: Sequence[Candidate], reason: OutcomeReason) -> None:
         """The broker delivers the records again."""
-        self._count(Decision.POSTPONED, reason, len(candidates))
+        self.metrics.decided(Decision.POSTPONED.value, reason.value, len(candidates))
         self.postponed.extend(candidate.delivery for candidate in candidates)
 
-    def report(self, received: int) -> BatchReport:
-        """What the batch of so many messages did."""
+    def report(self) -> BatchReport:
         outcomes = [*self.outcomes, *(outcome for _, _, outcome in self.reconsumptions)]
         lengths = [
             outcome.facts.ledger.metadata.length_bytes
@@ -123,14 +120,10 @@ class Batch:
             if outcome.facts is not None and isinstance(outcome.facts.ledger, StoredLedger)
         ]
         return BatchReport(
-            received=received,
             deleted=sum(outcome.decision is Decision.DELETED for outcome in outcomes),
             postponed=len(self.postponed),
             mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
         )
-
-    def _count(self, decision: Decision, reason: OutcomeReason, count: int = 1) -> None:
-        self.metrics.decided(decision.value, reason.value, count)
 
 
 @dataclass(slots=True)

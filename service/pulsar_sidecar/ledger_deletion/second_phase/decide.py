@@ -52,8 +52,6 @@ class StoredLedger:
 class UndecodableLedger:
     """A ledger's metadata node that exists but cannot be read by this version."""
 
-    path: str
-    version: NodeVersion
     reason: str
 
 

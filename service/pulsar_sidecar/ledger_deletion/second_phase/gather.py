@@ -143,7 +143,7 @@ def stored_ledger(node: Node | None, *, locked: bool) -> StoredLedger | Undecoda
     try:
         metadata = decode_ledger_metadata(node.data)
     except UndecodableError as error:
-        return UndecodableLedger(node.path, node.version, str(error))
+        return UndecodableLedger(str(error))
     claim = read_claim(metadata.custom_metadata)
     return StoredLedger(node.path, node.data, node.version, node.created_ms, metadata, claim, locked)
 
@@ -193,7 +193,6 @@ class OwnerNodes:
     _decoded: dict[tuple[str, str], object] = field(default_factory=dict)
 
     def references(self, claim: Claim, ledger_id: LedgerId) -> References:
-        """Whether the claimed owner references the ledger."""
         path = owner_path(claim)
         try:
             if not isinstance(claim, DataClaim):

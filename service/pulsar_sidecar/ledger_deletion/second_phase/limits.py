@@ -186,13 +186,9 @@ class RateLimiter:
     _handed_at_seconds: float = 0.0
     _handed: int = 0
 
-    def is_stopped(self) -> bool:
-        """Whether the sidecar is being stopped: nothing more is to be begun."""
-        return self.stop.is_set()
-
     def may_continue(self) -> bool:
         """Whether another deletion may be begun: neither stopped nor paused."""
-        return not self.is_stopped() and not self.is_paused()
+        return not self.stop.is_set() and not self.is_paused()
 
     def most_within(self, seconds: float) -> int | None:
         """How many the rate lets through in so many seconds, at least one; None when there is no rate."""

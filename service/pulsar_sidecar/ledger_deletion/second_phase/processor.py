@@ -101,7 +101,7 @@ class PendingDeletionProcessor:
                 except InvalidInputError as error:
                     batch.reject(delivery, str(error))
         self._process_all(batch, candidates)
-        report = batch.report(len(deliveries))
+        report = batch.report()
         self._complete(batch, pending)
         return report
 
@@ -130,7 +130,7 @@ class PendingDeletionProcessor:
         most = count = len(waiting)
         while waiting:
             unreached = self._process_some(batch, waiting[:count], paced=True)
-            if self.rate_limiter.is_stopped():
+            if self.rate_limiter.stop.is_set():
                 return
             waiting = unreached + waiting[count:]
             if self.rate_limiter.is_paused():

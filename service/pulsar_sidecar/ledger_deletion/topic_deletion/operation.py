@@ -73,7 +73,6 @@ class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     @property
     def topic(self) -> TopicName:
-        """The topic that is to be deleted."""
         return parse_topic_name(self.topic_name)
 
     @property
@@ -83,7 +82,6 @@ class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
     @property
     def topics(self) -> tuple[TopicName, ...]:
-        """The topics with a managed ledger of their own."""
         return topics_with_ledgers(self.topic, self.partitions)
 
 
@@ -114,7 +112,6 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
 
     @property
     def node_paths(self) -> tuple[str, ...]:
-        """The nodes that make up the topic."""
         return node_paths(self.topic, self.partitions)
 
     @property
@@ -127,7 +124,6 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         return replace(self, recorded=self.recorded + keys)
 
     def status(self, state: OperationState, reason: str | None = None) -> TopicDeletionStatus:
-        """As an operator sees it."""
         return TopicDeletionStatus(
             operation_id=self.operation_id,
             topic=self.topic,
@@ -167,7 +163,6 @@ class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def sources(self) -> tuple[TopicName, ...]:
-        """The topics whose ledgers the shadow lists."""
         return tuple(parse_topic_name(name) for name in self.source_names)
 
     @property
@@ -184,11 +179,9 @@ class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
         return replace(self, partitions=partitions, source_names=tuple(dict.fromkeys([*self.source_names, *added])))
 
     def at(self, stage: ShadowDeletionStage) -> "ShadowDeletion":
-        """At a later stage."""
         return replace(self, stage=stage)
 
     def status(self, waits_for: str | None = None) -> ShadowDeletionStatus:
-        """As an operator sees it."""
         missing_sources = tuple(parse_topic_name(name) for name in self.missing_sources)
         return ShadowDeletionStatus(
             operation_id=self.operation_id,
@@ -267,7 +260,6 @@ def encode_operation(operation: Operation) -> bytes:
 
 
 def encode_node(deletion: DeletionNode) -> bytes:
-    """The node's bytes."""
     return json.dumps(msgspec.to_builtins(deletion), separators=(",", ":")).encode()
 
 

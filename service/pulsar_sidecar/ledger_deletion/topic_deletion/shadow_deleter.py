@@ -140,7 +140,7 @@ class ShadowDeleter:
                     missing_ledgers=check.missing,
                     missing_sources=tuple(str(source) for source in check.missing_sources),
                 )
-            case _ if self._all_nodes_gone(deletion):
+            case _ if not remaining_nodes(self.store, deletion.incarnations):
                 return deletion.at(ShadowDeletionStage.VERIFYING)
             case ShadowDeletionStage.PROTECTING:
                 return self._protect(deletion)
@@ -242,7 +242,7 @@ class ShadowDeleter:
         if self._own_node(deletion, path) is not None:
             self._require_detached(deletion, (*paths.values(), path))
             self._delete_by_broker(deletion.topic, partitioned=True)
-        if not self._all_nodes_gone(deletion):
+        if remaining_nodes(self.store, deletion.incarnations):
             raise _NotReadyError(f"the broker has not deleted all of {deletion.topic} yet")
         return deletion.at(ShadowDeletionStage.VERIFYING)
 
@@ -314,9 +314,6 @@ class ShadowDeleter:
         # A partition that was created since belongs to the same topic as long as the partitioned topic's node stays.
         is_own = path != partitioned and marked_node(self.store, deletion.incarnations, partitioned) is not None
         return node if is_own else None
-
-    def _all_nodes_gone(self, deletion: ShadowDeletion) -> bool:
-        return not remaining_nodes(self.store, deletion.incarnations)
 
 
 def _require_none_left(left: Sequence[TopicName], what: str) -> None:

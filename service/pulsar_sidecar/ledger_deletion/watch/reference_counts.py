@@ -149,7 +149,6 @@ class ReferenceCounts:
         return len(self._named)
 
     def exists(self, ledger_id: LedgerId) -> bool:
-        """Whether the ledger has a node."""
         return ledger_id in self._existing
 
     def named_by(self, ledger_id: LedgerId) -> tuple[str, ...]:

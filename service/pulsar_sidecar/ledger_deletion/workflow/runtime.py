@@ -4,7 +4,7 @@ They process batches, drive topic deletions, and renew the registration, pause a
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -52,7 +52,7 @@ from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.model.clocks import Clock, StopSignal
-from pulsar_sidecar.model.errors import ConflictError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.runtime import SupervisedLoops
@@ -271,7 +271,6 @@ class Runtime:
         return self.publisher(DeletionTopic.PENDING)
 
     def processor(self) -> PendingDeletionProcessor:
-        """What takes batches to their end."""
         topics = (DeletionTopic.RETRY, DeletionTopic.DEAD_LETTER, DeletionTopic.OUTCOME)
         return PendingDeletionProcessor(
             sidecar=self.instance.name,
@@ -296,6 +295,11 @@ class Runtime:
                 name = f"pulsar-sidecar-{self.instance.name}-{topic.name.lower().replace('_', '-')}"
                 self._publishers[topic] = self.ports.topics.publisher(topic, name)
             return self._publishers[topic]
+
+    def require_enabled(self) -> None:
+        """Raise `DisabledError` while two-phase deletion is switched off."""
+        if not self.configuration.enabled:
+            raise DisabledError("two-phase deletion is switched off: set topicTwoPhaseDeletionEnabled=true")
 
     def rate_per_second(self) -> float | None:
         """The limit in force: the shared one, or else this sidecar's setting."""
@@ -400,13 +404,10 @@ class Runtime:
             self.registry.keep()
             running = self.deleter.running()
             self.running_topic_deletions = len(running)
-            self._remember_recorded(status.topic.base for status in running)
+            now = self.ports.clock.monotonic_seconds()
+            kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
+            self._recorded = {**kept, **{status.topic.base: now for status in running}}
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
-
-    def _remember_recorded(self, topics: Iterable[TopicName]) -> None:
-        now = self.ports.clock.monotonic_seconds()
-        kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
-        self._recorded = {**kept, **dict.fromkeys(topics, now)}
 
     def _work(self) -> None:
         mismatch = self.ports.metadata_mismatch()
@@ -463,7 +464,7 @@ class Runtime:
         if report.mean_length_bytes is not None:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
             self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)
-        log.info("batch processed", received=report.received, deleted=report.deleted, postponed=report.postponed)
+        log.info("batch processed", received=len(deliveries), deleted=report.deleted, postponed=report.postponed)
 
     def _drive_topic_deletions(self) -> None:
         while not self.stop.is_set():

@@ -34,7 +34,6 @@ from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
 from pulsar_sidecar.model.errors import (
     ConflictError,
-    DisabledError,
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
@@ -88,7 +87,7 @@ class LedgerDeletion:
 
     def require_ready(self) -> None:
         """Nothing while records can be taken; otherwise what is missing, as `DisabledError` or `TemporaryError`."""
-        self._require_enabled()
+        self._runtime.require_enabled()
         if (missing := self.ready()) is not None:
             raise TemporaryError(missing)
 
@@ -176,8 +175,7 @@ class LedgerDeletion:
         return status
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:
-        """The deletions that are running now."""
-        self._require_enabled()
+        self._runtime.require_enabled()
         return self._runtime.deleter.running()
 
     # --- second phase, at once -------------------------------------------------------------------------------------
@@ -213,7 +211,7 @@ class LedgerDeletion:
 
     def estimated_inflight(self) -> InflightEstimate:
         """The work that is waiting, at most a second old."""
-        self._require_enabled()
+        self._runtime.require_enabled()
         return self._runtime.inflight()
 
     def cached_inflight(self) -> InflightEstimate | None:
@@ -292,7 +290,7 @@ class LedgerDeletion:
         Raises:
             NotFoundError: nothing protects it.
         """
-        self._require_enabled()
+        self._runtime.require_enabled()
         with self._runtime.steps.taking(Step.PROTECTION_ENDED):
             ended = end_protection(self._runtime.ports.store, ledger_id)
         if not ended:
@@ -305,10 +303,6 @@ class LedgerDeletion:
         self._runtime.control = control
         log.info("pause or rate changed", paused=control.paused, rate_per_second=control.rate_per_second)
         return control
-
-    def _require_enabled(self) -> None:
-        if not self._runtime.configuration.enabled:
-            raise DisabledError("two-phase deletion is switched off: set topicTwoPhaseDeletionEnabled=true")
 
     def _gauges(self) -> GaugeReadings:
         runtime = self._runtime

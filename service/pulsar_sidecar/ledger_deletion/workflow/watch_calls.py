@@ -91,9 +91,7 @@ class WatchCalls:
 
     def _leading_watch(self) -> LeakWatch | Redirect:
         """This sidecar's own watch if its answers are whole, or where to ask instead."""
-        configuration, own = self._runtime.configuration, self._runtime.instance
-        if not configuration.enabled:
-            raise DisabledError("two-phase deletion is switched off: set topicTwoPhaseDeletionEnabled=true")
+        self._runtime.require_enabled()
         watch = self._runtime.leak_watch
         if watch is None:
             raise DisabledError("this sidecar does not watch for leaked ledgers: set ledgerDeletionWatch=report")
@@ -103,7 +101,7 @@ class WatchCalls:
             return watch
         leader = find_leader(self._runtime.ports.store)
         # Under its own address this sidecar would only find itself: an earlier run's session is not over yet.
-        if leader is None or leader.advertised_url == own.advertised_url:
+        if leader is None or leader.advertised_url == self._runtime.instance.advertised_url:
             raise TemporaryError("no sidecar watches yet; one takes over within a session's timeout, so ask again")
         return Redirect(leader.advertised_url)
 

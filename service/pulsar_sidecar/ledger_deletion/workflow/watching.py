@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
+import msgspec
 import structlog
 
-from pulsar_sidecar.ledger_deletion.control import encode
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
     DeleteOffloaded,
@@ -70,8 +70,7 @@ class LeakWatch:
         self._configuration = configuration
         self._ports = ports
         self._steps = steps
-        self._control_node = WatchControlNode(ports.store)
-        self._leadership = Leadership(ports.store, LEADER, encode(instance))
+        self._leadership = Leadership(ports.store, LEADER, msgspec.json.encode(instance))
         self._lock = threading.Lock()
         self._started_anew()
 
@@ -278,7 +277,6 @@ class LeakWatch:
             )
 
     def leaks(self, *, ended: bool) -> list[Leak]:
-        """See `LeakTracker.leaks`."""
         with self._lock:
             return self._tracker.leaks(ended=ended)
 
@@ -295,7 +293,7 @@ class LeakWatch:
             return LedgerExplanation(ledger_id, found is not None, named_by, None, None, verdict, leak)
         record = record or found.record
         (judged,) = assessor.verdicts([record], unreadable)
-        hold = self._control_node.read().holds_ledger(ledger_id, record.topic)
+        hold = WatchControlNode(self._ports.store).read().holds_ledger(ledger_id, record.topic)
         return LedgerExplanation(ledger_id, True, named_by, owner_path(found.claim), hold, _in_words(judged), leak)
 
 
