@@ -29,7 +29,7 @@ def python_without_this_project(directory: Path) -> Path:
     script.write_text(f'#!/bin/sh\nPYTHONPATH={packages}:${{PYTHONPATH:-}} exec {sys.executable} -S "$@"\n')
     script.chmod(0o755)
     asked = [str(script), "-c", "import numpy, pyarrow, pyspark; import pulsar_sidecar"]
-    ran = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=directory, timeout=_SECONDS)
+    ran = subprocess.run(asked, env={}, capture_output=True, text=True, check=False, cwd=directory, timeout=_SECONDS)
     assert "No module named 'pulsar_sidecar'" in ran.stderr
     return script
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -188,9 +189,9 @@ def test_watched_topics_are_asked_about_again_and_again(broker: FakeAcknowledgin
 
     broker.before = look
     watch = TopicWatch("watch", lambda topic: states.ack_states(topic, None, ALL), [missing, TOPIC], 0.001, clock)
-    watch.start()
-    assert all(looked.acquire(timeout=10) for _ in range(3))
-    watch.close()
+    with closing(watch):
+        watch.start()
+        assert all(looked.acquire(timeout=60) for _ in range(3))
     watch.close()
     states.close()
     assert {state.subscription.name for state in states.recent()} == {"s", "other"}

@@ -180,7 +180,7 @@ def test_who_does_not_read_the_answers_keeps_nobody_out_and_is_not_kept(behind: 
             CLOCK.wait_seconds(0.5, threading.Event())
             busy.sendall(behind)
         statuses: list[int] = []
-        while 200 not in statuses and CLOCK.monotonic_seconds() - begin < 10:
+        while 200 not in statuses and CLOCK.monotonic_seconds() - begin < 60:
             with connected(server) as newcomer:
                 newcomer.sendall(head("GET", "/livez", "connection: close"))
                 statuses.append(status(all_of(newcomer)))
@@ -188,14 +188,14 @@ def test_who_does_not_read_the_answers_keeps_nobody_out_and_is_not_kept(behind: 
 
 
 def test_who_reads_slowly_is_answered_in_full() -> None:
-    limits = Limits(connections=2, head_seconds=1.0, body_seconds=1.0)
+    limits = Limits(connections=2, head_seconds=1.0, body_seconds=2.0)
     with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
         slow = deaf(server, stack)
         slow.sendall(head("GET", "/openapi.json") * 100 + head("GET", "/livez", "connection: close"))
         received = b""
         while piece := slow.recv(65_536):
             received += piece
-            CLOCK.wait_seconds(0.001, threading.Event())
+            CLOCK.wait_seconds(0.002, threading.Event())
         assert received.count(b"HTTP/1.1 200 ") == 101
 
 
