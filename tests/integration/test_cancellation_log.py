@@ -91,7 +91,7 @@ def log(cluster: ClusterUnderTest, topic: TopicName) -> Iterator[PulsarCancellat
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
         owners = TopicOwners(addresses.broker_service_url, connections)
         admin = BrokerTopicAdmin(AdminRest(addresses.web_service_urls, store=store))
-        opened = stack.enter_context(closing(PulsarCancellationTopic(owners, connections, admin, CLOCK, topic)))
+        opened = stack.enter_context(closing(PulsarCancellationTopic(owners, admin, CLOCK, topic)))
         opened.ensure()
         yield opened
 

@@ -180,7 +180,7 @@ def test_ids_beyond_javas_and_producers_that_go_back(stage: Stage) -> None:
         connections = BinaryConnections(ClientCredentials(), TlsOptions(), SystemClock())
         with closing(connections):
             owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
-            sender = BrokerDuplicates(owners, connections, SystemClock())
+            sender = BrokerDuplicates(owners, SystemClock())
             assert len(sender.send_all(topic, "huge", [2**63])) == 1
             sender.send_all(topic, "largest", [2**63 - 1])
         # While deduplication is off nothing keeps a producer from going back.

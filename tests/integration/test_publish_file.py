@@ -174,7 +174,7 @@ def published_by_a_liar(one: Job) -> Published:
             source,
             request,
             LosingAnswers(stage.producers, every=10**9, lie=True),
-            BrokerTopicTails(owners, connections, stage.admin.internal_stats, CLOCK),
+            BrokerTopicTails(owners, stage.admin.internal_stats, CLOCK),
             CheckpointFile(checkpoint_path(one.file, NAME)),
             CLOCK,
             Event(),

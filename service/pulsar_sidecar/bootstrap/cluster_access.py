@@ -105,8 +105,8 @@ class ClusterAccess:
         self.owners = self.closing(BrokerLiveOwners(self.rest, self.store))
         self.topics = self.closing(BrokerTopics(self.rest, self.store, clock))
         self.delayed_entries = BulkDelayedEntries(self.store, self.entries, self.rest, root, clock)
-        self.connections = self.closing(BinaryConnections(self.credentials, self.tls, clock))
-        self.topic_owners = TopicOwners(settings.broker_service_url, self.connections)
+        connections = BinaryConnections(self.credentials, self.tls, clock)
+        self.topic_owners = self.closing(TopicOwners(settings.broker_service_url, connections))
 
     def whole_store(self) -> "ZooKeeperWholeStore":
         """All ledgers, and all nodes that may reference them, by walking."""

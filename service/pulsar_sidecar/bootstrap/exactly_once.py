@@ -40,7 +40,7 @@ def sequenced_producers(
         connections = stack.enter_context(closing(BinaryConnections(credentials, tls, clock, 5.0, _READ_SECONDS)))
         owners = TopicOwners(broker_service_url, connections)
         rest = AdminRest(web_service_urls, credentials, tls)
-        yield stack.enter_context(closing(BrokerSequencedProducers(owners, connections, rest, clock)))
+        yield stack.enter_context(closing(BrokerSequencedProducers(owners, rest, clock)))
 
 
 @contextmanager
@@ -126,7 +126,7 @@ def publish_file(
             source,
             request.publish,
             producers,
-            BrokerTopicTails(TopicOwners(url, connections), connections, admin.internal_stats, clock),
+            BrokerTopicTails(TopicOwners(url, connections), admin.internal_stats, clock),
             CheckpointFile(place),
             clock,
             stop,

@@ -51,7 +51,7 @@ def broker() -> Iterator[BinaryBroker]:
 def acknowledger(broker: BinaryBroker, credentials: ClientCredentials | None = None) -> Iterator[ConsumerAcknowledger]:
     clock = SystemClock()
     connections = BinaryConnections(credentials or ClientCredentials(), TlsOptions(), clock, 2, 0.5)
-    helper = ConsumerAcknowledger(TopicOwners(broker.url, connections), connections, clock)
+    helper = ConsumerAcknowledger(TopicOwners(broker.url, connections), clock)
     try:
         yield helper
     finally:
@@ -272,7 +272,7 @@ def test_a_refused_handshake_and_a_closed_port(broker: BinaryBroker) -> None:
         acknowledge(helper, SHARED, [at(1)])
     clock = FakeClock()
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock)
-    nobody = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), connections, clock)
+    nobody = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), clock)
     with pytest.raises(TemporaryError):
         acknowledge(nobody, SHARED, [at(1)])
 

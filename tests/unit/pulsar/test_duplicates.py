@@ -11,7 +11,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
-from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, usual
+from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, refusal, usual
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import TOPIC
 
@@ -27,7 +27,7 @@ def broker() -> Iterator[BinaryBroker]:
 @pytest.fixture
 def duplicates(broker: BinaryBroker) -> Iterator[BrokerDuplicates]:
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), FakeClock(), 2, 0.5)
-    yield BrokerDuplicates(TopicOwners(broker.url, connections), connections, FakeClock())
+    yield BrokerDuplicates(TopicOwners(broker.url, connections), FakeClock())
     connections.close()
 
 
@@ -68,3 +68,15 @@ def test_a_connection_that_breaks_is_no_answer(broker: BinaryBroker, duplicates:
     broker.answer = lambda of, came: None if came.type == api.BaseCommand.SEND else usual(of, came)
     with pytest.raises(TemporaryError, match="broke off"):
         duplicates.send_all(TOPIC, "p", [0, 0])
+
+
+def test_a_topic_that_has_moved_is_looked_up_again(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
+    def moved(of: BinaryBroker, came: api.BaseCommand) -> Answers:
+        is_producer = came.type == api.BaseCommand.PRODUCER
+        return [refusal(came.producer.request_id, api.ServiceNotReady)] if is_producer else usual(of, came)
+
+    broker.answer = moved
+    for _ in range(2):
+        with pytest.raises(TemporaryError, match="ServiceNotReady"):
+            duplicates.send_all(TOPIC, "p", [0])
+    assert broker.kinds().count("LOOKUP") == 2

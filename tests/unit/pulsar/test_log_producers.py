@@ -58,7 +58,7 @@ class Log:
         self.broker = broker
         self.clock = FakeClock()
         self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 0.5)
-        self.producers = LogProducers(TopicOwners(broker.url, self.connections), self.connections, self.clock, TOPIC)
+        self.producers = LogProducers(TopicOwners(broker.url, self.connections), self.clock, TOPIC)
 
     def once(self, wanted: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
         """Answer the first command of a kind so, and the rest as usual."""

@@ -72,7 +72,7 @@ class Log:
         self.connections = BinaryConnections(ClientCredentials(), TlsOptions(), self.clock, 2, 2)
         self.compactions: list[Compaction | SidecarError] = [NEVER_COMPACTED]
         owners = TopicOwners(broker.url, self.connections)
-        self.reader = PulsarCancellationTopic(owners, self.connections, Compactions(self), self.clock, TOPIC)
+        self.reader = PulsarCancellationTopic(owners, Compactions(self), self.clock, TOPIC)
         self.entries: Sequence[bytes | api.BaseCommand] = []
         self.ends: list[tuple[int, int]] = []
         self.read: list[Record] = []

@@ -45,7 +45,6 @@ class World:
             store,
             BookieEntries(bookies),
             self.owners,
-            self.connections,
             clock,
             DEFAULT_LEDGERS_ROOT,
         )

@@ -58,7 +58,7 @@ def running() -> Iterator[Cluster]:
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, 2, 2)))
         owners = TopicOwners(broker.url, connections)
         rest = AdminRest([web.url])
-        producers = stack.enter_context(closing(BrokerSequencedProducers(owners, connections, rest, clock)))
+        producers = stack.enter_context(closing(BrokerSequencedProducers(owners, rest, clock)))
         yield Cluster(broker, web, producers)
 
 

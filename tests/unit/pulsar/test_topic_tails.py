@@ -116,7 +116,7 @@ def tails(broker: BinaryBroker) -> Iterator[BrokerTopicTails]:
     clock = FakeClock()
     with closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, read_seconds=2)) as connections:
         owners = TopicOwners(broker.url, connections)
-        yield BrokerTopicTails(owners, connections, lambda topic: STATS, clock)
+        yield BrokerTopicTails(owners, lambda topic: STATS, clock)
 
 
 def stored(number: int, entry: int, payload: bytes | None = None) -> StoredRecord:

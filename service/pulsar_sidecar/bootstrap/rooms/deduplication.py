@@ -37,7 +37,7 @@ def open_deduplication(cluster: ClusterAccess) -> Room:
         settings.deduplication_watched_topics,
         settings.deduplication_watch_interval_in_seconds,
     )
-    duplicates = BrokerDuplicates(cluster.topic_owners, cluster.connections, clock)
+    duplicates = BrokerDuplicates(cluster.topic_owners, clock)
     services = [
         service,
         PolicyChanges(policies, owners, StoredTopics(store), clock),

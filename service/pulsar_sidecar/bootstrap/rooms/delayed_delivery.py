@@ -15,8 +15,8 @@ from pulsar_sidecar.delayed_delivery.workflow.service import DelayedDelivery
 def open_delayed_delivery(cluster: ClusterAccess) -> Room:
     """Cancelling is the one part of delayed delivery that writes a log, and has loops of its own."""
     settings, clock, store = cluster.settings, cluster.clock, cluster.store
-    owners, connections = cluster.topic_owners, cluster.connections
-    log = cluster.closing(PulsarCancellationTopic(owners, connections, cluster.admin, clock))
+    owners = cluster.topic_owners
+    log = cluster.closing(PulsarCancellationTopic(owners, cluster.admin, clock))
     ports = Ports(
         clock=clock,
         metadata=store,
@@ -24,10 +24,10 @@ def open_delayed_delivery(cluster: ClusterAccess) -> Room:
         entries=cluster.delayed_entries,
         due_times=BucketDueTimes(cluster.stored_indexes, cluster.buckets),
         max_ranges=lambda: cluster.ack_states.limits(None).max_unacked_ranges,
-        acknowledger=ConsumerAcknowledger(owners, connections, clock),
+        acknowledger=ConsumerAcknowledger(owners, clock),
         stored=cluster.cursors,
         log=log,
-        republisher=BrokerRepublisher(store, cluster.entries, owners, connections, clock, settings.ledgers_root_path),
+        republisher=BrokerRepublisher(store, cluster.entries, owners, clock, settings.ledgers_root_path),
     )
     metrics = CancellationMetrics(cluster.cluster_name)
     configuration = Configuration(

@@ -24,7 +24,6 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import confirmed
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
-    BinaryConnections,
     TopicOwners,
     server_error,
 )
@@ -57,19 +56,13 @@ class PulsarCancellationTopic:
     """`delayed_delivery.ports.CancellationTopic`; safe for use by several threads."""
 
     def __init__(
-        self,
-        owners: TopicOwners,
-        connections: BinaryConnections,
-        admin: BrokerTopicAdmin,
-        clock: Clock,
-        topic: TopicName = CANCELLATIONS,
+        self, owners: TopicOwners, admin: BrokerTopicAdmin, clock: Clock, topic: TopicName = CANCELLATIONS
     ) -> None:
         self._owners = owners
-        self._connections = connections
         self._admin = admin
         self._clock = clock
         self._topic = topic
-        self._producers = LogProducers(owners, connections, clock, topic)
+        self._producers = LogProducers(owners, clock, topic)
 
     def ensure(self) -> None:
         for step in (self._make_namespace, self._make_topic, self._set_threshold):
@@ -82,18 +75,11 @@ class PulsarCancellationTopic:
         self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
         try:
-            connection = self._connections.open(self._owners.of(self._topic))
-            try:
+            with self._owners.using(self._topic, own=True) as connection:
                 reading = _Reading(connection, self._topic, self._clock, lambda: self._admin.compaction(self._topic))
                 reading.run(apply, caught_up, stopped)
-            finally:
-                connection.close()
         except OSError as error:
-            self._owners.forget(self._topic)
             raise TemporaryError(f"reading {self._topic}: {error}; it is read again") from error
-        except TemporaryError:
-            self._owners.forget(self._topic)
-            raise
 
     def close(self) -> None:
         self._producers.close()

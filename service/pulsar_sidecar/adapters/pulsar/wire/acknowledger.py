@@ -15,7 +15,6 @@ from typing import Final
 
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
-    BinaryConnections,
     TopicOwners,
     answered_request,
     server_error,
@@ -41,9 +40,8 @@ _TYPES: Final = {
 class ConsumerAcknowledger:
     """`delayed_delivery.ports.Acknowledger`; safe for use by several threads."""
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+    def __init__(self, owners: TopicOwners, clock: Clock) -> None:
         self._owners = owners
-        self._connections = connections
         self._clock = clock
 
     @contextmanager
@@ -54,13 +52,13 @@ class ConsumerAcknowledger:
             consumer.leave()
 
     def close(self) -> None:
-        self._connections.close()
+        self._owners.close()
 
     def _join(self, topic: TopicName, subscription: Subscription, visit: ExitStack) -> "_Consumer":
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):
             try:
-                connection = visit.enter_context(self._connections.using(self._owners.of(topic)))
+                connection = visit.enter_context(self._owners.using(topic))
                 return _Consumer(connection, topic, subscription, self._clock)
             except (OSError, TemporaryError) as error:
                 # Nothing was acknowledged. The topic may have moved to another broker, or the connection was stale.

@@ -15,7 +15,7 @@ import ssl
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -378,7 +378,10 @@ class BinaryConnections:
 
 
 class TopicOwners:
-    """Which broker serves a topic, looked up (``CommandLookupTopic``) and remembered; safe for several threads."""
+    """Connections to the brokers that serve topics, looked up (``CommandLookupTopic``) and remembered.
+
+    Safe for use by several threads.
+    """
 
     def __init__(self, service_url: str, connections: BinaryConnections) -> None:
         """``service_url`` is ``brokerServiceUrl``: one address, or several separated by commas."""
@@ -401,6 +404,23 @@ class TopicOwners:
     def forget(self, topic: TopicName) -> None:
         """Look it up anew next time: the broker said that it does not serve it, or cannot be reached."""
         self._known.pop(topic, None)
+
+    def open(self, topic: TopicName) -> BinaryConnection:
+        """A connection of the caller's own to the topic's broker."""
+        return self._connections.open(self.of(topic))
+
+    @contextmanager
+    def using(self, topic: TopicName, *, own: bool = False) -> Iterator[BinaryConnection]:
+        """A kept connection, or a new one, to the topic's broker; where it fails, the topic may have moved."""
+        try:
+            with closing(self.open(topic)) if own else self._connections.using(self.of(topic)) as connection:
+                yield connection
+        except (OSError, TemporaryError):
+            self.forget(topic)
+            raise
+
+    def close(self) -> None:
+        self._connections.close()
 
     def _looked_up(self, topic: TopicName) -> BrokerAddress:
         failure: TemporaryError | None = None

@@ -12,7 +12,6 @@ from typing import Final
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
-    BinaryConnections,
     IdlePool,
     TopicOwners,
     server_error,
@@ -127,9 +126,8 @@ class LogProducers:
     published again, so a record may be stored twice; of a compacted log's records the last of a key counts.
     """
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock, topic: TopicName) -> None:
+    def __init__(self, owners: TopicOwners, clock: Clock, topic: TopicName) -> None:
         self._owners = owners
-        self._connections = connections
         self._clock = clock
         self._topic = topic
         self._idle: IdlePool[TopicName, _LogProducer] = IdlePool(clock, self._open)
@@ -159,7 +157,7 @@ class LogProducers:
         self._idle.close()
 
     def _open(self, topic: TopicName) -> "_LogProducer":
-        connection = self._connections.open(self._owners.of(topic))
+        connection = self._owners.open(topic)
         try:
             return _LogProducer(connection, topic, self._clock)
         except BaseException:
@@ -204,20 +202,18 @@ class _LogProducer(OpenProducer):
 class BrokerDuplicates:
     """`deduplication.inspection.canary.DuplicateSender`."""
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, clock: Clock) -> None:
+    def __init__(self, owners: TopicOwners, clock: Clock) -> None:
         self._owners = owners
-        self._connections = connections
         self._clock = clock
 
     def send_all(self, topic: TopicName, producer_name: str, sequence_ids: Sequence[int]) -> Sequence[SendAnswer]:
         try:
-            with self._connections.using(self._owners.of(topic)) as connection:
+            with self._owners.using(topic) as connection:
                 producer = OpenProducer(connection, topic, producer_name)
                 answers = [self._answer(producer, sequence_id) for sequence_id in sequence_ids]
                 producer.leave()
                 return answers
         except OSError as error:
-            self._owners.forget(topic)
             raise TemporaryError(f"publishing to {topic} broke off ({error}); try again") from error
 
     def _answer(self, producer: OpenProducer, sequence_id: int) -> SendAnswer:
@@ -248,14 +244,12 @@ class BrokerRepublisher:
         store: MetadataStore,
         entries: BookieEntries,
         owners: TopicOwners,
-        connections: BinaryConnections,
         clock: Clock,
         ledgers_root: str,
     ) -> None:
         self._store = store
         self._entries = entries
         self._owners = owners
-        self._connections = connections
         self._clock = clock
         self._root = ledgers_root
 
@@ -266,12 +260,10 @@ class BrokerRepublisher:
         parts = [self._changed(self._stored(one), name, deliver_at_ms, properties) for one in entries]
         encrypted = any(metadata.encryption_keys for metadata, _ in parts)
         try:
-            with self._connections.using(self._owners.of(topic)) as connection:
+            with self._owners.using(topic) as connection:
                 producer = OpenProducer(connection, topic, name, encrypted=encrypted)
                 found = _published(producer, topic, parts)
         except (OSError, TemporaryError) as error:
-            # The topic may have moved: an owner that cannot be reached must not be remembered.
-            self._owners.forget(topic)
             raise TemporaryError(f"no producer could be opened on {topic} ({error}); try again") from error
         index = topic.partition_index
         return f"{found.ledgerId}:{found.entryId}:{-1 if index is None else index}"

@@ -15,7 +15,7 @@ from typing import Final
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_deduplication_status
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, BinaryConnections, TopicOwners
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import OpenProducer, position_in
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import Entry, entries_of
 from pulsar_sidecar.deduplication.publishing.messages import Batch
@@ -34,9 +34,8 @@ _LEAVING_SECONDS: Final = 2.0
 class BrokerSequencedProducers:
     """`SequencedProducers`; `close` ends its thread and closes what is open."""
 
-    def __init__(self, owners: TopicOwners, connections: BinaryConnections, rest: AdminRest, clock: Clock) -> None:
+    def __init__(self, owners: TopicOwners, rest: AdminRest, clock: Clock) -> None:
         self._owners = owners
-        self._connections = connections
         self._rest = rest
         self._clock = clock
         self._lock = threading.Lock()
@@ -48,7 +47,7 @@ class BrokerSequencedProducers:
     def open(self, topic: TopicName, name: str | None) -> SequencedProducer:
         self._owners.forget(topic)
         with _connection_errors_translated(topic):
-            connection = self._connections.open(self._owners.of(topic))
+            connection = self._owners.open(topic)
             try:
                 producer = _BrokerProducer(connection, topic, name, self._clock)
             except BaseException:

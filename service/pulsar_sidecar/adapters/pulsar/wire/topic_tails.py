@@ -12,7 +12,6 @@ from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnection,
-    BinaryConnections,
     TopicOwners,
     server_error,
 )
@@ -45,14 +44,9 @@ class BrokerTopicTails:
     """
 
     def __init__(
-        self,
-        owners: TopicOwners,
-        connections: BinaryConnections,
-        internal_stats: Callable[[TopicName], TopicInternalStats],
-        clock: Clock,
+        self, owners: TopicOwners, internal_stats: Callable[[TopicName], TopicInternalStats], clock: Clock
     ) -> None:
         self._owners = owners
-        self._connections = connections
         self._internal_stats = internal_stats
         self._clock = clock
 
@@ -72,13 +66,9 @@ class BrokerTopicTails:
         give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
         while True:
             try:
-                connection = self._connections.open(self._owners.of(topic))
-                try:
+                with self._owners.using(topic, own=True) as connection:
                     return read(_Reader(connection, topic, start))
-                finally:
-                    connection.close()
             except (OSError, TemporaryError) as error:
-                self._owners.forget(topic)
                 if self._clock.monotonic_seconds() >= give_up:
                     raise TemporaryError(f"{topic} cannot be read back ({error}); try again") from error
                 self._clock.wait_seconds(_PAUSE_SECONDS)
