@@ -11,24 +11,18 @@ empty record that made a key be forgotten: such a reading ends with an error too
 reached, "caught up" is said first, with one entry more that could not be read: nobody waits for a log without end.
 """
 
-import secrets
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 import structlog
-from google.protobuf.message import Message
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import confirmed
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnection,
-    TopicOwners,
-    server_error,
-)
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import keyed_entry
 from pulsar_sidecar.adapters.pulsar.wire.producers import LogProducers
+from pulsar_sidecar.adapters.pulsar.wire.topic_tails import TopicReader
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
@@ -46,8 +40,7 @@ _SILENCE_SECONDS: Final = 75.0
 """Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""
 _QUIET_SECONDS: Final = 15.0
 """How often a reader to whom nothing comes asks whether compaction took away what was to come."""
-_EARLIEST: Final = 2**64 - 1
-"""-1 as an unsigned number: ``MessageId.earliest``, and what brokers call the last message of an empty topic."""
+_BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
 log = structlog.get_logger("pulsar")
 
@@ -95,34 +88,29 @@ class PulsarCancellationTopic:
             self._admin.set_policy(self._topic, "compactionThreshold", _THRESHOLD_BYTES)
 
 
-class _Reading:
-    """One consumer from joining to the end of its connection."""
+class _Reading(TopicReader):
+    """The log from its beginning."""
 
     def __init__(
         self, connection: BinaryConnection, topic: TopicName, clock: Clock, compaction: Callable[[], Compaction]
     ) -> None:
-        self._connection = connection
         self._topic = topic
-        self._doing = f"reading {topic}"
         self._clock = clock
-        self._id = connection.next_id()
-        self._held: deque[tuple[api.BaseCommand, bytes]] = deque()
-        self._used_permits = 0
         self._frames_heard = 0
         self._heard_at = clock.monotonic_seconds()
-        self._seen = Position(LedgerId(-1), EntryId(-1))
+        self._seen = _BEFORE_ALL
         self._unreadable = 0
         self._ask_compaction = compaction
         self._compaction = compaction()
         self._compaction_asked_at = clock.monotonic_seconds()
         self._is_behind = True
+        super().__init__(connection, topic, "log", compacted=True, permits=_PERMITS)
 
     def run(
         self, apply: Callable[[LogRecords], None], caught_up: Callable[[int], None], stopped: Callable[[], bool]
     ) -> None:
-        self._join()
         end = self._last_message()
-        self._connection.send(api.CommandFlow(consumer_id=self._id, messagePermits=_PERMITS))
+        self._connection.send(*self._permitted(_PERMITS))
         while not stopped():
             if self._is_behind and self._seen >= end:
                 self._report_caught_up(caught_up)
@@ -135,40 +123,19 @@ class _Reading:
             elif records is None:
                 self._check_quiet()
 
-    def _join(self) -> None:
-        command = api.CommandSubscribe(
-            topic=str(self._topic),
-            subscription=f"pulsar-sidecar-log-{secrets.token_hex(8)}",
-            subType=api.CommandSubscribe.Exclusive,
-            consumer_id=self._id,
-            durable=False,
-            start_message_id=api.MessageIdData(ledgerId=_EARLIEST, entryId=_EARLIEST),
-            read_compacted=True,
-            initialPosition=api.CommandSubscribe.Earliest,
-            force_topic_creation=False,
-        )
-        self._connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._hold)
-
     def _last_message(self) -> Position:
-        command = api.CommandGetLastMessageId(consumer_id=self._id)
         self._connection.wait_at_most(_ANSWER_SECONDS)
-        answer = self._connection.request(
-            command, api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, self._doing, self._hold
-        )
+        found = self.last_position()
         self._connection.wait_at_most(_LOOK_UP_SECONDS)
-        found = answer.getLastMessageIdResponse.last_message_id
-        if _EARLIEST in (found.ledgerId, found.entryId):
-            return Position(LedgerId(-1), EntryId(-1))
-        return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
+        return found or _BEFORE_ALL
 
     def _next(self) -> LogRecords | None:
         """The records of the next entry; None when there is nothing to be had now."""
         try:
-            command, message = self._held.popleft() if self._held else self._connection.receive()
+            command, message = self._received()
         except TimeoutError:
             self._check_silence()
             return None
-        self._check(command)
         return self._opened(command.message, message) if command.type == api.BaseCommand.MESSAGE else ()
 
     def _opened(self, command: api.CommandMessage, message: bytes) -> LogRecords:
@@ -217,12 +184,7 @@ class _Reading:
         """Have the broker's cursor move on, and send more: as many as it counts, also those compaction left out."""
         ack = api.CommandAck(consumer_id=self._id, ack_type=api.CommandAck.Cumulative)
         ack.message_id.add(ledgerId=found.ledgerId, entryId=found.entryId)
-        commands: list[Message] = [ack]
-        self._used_permits += messages
-        if self._used_permits >= _PERMITS // 2:
-            commands.append(api.CommandFlow(consumer_id=self._id, messagePermits=self._used_permits))
-            self._used_permits = 0
-        self._connection.send(*commands)
+        self._connection.send(ack, *self._permitted(messages))
 
     def _check_silence(self) -> None:
         now = self._clock.monotonic_seconds()
@@ -233,15 +195,3 @@ class _Reading:
                 f"the broker has sent nothing to the reader of {self._topic} for {_SILENCE_SECONDS:g} s; "
                 "it is read again"
             )
-
-    def _hold(self, command: api.BaseCommand, message: bytes) -> None:
-        """Messages that come before the answer to a request are held for `_next`."""
-        self._check(command)
-        if command.type == api.BaseCommand.MESSAGE:
-            self._held.append((command, message))
-
-    def _check(self, command: api.BaseCommand) -> None:
-        if command.type == api.BaseCommand.ERROR:
-            raise server_error(self._doing, command.error)
-        if command.type == api.BaseCommand.CLOSE_CONSUMER:
-            raise TemporaryError(f"the broker closed the reader of {self._topic}; the topic is moving")

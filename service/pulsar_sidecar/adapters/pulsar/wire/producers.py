@@ -10,12 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnection,
-    IdlePool,
-    TopicOwners,
-    server_error,
-)
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, IdlePool, TopicOwners, server_error
 from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, Record, keyed_batches, metadata_of
 from pulsar_sidecar.deduplication.inspection.canary import PAYLOAD, DuplicateReceipt, SendAnswer, SendFailure
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata

@@ -1,20 +1,17 @@
-"""Reads back what a producer has published to a topic, through the topic's own broker.
+"""Reads topics through their own brokers, and reads back what a producer has published.
 
-The reader is a consumer without a cursor on disk, which acknowledges nothing and leaves nothing behind. Invariant: what
-is answered reaches to the entry that was the topic's last one when the reading began; a reading that stops before is an
-error.
+Invariant: what is read back reaches to the entry that was the topic's last one when the reading began; a reading that
+stops before is an error.
 """
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
-    BinaryConnection,
-    TopicOwners,
-    server_error,
-)
+from google.protobuf.message import Message
+
+from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, TopicOwners, server_error
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import MessageRows
 from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow, PayloadState
@@ -62,48 +59,92 @@ class BrokerTopicTails:
         stats = self._internal_stats(topic)
         return Position(max(stats.ledgers, default=stats.last_confirmed.ledger_id), EntryId(-1))
 
-    def _reading(self, topic: TopicName, start: Position | None, read: "Callable[[_Reader], _Found]") -> _Found:
+    def _reading(self, topic: TopicName, start: Position | None, read: "Callable[[_TailReader], _Found]") -> _Found:
         give_up = self._clock.monotonic_seconds() + _PATIENCE_SECONDS
         while True:
             try:
                 with self._owners.using(topic, own=True) as connection:
-                    return read(_Reader(connection, topic, start))
+                    return read(_TailReader(connection, topic, "reading-back", start=start, permits=_PERMITS))
             except (OSError, TemporaryError) as error:
                 if self._clock.monotonic_seconds() >= give_up:
                     raise TemporaryError(f"{topic} cannot be read back ({error}); try again") from error
                 self._clock.wait_seconds(_PAUSE_SECONDS)
 
 
-class _Reader:
-    """One consumer from joining to the end of its connection."""
+class TopicReader:
+    """One consumer without a cursor on disk, from joining to the end of its connection; it leaves nothing behind."""
 
-    def __init__(self, connection: BinaryConnection, topic: TopicName, start: Position | None) -> None:
+    def __init__(
+        self,
+        connection: BinaryConnection,
+        topic: TopicName,
+        purpose: str,
+        *,
+        start: Position | None = None,
+        compacted: bool = False,
+        permits: int,
+    ) -> None:
+        """``purpose`` is what the subscription's name says; ``permits`` is how many messages are on their way."""
         self._connection = connection
-        self._doing = f"reading back {topic}"
+        self._doing = f"reading {topic}"
+        self._permits = permits
+        self._used_permits = 0
         self._id = connection.next_id()
-        self._rows = MessageRows()
+        self._held: deque[tuple[api.BaseCommand, bytes]] = deque()
         ledger_id, entry_id = start or (_EARLIEST, _EARLIEST)
         command = api.CommandSubscribe(
             topic=str(topic),
-            subscription=f"pulsar-sidecar-reading-back-{secrets.token_hex(8)}",
+            subscription=f"pulsar-sidecar-{purpose}-{secrets.token_hex(8)}",
             subType=api.CommandSubscribe.Exclusive,
             consumer_id=self._id,
             durable=False,
             start_message_id=api.MessageIdData(ledgerId=ledger_id, entryId=entry_id),
+            read_compacted=compacted,
             initialPosition=api.CommandSubscribe.Earliest,
             force_topic_creation=False,
         )
-        connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._check)
+        connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._hold)
 
     def last_position(self) -> Position | None:
+        """Where the broker says that the last message is; None for an empty topic."""
         command = api.CommandGetLastMessageId(consumer_id=self._id)
         wanted = api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE
-        answer = self._connection.request(command, wanted, self._doing, self._check)
+        answer = self._connection.request(command, wanted, self._doing, self._hold)
         found = answer.getLastMessageIdResponse.last_message_id
         if _EARLIEST in (found.ledgerId, found.entryId):
             return None
         return Position(LedgerId(found.ledgerId), EntryId(found.entryId))
 
+    def _received(self) -> tuple[api.BaseCommand, bytes]:
+        """The next message, or whatever else comes; raises as `BinaryConnection.receive`."""
+        if self._held:
+            return self._held.popleft()
+        command, message = self._connection.receive()
+        self._check(command)
+        return command, message
+
+    def _permitted(self, messages: int) -> Sequence[Message]:
+        """What to send when so many messages came: permits for those that may follow, once they are worth it."""
+        self._used_permits += messages
+        if self._used_permits < self._permits // 2:
+            return ()
+        used, self._used_permits = self._used_permits, 0
+        return [api.CommandFlow(consumer_id=self._id, messagePermits=used)]
+
+    def _hold(self, command: api.BaseCommand, message: bytes) -> None:
+        """Messages that come before the answer to a request are held for `_received`."""
+        self._check(command)
+        if command.type == api.BaseCommand.MESSAGE:
+            self._held.append((command, message))
+
+    def _check(self, command: api.BaseCommand) -> None:
+        if command.type == api.BaseCommand.ERROR:
+            raise server_error(self._doing, command.error)
+        if command.type == api.BaseCommand.CLOSE_CONSUMER:
+            raise TemporaryError(f"{self._doing}: the broker closed the reader; the topic is moving")
+
+
+class _TailReader(TopicReader):
     def tail(self, start: Position | None, producer_name: str) -> Tail | None:
         """None for an empty topic."""
         last = self.last_position()
@@ -120,28 +161,18 @@ class _Reader:
 
     def _entries(self, last: Position) -> "Iterator[tuple[Position, list[MessageRow]]]":
         """Each entry up to the last, with its rows."""
-        permits = _PERMITS
-        self._connection.send(api.CommandFlow(consumer_id=self._id, messagePermits=permits))
+        read = MessageRows()
+        self._connection.send(*self._permitted(_PERMITS))
         seen: Position | None = None
         while seen is None or seen < last:
-            command, message = self._connection.receive()
-            self._check(command)
+            command, message = self._received()
             if command.type != api.BaseCommand.MESSAGE:
                 continue
             found = command.message.message_id
             seen = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
-            rows = list(self._rows.of(LedgerEntry(*seen, message)))
-            permits -= rows[0].batch_size
-            if permits <= _PERMITS // 2:
-                self._connection.send(api.CommandFlow(consumer_id=self._id, messagePermits=_PERMITS - permits))
-                permits = _PERMITS
+            rows = list(read.of(LedgerEntry(*seen, message)))
+            self._connection.send(*self._permitted(rows[0].batch_size))
             yield seen, rows
-
-    def _check(self, command: api.BaseCommand, message: bytes = b"") -> None:
-        if command.type == api.BaseCommand.ERROR:
-            raise server_error(self._doing, command.error)
-        if command.type == api.BaseCommand.CLOSE_CONSUMER:
-            raise TemporaryError(f"{self._doing}: the broker closed the reader; the topic is moving")
 
 
 def _is_of(producer_name: str, row: MessageRow) -> bool:
