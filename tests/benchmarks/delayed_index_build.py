@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from pathlib import Path
 
-from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster, LoadCost
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import RECHECK_SECONDS
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT

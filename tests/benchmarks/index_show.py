@@ -15,8 +15,7 @@ from typing import TypeVar
 import numpy as np
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
-from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnapshots
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries, BookieBucketSnapshots
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds

@@ -2,12 +2,12 @@
 
 from contextlib import ExitStack
 
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
 from pulsar_sidecar.adapters.pulsar.rest.live_owners import BrokerLiveOwners
-from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes

@@ -9,9 +9,8 @@ import structlog
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
-from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
-from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths, BookieStoredCursors
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions

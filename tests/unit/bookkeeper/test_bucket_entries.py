@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.bookkeeper.bucket_entries import BookieBucketEntries
-from pulsar_sidecar.adapters.bookkeeper.ledger_lengths import BookieLedgerLengths
-from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieStoredCursors
+from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
+from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths, BookieStoredCursors
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId

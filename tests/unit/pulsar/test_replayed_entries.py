@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.wire.replayed_entries import BookieReplayedEntries
+from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieReplayedEntries
 from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position

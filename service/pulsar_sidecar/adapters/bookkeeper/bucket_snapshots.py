@@ -2,14 +2,19 @@
 
 Invariants: nothing but a bucket's ledger is ever deleted, and a bucket is read only once its ledger is closed: a broker
 that opens an open one closes it first, which fences its writer out.
+
+`BookieBucketEntries` reads the entries of many buckets' ledgers at a time.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter, Replication
-from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner
+from pulsar_sidecar.delayed_delivery.index.ports import BucketOwner, EntryPayload
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
     SnapshotMetadata,
@@ -21,34 +26,28 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, bucket_custom_metadata, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import EntryId, LedgerId
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
 class BookieBucketSnapshots:
     """`delayed_delivery.index.ports.BucketSnapshotStorage` on the cluster's bookies; safe for use by several threads.
 
-    ``replication`` is asked for each new bucket: the brokers' ``managedLedgerDefault*`` settings.
+    The replication is asked for each new bucket: the brokers' ``managedLedgerDefault*`` settings.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        entries: BookieEntries,
-        writer: LedgerWriter,
-        replication: Callable[[], Replication],
-        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
-    ) -> None:
-        self._store = store
-        self._entries = entries
-        self._writer = writer
-        self._replication = replication
-        self._root = ledgers_root
+    _store: MetadataStore
+    _entries: BookieEntries
+    _writer: LedgerWriter
+    _replication: Callable[[], Replication]
+    _root: str = DEFAULT_LEDGERS_ROOT
 
     def start(self) -> None:
         """Everything that it needs is open."""
@@ -107,3 +106,42 @@ class BookieBucketSnapshots:
             reason = answer.unreadable.get(entry_id, "every bookie answers that it has no such entry")
             raise TemporaryError(f"no bookie delivers entry {bucket_id}:{entry_id} of a bucket ({reason}); try again")
         return [decode(answer.found[EntryId(entry_id)]) for entry_id in wanted]
+
+
+_THREADS: Final = 4
+"""As many as connections are kept to a bookie: an entry of a thousand ledgers is a thousand waits."""
+
+
+class BookieBucketEntries:
+    """The index's `BucketEntries`; safe for use by several threads."""
+
+    def __init__(self, entries: BookieEntries) -> None:
+        self._entries = entries
+        self._threads = ThreadPoolExecutor(_THREADS, "bucket-entries")
+
+    def read(
+        self, ledgers: Mapping[LedgerId, LedgerMetadata], positions: Collection[Position]
+    ) -> Mapping[Position, EntryPayload]:
+        wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
+        for ledger_id, entry_id in positions:
+            wanted[ledger_id].append(entry_id)
+        answers: dict[Position, EntryPayload] = {}
+        for found in self._threads.map(lambda one: self._of(one, ledgers[one], wanted[one]), wanted):
+            answers |= found
+        return answers
+
+    def close(self) -> None:
+        """Let the threads go; idempotent."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _of(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Sequence[EntryId]
+    ) -> dict[Position, EntryPayload]:
+        answers: dict[Position, EntryPayload] = {Position(ledger_id, entry_id): Absent() for entry_id in wanted}
+        try:
+            read = self._entries.read_many(ledger_id, metadata, wanted, bytes)
+        except SidecarError as error:
+            return dict.fromkeys(answers, Unreadable(str(error)))
+        answers.update({Position(ledger_id, entry_id): payload for entry_id, payload in read.found.items()})
+        answers.update((Position(ledger_id, id_), Unreadable(reason)) for id_, reason in read.unreadable.items())
+        return answers

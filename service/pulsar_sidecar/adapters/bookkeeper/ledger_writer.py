@@ -58,23 +58,17 @@ class Replication:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class LedgerWriter:
     """Writes whole ledgers with empty passwords and CRC32C digests; safe for use by several threads.
 
     Bookies are taken at random, of as many racks as there are (``/bookies``); placement policies are not asked.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        next_id: Callable[[], LedgerId],
-        bookies: BookieConnections,
-        ledgers_root: str = DEFAULT_LEDGERS_ROOT,
-    ) -> None:
-        self._store = store
-        self._next_id = next_id
-        self._bookies = bookies
-        self._root = ledgers_root
+    _store: MetadataStore
+    _next_id: Callable[[], LedgerId]
+    _bookies: BookieConnections
+    _root: str = DEFAULT_LEDGERS_ROOT
 
     def write(
         self, payloads: Sequence[bytes], custom_metadata: Mapping[str, bytes], replication: Replication

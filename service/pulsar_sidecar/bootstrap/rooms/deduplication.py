@@ -4,8 +4,8 @@ import secrets
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar.rest.deduplication_policies import BrokerDeduplicationPolicies
+from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieReplayedEntries
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
-from pulsar_sidecar.adapters.pulsar.wire.replayed_entries import BookieReplayedEntries
 from pulsar_sidecar.api.rooms import deduplication, deduplication_policies
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch

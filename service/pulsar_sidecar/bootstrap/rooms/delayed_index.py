@@ -8,7 +8,7 @@ from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnap
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
-from pulsar_sidecar.adapters.pulsar.wire.delay_times import BookieDelayTimes
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
 from pulsar_sidecar.api.rooms import delayed_index, delayed_index_checks, delayed_index_planning
 from pulsar_sidecar.api.rooms.delayed_delivery.routes import waiting_router
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions

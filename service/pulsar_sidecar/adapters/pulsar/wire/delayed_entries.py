@@ -4,15 +4,21 @@ A broker's ``getMessageById`` answers some hundred entries a second, bookies ans
 
 Invariant: an entry is answered only out of a ledger that the topic's own managed ledger lists, so nobody reads another
 topic through a position; `Absent` means that this list, or the end of the ledger, was read.
+
+Due times alone come from the bookies alone (`BookieDelayTimes`): asking a broker would load the topic.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+from pyroaring import BitMap
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts, entry_facts_in_headers
+from pulsar_sidecar.adapters.pulsar.wire.encoding import entry_facts, entry_facts_in_headers, metadata_of
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
@@ -29,23 +35,16 @@ from pulsar_sidecar.model.names import TopicName
 _MOST_KNOWN: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
 class BulkDelayedEntries:
     """`delayed_delivery.ports.DelayedEntries`, over the metadata store, the bookies and a broker."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        entries: BookieEntries,
-        rest: AdminRest,
-        ledgers_root: str,
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._entries = entries
-        self._rest = rest
-        self._root = ledgers_root
-        self._known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = {}
+    _store: MetadataStore
+    _entries: BookieEntries
+    _rest: AdminRest
+    _root: str
+    _clock: Clock
+    _known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = field(default_factory=dict)
 
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
@@ -173,3 +172,30 @@ def _kept(payload: bytes) -> EntryAnswer:
         return entry_facts(payload)
     except UndecodableError as error:
         return Unreadable(str(error))
+
+
+class BookieDelayTimes:
+    """`delayed_delivery.index.ports.DelayTimes`; safe for use by several threads."""
+
+    def __init__(self, entries: BookieEntries) -> None:
+        self._entries = entries
+
+    def delayed(self, ledger_id: LedgerId, metadata: LedgerMetadata, entries: BitMap) -> DelayedIndexes:
+        answer = self._entries.read_many(ledger_id, metadata, map(EntryId, entries), _deliver_at_ms)
+        if len(answer.found) != len(entries):
+            entry_id, why = min(
+                answer.unreadable.items(), default=(min(answer.missing, default=-1), "no bookie has it")
+            )
+            raise TemporaryError(
+                f"entry {ledger_id}:{entry_id} cannot be read ({why}), so it is not known when it is due; try again"
+            )
+        rows = sorted(answer.found.items())
+        return DelayedIndexes.of((due_ms, ledger_id, entry_id) for entry_id, due_ms in rows if due_ms > 0)
+
+
+def _deliver_at_ms(payload: bytes) -> int:
+    """0 for what no broker's tracker holds by itself."""
+    metadata, _ = metadata_of(payload)
+    if metadata.HasField("txnid_most_bits") or metadata.HasField("marker_type"):
+        return 0
+    return max(0, metadata.deliver_at_time)

@@ -2,7 +2,8 @@
 
 A batch's ids lie in its payload (``SingleMessageMetadata.sequence_id``), so batches are opened: LZ4, ZLIB, ZSTD and
 SNAPPY are known. What cannot be opened is one row that says so; a batch whose messages carry no id of their own is one
-row too, because brokers know the batch by its lowest id alone.
+row too, because brokers know the batch by its lowest id alone. A broker replays entries for deduplication by their
+metadata alone: `BookieReplayedEntries`.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import as_java_long, batched, metadata_of
+from pulsar_sidecar.deduplication.ports import ReplayedEntry, UndecodableEntry
 from pulsar_sidecar.deduplication.verifying.rows import (
     NOT_CHUNKED,
     WHOLE_BATCH,
@@ -187,3 +189,26 @@ class BookieTopicMessages:
             except UndecodableError as error:
                 entry_id = entry.entry_id
                 yield UnseenEntries(entry.ledger_id, entry_id, entry_id, UnseenCause.UNREADABLE, str(error))
+
+
+class BookieReplayedEntries:
+    """`deduplication.ports.StoredMessages`."""
+
+    def __init__(self, entries: BookieTopicEntries) -> None:
+        self._entries = entries
+
+    def read(self, topic: TopicName, first: Position) -> Iterator[ReplayedEntry | UndecodableEntry | UnseenEntries]:
+        for each in self._entries.read(topic, first):
+            yield _replayed(each) if isinstance(each, LedgerEntry) else each
+
+
+def _replayed(entry: LedgerEntry) -> ReplayedEntry | UndecodableEntry:
+    position = Position(entry.ledger_id, entry.entry_id)
+    try:
+        metadata, _ = metadata_of(entry.payload)
+        producer = exact_text(metadata.producer_name)
+    except UndecodableError as error:
+        return UndecodableEntry(position, str(error))
+    sequence_id = max(as_java_long(metadata.highest_sequence_id), as_java_long(metadata.sequence_id))
+    is_marker = metadata.HasField("marker_type")
+    return ReplayedEntry(position, producer, sequence_id, metadata.publish_time, is_marker)

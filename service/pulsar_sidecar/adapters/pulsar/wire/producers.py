@@ -7,6 +7,7 @@ the background: a producer that a broker has closed meanwhile is noticed when it
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
@@ -225,6 +226,7 @@ class BrokerDuplicates:
 # --- copies of stored messages -------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class BrokerRepublisher:
     """`delayed_delivery.ports.Republisher`; safe for use by several threads.
 
@@ -234,19 +236,11 @@ class BrokerRepublisher:
     copy is not replicated to other clusters: there the old one still waits.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        entries: BookieEntries,
-        owners: TopicOwners,
-        clock: Clock,
-        ledgers_root: str,
-    ) -> None:
-        self._store = store
-        self._entries = entries
-        self._owners = owners
-        self._clock = clock
-        self._root = ledgers_root
+    _store: MetadataStore
+    _entries: BookieEntries
+    _owners: TopicOwners
+    _clock: Clock
+    _root: str
 
     def republish(
         self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
