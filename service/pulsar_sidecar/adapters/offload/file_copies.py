@@ -7,9 +7,11 @@ would not have written, is ever removed; an empty or missing base is an unmounte
 
 import os
 import stat
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pulsar_sidecar.adapters.offload.locations import OffloadedCopy
 from pulsar_sidecar.adapters.offload.map_files import holds_whole_ledger, is_index, matches_checksums
@@ -32,11 +34,13 @@ def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
         PermanentError: a symbolic link is in the way, or the directory is not a MapFile; nothing was deleted.
         TemporaryError: the directories cannot be read or changed now.
     """
-    try:
-        with ExitStack() as handles:
-            return _delete(base, copy, handles)
-    except OSError as error:
-        raise _unusable(base, copy, error) from error
+    with _found(base, copy) as found:
+        if found is None:
+            return OffloadDeletion.GONE
+        for name in found.names:
+            os.unlink(name, dir_fd=found.directory)
+        os.rmdir(copy.directory_name, dir_fd=found.parent)
+        return OffloadDeletion.DELETED
 
 
 def is_whole_map_file(base: Path, copy: OffloadedCopy) -> bool:
@@ -49,40 +53,12 @@ def is_whole_map_file(base: Path, copy: OffloadedCopy) -> bool:
         InvalidInputError, PermanentError: as `delete_map_file`.
         TemporaryError: the directories or files cannot be read now.
     """
-    try:
-        with ExitStack() as handles:
-            return _is_whole(base, copy, handles)
-    except OSError as error:
-        raise _unusable(base, copy, error) from error
-
-
-def _unusable(base: Path, copy: OffloadedCopy, error: OSError) -> TemporaryError:
-    return TemporaryError(
-        f"{copy.directory_name} below {base} cannot be read or deleted ({os.strerror(error.errno or 0)}); check "
-        "the mount and its permissions"
-    )
-
-
-def _delete(base: Path, copy: OffloadedCopy, handles: ExitStack) -> OffloadDeletion:
-    found = _find(base, copy, handles)
-    if found is None:
-        return OffloadDeletion.GONE
-    for name in found.names:
-        os.unlink(name, dir_fd=found.directory)
-    os.rmdir(copy.directory_name, dir_fd=found.parent)
-    return OffloadDeletion.DELETED
-
-
-def _is_whole(base: Path, copy: OffloadedCopy, handles: ExitStack) -> bool:
-    found = _find(base, copy, handles)
-    if found is None or set(found.names) != _MAP_FILE:
-        return False
-    files = {
-        name: handles.enter_context(os.fdopen(os.open(name, _FILE, dir_fd=found.directory), "rb"))
-        for name in found.names
-    }
-    intact = all(matches_checksums(files[name], files[f".{name}.crc"]) for name in _SEQUENCE_FILES)
-    return intact and is_index(files["index"]) and holds_whole_ledger(files["data"])
+    with _found(base, copy) as found, ExitStack() as opened:
+        if found is None or set(found.names) != _MAP_FILE:
+            return False
+        files = {name: opened.enter_context(_opened(name, found.directory)) for name in found.names}
+        intact = all(matches_checksums(files[name], files[f".{name}.crc"]) for name in _SEQUENCE_FILES)
+        return intact and is_index(files["index"]) and holds_whole_ledger(files["data"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +70,20 @@ class _Found:
     names: list[str]
 
 
+@contextmanager
+def _found(base: Path, copy: OffloadedCopy) -> Iterator[_Found | None]:
+    try:
+        with ExitStack() as handles:
+            yield _find(base, copy, handles)
+    except OSError as error:
+        raise TemporaryError(
+            f"{copy.directory_name} below {base} cannot be read or deleted ({os.strerror(error.errno or 0)}); check "
+            "the mount and its permissions"
+        ) from error
+
+
 def _find(base: Path, copy: OffloadedCopy, handles: ExitStack) -> _Found | None:
-    root = _opened(os.open(base, _DIRECTORY), handles)
+    root = _kept(os.open(base, _DIRECTORY), handles)
     parent: int | None = root
     for name in _components(copy.managed_ledger):
         parent = None if parent is None else _descend(parent, name, handles)
@@ -130,10 +118,10 @@ def _descend(parent: int, name: str, handles: ExitStack) -> int | None:
         return None
     if not stat.S_ISDIR(mode):
         raise PermanentError(f"{name} is not a directory; copies behind symbolic links are not touched")
-    return _opened(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent), handles)
+    return _kept(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent), handles)
 
 
-def _opened(handle: int, handles: ExitStack) -> int:
+def _kept(handle: int, handles: ExitStack) -> int:
     handles.callback(os.close, handle)
     return handle
 
@@ -154,8 +142,9 @@ def _check_belongs(directory: int, name: str, copy: OffloadedCopy) -> None:
 
 def _is_sequence_file(directory: int, name: str) -> bool:
     """Whether it starts as Hadoop's SequenceFile does; one whose writer died at once is empty."""
-    handle = os.open(name, _FILE, dir_fd=directory)
-    try:
-        return os.read(handle, len(_SEQUENCE_FILE_MAGIC)) in (b"", _SEQUENCE_FILE_MAGIC)
-    finally:
-        os.close(handle)
+    with _opened(name, directory) as file:
+        return file.read(len(_SEQUENCE_FILE_MAGIC)) in (b"", _SEQUENCE_FILE_MAGIC)
+
+
+def _opened(name: str, directory: int) -> BinaryIO:
+    return os.fdopen(os.open(name, _FILE, dir_fd=directory), "rb")

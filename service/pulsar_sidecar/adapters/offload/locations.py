@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import assert_never
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -48,20 +47,14 @@ class Storage(Enum):
     FILES = "file"
 
 
-def _storage_of(driver: OffloadDriver) -> Storage:
-    match driver:
-        case OffloadDriver.AWS_S3 | OffloadDriver.S3:
-            return Storage.S3
-        case OffloadDriver.GOOGLE_CLOUD_STORAGE:
-            return Storage.GCS
-        case OffloadDriver.AZURE_BLOB:
-            return Storage.AZURE
-        case OffloadDriver.ALIYUN_OSS:
-            return Storage.OSS
-        case OffloadDriver.FILESYSTEM:
-            return Storage.FILES
-        case never:
-            assert_never(never)
+_STORAGE_OF = {
+    OffloadDriver.AWS_S3: Storage.S3,
+    OffloadDriver.S3: Storage.S3,
+    OffloadDriver.GOOGLE_CLOUD_STORAGE: Storage.GCS,
+    OffloadDriver.AZURE_BLOB: Storage.AZURE,
+    OffloadDriver.ALIYUN_OSS: Storage.OSS,
+    OffloadDriver.FILESYSTEM: Storage.FILES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +182,8 @@ def parse_location(text: str) -> OffloadLocation:
         InvalidInputError: it is not of a known form.
     """
     scheme, separator, rest = text.strip().partition("://")
-    try:
-        storage = Storage(scheme)
-    except ValueError:
-        separator = ""
-        storage = Storage.FILES
-    if not separator:
+    storage = next((storage for storage in Storage if storage.value == scheme), None)
+    if storage is None or not separator:
         raise InvalidInputError(
             f"{text[:200]!r} in {ALLOWED_LOCATIONS_SETTING} is not a location; write s3://bucket[@endpoint], "
             "gs://bucket[@endpoint], oss://bucket@endpoint, azure://container@endpoint or file:///directory"
@@ -229,7 +218,7 @@ def offload_target(driver_name: str, driver_metadata: Mapping[str, str]) -> Offl
         return OffloadTarget(driver, OffloadLocation(Storage.FILES, _directory(path)))
     container = _bucket(driver_metadata.get("bucket", ""))
     endpoint = _endpoint(driver_metadata.get("serviceEndpoint", ""))
-    location = OffloadLocation(_storage_of(driver), container, endpoint)
+    location = OffloadLocation(_STORAGE_OF[driver], container, endpoint)
     return OffloadTarget(driver, location, _region(driver, driver_metadata.get("region", ""), endpoint))
 
 

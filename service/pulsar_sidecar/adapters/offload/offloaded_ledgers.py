@@ -94,7 +94,7 @@ class ObjectStoreOffloadedLedgers:
         Raises:
             PermanentError: the context is incomplete, its location is not allowed, or the copy is another owner's.
             TemporaryError: storage could not be asked, refused, or still shows what it reported as deleted.
-            OutcomeUnknownError: whether something was deleted is not known.
+            OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
         """
         copy = copy_of(ledger_id, context, managed_ledger)
         target = self._permitted(context)
@@ -144,13 +144,7 @@ class _Bucket:
         self._cluster_name = cluster_name
 
     def delete(self, copy: OffloadedCopy) -> OffloadDeletion:
-        """Delete what is there of a copy, if all of it is what it claims.
-
-        Raises:
-            PermanentError: an object belongs to another owner; nothing was deleted.
-            TemporaryError: the store could not be asked, refused, or kept an object that it reported as deleted.
-            OutcomeUnknownError: the answer to a deletion, or the look after it, was lost.
-        """
+        """Delete what is there of a copy, if all of it is what it claims; otherwise nothing."""
         found = self._owned(copy)
         if not found:
             return OffloadDeletion.GONE
@@ -161,12 +155,7 @@ class _Bucket:
         return OffloadDeletion.DELETED
 
     def is_whole(self, copy: OffloadedCopy) -> bool:
-        """Whether both objects are there and as long as the index says.
-
-        Raises:
-            PermanentError: an object belongs to another owner.
-            TemporaryError: the store could not be asked, or refused.
-        """
+        """Whether both objects are there and as long as the index says."""
         found = self._owned(copy)
         if len(found) < len(ObjectRole):
             return False
