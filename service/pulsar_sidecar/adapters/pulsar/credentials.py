@@ -89,14 +89,11 @@ class ClientCredentials:
 
     def http_headers(self) -> dict[str, str]:
         """The ``Authorization`` header for the admin REST API, if the plugin uses one; raises as `current_token`."""
-        match self.plugin:
-            case AuthPlugin.TOKEN:
-                return {"Authorization": f"Bearer {self.current_token()}"}
-            case AuthPlugin.BASIC:
-                encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
-                return {"Authorization": f"Basic {encoded}"}
-            case AuthPlugin.NONE | AuthPlugin.TLS:
-                return {}
+        if self.plugin is AuthPlugin.TOKEN:
+            return {"Authorization": f"Bearer {self.current_token()}"}
+        if self.plugin is AuthPlugin.BASIC:
+            return {"Authorization": f"Basic {base64.b64encode(self.binary_data()).decode('ascii')}"}
+        return {}
 
     def binary_data(self) -> bytes:
         """What the binary protocol sends as ``auth_data``, with the plugin's value as ``auth_method_name``."""

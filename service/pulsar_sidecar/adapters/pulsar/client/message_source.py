@@ -5,6 +5,7 @@ from contextlib import suppress
 import _pulsar
 import pulsar
 
+from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.deduplication.publishing.reader import ReadMessage, ReadPosition
 from pulsar_sidecar.model.errors import SidecarError
@@ -20,8 +21,7 @@ class ClientMessageSource:
         self._client = client
 
     def partitions(self, topic: TopicName) -> int:
-        with translated(f"asking for the partitions of {topic}"):
-            found = self._client.get_topic_partitions(str(topic))
+        found = partitions_of(self._client, str(topic))
         return 0 if found == [str(topic)] else len(found)
 
     def open(self, topic: TopicName, partition: int, start: ReadPosition | None) -> "_ClientReading":

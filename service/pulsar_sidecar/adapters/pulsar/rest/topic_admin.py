@@ -12,11 +12,11 @@ from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConf
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
     BacklogStats,
     Compaction,
+    PartitionedBacklogs,
     compaction_of,
-    parse_backlog,
-    parse_backlogs,
     parse_internal_stats,
     parse_stats,
+    read_answer,
 )
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
@@ -95,12 +95,14 @@ class BrokerTopicAdmin:
 
     def backlog(self, topic: TopicName, *, earliest: bool = False) -> BacklogStats:
         """What waits in the subscriptions, counted exactly, and with ``earliest`` since when; loads the topic."""
-        return parse_backlog(self._rest.get(topic_path(topic, "/stats"), _backlog_params(earliest=earliest)), topic)
+        document = self._rest.get(topic_path(topic, "/stats"), _backlog_params(earliest=earliest))
+        return read_answer(document, BacklogStats, topic)
 
     def backlogs(self, topic: TopicName) -> Mapping[str, BacklogStats]:
         """`backlog` of each partition, by its topic's name; loads the partitions."""
         params = {**_backlog_params(earliest=True), "perPartition": "true"}
-        return parse_backlogs(self._rest.get(topic_path(topic, "/partitioned-stats"), params), topic)
+        document = self._rest.get(topic_path(topic, "/partitioned-stats"), params)
+        return read_answer(document, PartitionedBacklogs, topic).partitions
 
     def messages_in_backlog_entry(self, topic: TopicName, subscription: str, position: int) -> int:
         """How many messages the entry at ``position`` of a backlog holds, counted from 1; 1 for an unbatched one."""

@@ -116,11 +116,14 @@ class BacklogStats(msgspec.Struct, rename="camel", frozen=True):
     subscriptions: dict[str, Waiting]
 
 
-class _PartitionedBacklogs(msgspec.Struct):
+class PartitionedBacklogs(msgspec.Struct):
+    """An answer to ``partitioned-stats``."""
+
     partitions: dict[str, BacklogStats]
 
 
-def _read(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
+def read_answer(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
+    """The answer in this form; a `TemporaryError` where it has not the form that Pulsar gives it."""
     try:
         return msgspec.convert(document, form)
     except msgspec.ValidationError as error:
@@ -131,8 +134,8 @@ def _read(document: object, form: type[_Answer], topic: TopicName) -> _Answer:
 
 
 def parse_stats(document: object, topic: TopicName) -> TopicStats:
-    """The answer to ``stats``; a `TemporaryError` where it has not the form that Pulsar gives it."""
-    found = _read(document, _Stats, topic)
+    """The answer to ``stats``; raises as `read_answer`."""
+    found = read_answer(document, _Stats, topic)
     return TopicStats(
         broker=found.owner_broker,
         subscriptions={name: _subscription(name, each) for name, each in found.subscriptions.items()},
@@ -142,21 +145,11 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
 
 
 def parse_deduplication_status(document: object, topic: TopicName) -> str:
-    """The status in an answer to ``stats``; raises as `parse_stats`, also where there is none."""
+    """The status in an answer to ``stats``; raises as `read_answer`, also where there is none."""
     status = parse_stats(document, topic).deduplication_status
     if status is None:
         raise TemporaryError(f"a broker's statistics of {topic} lack deduplicationStatus; try again")
     return status
-
-
-def parse_backlog(document: object, topic: TopicName) -> BacklogStats:
-    """The counts in an answer to ``stats``; raises as `parse_stats`."""
-    return _read(document, BacklogStats, topic)
-
-
-def parse_backlogs(document: object, topic: TopicName) -> Mapping[str, BacklogStats]:
-    """The counts of each partition in an answer to ``partitioned-stats``; raises as `parse_stats`."""
-    return _read(document, _PartitionedBacklogs, topic).partitions
 
 
 def _subscription(name: str, found: _Subscription) -> Subscription:
@@ -205,8 +198,8 @@ class Compaction:
 
 
 def parse_internal_stats(document: object, topic: TopicName, broker: str | None = None) -> TopicInternalStats:
-    """The answer to ``internalStats``; a cursor is read when it is asked for; raises as `parse_stats`."""
-    found = _read(document, _InternalStats, topic)
+    """The answer to ``internalStats``; a cursor is read when it is asked for; raises as `read_answer`."""
+    found = read_answer(document, _InternalStats, topic)
     last_confirmed = _position_of(found.last_confirmed_entry)
     lengths = {LedgerId(each.ledger_id): each.entries for each in sorted(found.ledgers, key=lambda one: one.ledger_id)}
     if last_confirmed.ledger_id in lengths:
@@ -232,8 +225,8 @@ def parse_internal_stats(document: object, topic: TopicName, broker: str | None 
 
 
 def compaction_of(document: object, topic: TopicName) -> Compaction:
-    """The last compaction, in an answer to ``internalStats``; raises as `parse_stats`."""
-    found = _read(document, _InternalStats, topic)
+    """The last compaction, in an answer to ``internalStats``; raises as `read_answer`."""
+    found = read_answer(document, _InternalStats, topic)
     ledger_id = LedgerId(found.compacted_ledger.ledger_id)
     if ledger_id < 0:
         return Compaction(LedgerId(_NO_LEDGER), Position(LedgerId(-1), EntryId(-1)))

@@ -165,17 +165,15 @@ class SharedPendingDeletions:
 
     def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
         start = progress.mark_delete
-        with translated(f"reading {self._retry}"):
-            reader = self._client.create_reader(
-                str(self._retry), pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
-            )
-            try:
-                while reader.has_message_available():
-                    message = reader.read_next(_READ_TIMEOUT_MS)
-                    if position_of(message.message_id()) not in progress:
-                        yield delivery_of(message)
-            finally:
-                reader.close()
+        place = pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
+        with (
+            translated(f"reading {self._retry}"),
+            closing(self._client.create_reader(str(self._retry), place)) as reader,
+        ):
+            while reader.has_message_available():
+                message = reader.read_next(_READ_TIMEOUT_MS)
+                if position_of(message.message_id()) not in progress:
+                    yield delivery_of(message)
 
     def close(self) -> None:
         if not self._closed:

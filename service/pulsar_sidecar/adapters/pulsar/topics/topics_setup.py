@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import eq
 from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
@@ -119,7 +120,7 @@ class TopicsSetup:
         """Set what brokers do to retries and to subscriptions, as far as they let us, and look at what holds then."""
         self.warnings = []
         with self._warning_of("delays of retries"):
-            self._confirmed(self._allow_delays)
+            self._set_policy(self._retry, _DELAYS, _ANY_DELAY, _allows_any)
         with self._warning_of("delays of retries"):
             self._look_at_delays()
         with self._warning_of("expiry of subscriptions"):
@@ -150,12 +151,16 @@ class TopicsSetup:
             }
             self._set_policy(self._topic(kind), "retention", retention)
 
-    def _set_policy(self, topic: TopicName, name: str, value: object) -> None:
+    def _set_policy(
+        self, topic: TopicName, name: str, value: object, is_met: Callable[[object], bool] | None = None
+    ) -> None:
+        holds = is_met or partial(eq, value)
+
         def set_and_check() -> None:
-            if self._admin.policy(topic, name) == value:
+            if holds(self._admin.policy(topic, name)):
                 return
             self._admin.set_policy(topic, name, value)
-            if self._admin.policy(topic, name) != value:
+            if not holds(self._admin.policy(topic, name)):
                 raise TemporaryError(f"{name} of {topic} is not in force yet")
 
         self._confirmed(set_and_check)
@@ -168,13 +173,6 @@ class TopicsSetup:
             yield
         except SidecarError as error:
             self.warnings.append(f"{what}: {error}")
-
-    def _allow_delays(self) -> None:
-        if _allows_any(self._admin.policy(self._retry, _DELAYS)):
-            return
-        self._admin.set_policy(self._retry, _DELAYS, _ANY_DELAY)
-        if not _allows_any(self._admin.policy(self._retry, _DELAYS)):
-            raise TemporaryError(f"{_DELAYS} of {self._retry} is not in force yet")
 
     def _look_at_delays(self) -> None:
         policy = self._admin.policy(self._retry, _DELAYS, applied=True)

@@ -13,9 +13,10 @@ import select
 import socket
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -267,23 +268,26 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Kept = TypeVar("_Kept", bound=_Reusable)
 
 
-class IdlePool(Generic[_Key, _Kept]):
+class IdlePool(ABC, Generic[_Key, _Kept]):
     """Open and in nobody's hands, by what it is good for; safe for use by several threads.
 
     Nothing runs in the background: what has been idle for too long is closed when its like is asked for.
     """
 
-    def __init__(self, clock: Clock, open_one: Callable[[_Key], _Kept]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open = open_one
         self._lock = threading.Lock()
         self._idle: defaultdict[_Key, list[tuple[float, _Kept]]] = defaultdict(list)
-        self.closed = False
+        self._closed = False
+
+    @abstractmethod
+    def open(self, key: _Key) -> _Kept:
+        """A new one, which its user closes."""
 
     @contextmanager
     def using(self, key: _Key) -> Iterator[_Kept]:
         """One for one conversation; kept afterwards unless the conversation failed or left a request open."""
-        used = self._take(key) or self._open(key)
+        used = self._take(key) or self.open(key)
         try:
             yield used
         except BaseException:
@@ -294,7 +298,7 @@ class IdlePool(Generic[_Key, _Kept]):
     def close(self) -> None:
         """Close what is idle, and from now on whatever is to be kept; idempotent."""
         with self._lock:
-            self.closed = True
+            self._closed = True
             idle = [kept for kind in self._idle.values() for _, kept in kind]
             self._idle.clear()
         for each in idle:
@@ -316,17 +320,14 @@ class IdlePool(Generic[_Key, _Kept]):
     def _keep(self, key: _Key, used: _Kept) -> None:
         with self._lock:
             idle = self._idle[key]
-            if not self.closed and used.is_reusable and len(idle) < _MOST_IDLE:
+            if not self._closed and used.is_reusable and len(idle) < _MOST_IDLE:
                 idle.append((self._clock.monotonic_seconds(), used))
                 return
         used.close()
 
 
-class BinaryConnections:
-    """A pool of connections by broker; safe for use by several threads.
-
-    `using` and `open` raise TemporaryError when the broker cannot be reached.
-    """
+class BinaryConnections(IdlePool[BrokerAddress, BinaryConnection]):
+    """Connections by broker; `using` and `open` raise TemporaryError when the broker cannot be reached."""
 
     def __init__(
         self,
@@ -337,24 +338,18 @@ class BinaryConnections:
         read_seconds: float = 15.0,
     ) -> None:
         """``read_seconds`` is how long the next piece of an answer is waited for."""
+        super().__init__(clock)
         self._credentials = credentials
         self._tls = tls
         self._connect_seconds = connect_seconds
         self._read_seconds = read_seconds
-        self._idle: IdlePool[BrokerAddress, BinaryConnection] = IdlePool(clock, self.open)
-
-    def using(self, place: BrokerAddress) -> AbstractContextManager[BinaryConnection]:
-        return self._idle.using(place)
-
-    def close(self) -> None:
-        self._idle.close()
 
     def open(self, place: BrokerAddress) -> BinaryConnection:
-        if self._idle.closed:
+        if self._closed:
             raise TemporaryError("connections to brokers are closed; the process is stopping")
         address = place.via or place.url
         try:
-            plain = self._open(address)
+            plain = self._socket(address)
         except (OSError, ValueError) as error:
             raise UnreachableError(f"the broker at {address} cannot be reached ({error}); try again") from error
         try:
@@ -366,7 +361,7 @@ class BinaryConnections:
             plain.close()
             raise
 
-    def _open(self, url: str) -> socket.socket:
+    def _socket(self, url: str) -> socket.socket:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 6650)
         connection = socket.create_connection((host, port), self._connect_seconds)

@@ -115,7 +115,7 @@ def position_in(receipt: api.CommandSendReceipt) -> Position | None:
 # --- a log's records -----------------------------------------------------------------------------------------------
 
 
-class LogProducers:
+class LogProducers(IdlePool[TopicName, "_LogProducer"]):
     """Publishes keyed records to one topic; safe for use by several threads, each of which gets a producer of its own.
 
     Invariant: `publish` returns only when a broker has confirmed every record as stored. What was not confirmed is
@@ -123,10 +123,9 @@ class LogProducers:
     """
 
     def __init__(self, owners: TopicOwners, clock: Clock, topic: TopicName) -> None:
+        super().__init__(clock)
         self._owners = owners
-        self._clock = clock
         self._topic = topic
-        self._idle: IdlePool[TopicName, _LogProducer] = IdlePool(clock, self._open)
 
     def publish(self, records: Sequence[Record]) -> None:
         """Store all, in order; on a `TemporaryError` at least one is not known to be stored."""
@@ -135,7 +134,7 @@ class LogProducers:
         failure: Exception | None = None
         for _ in range(_ATTEMPTS):
             try:
-                with self._idle.using(self._topic) as producer:
+                with self.using(self._topic) as producer:
                     producer.store(left)
                     return
             except (OSError, SidecarError) as error:
@@ -149,10 +148,7 @@ class LogProducers:
             f"{unknown} of {len(records)} records of {self._topic} are not known to be stored ({failure}); try again"
         ) from failure
 
-    def close(self) -> None:
-        self._idle.close()
-
-    def _open(self, topic: TopicName) -> "_LogProducer":
+    def open(self, topic: TopicName) -> "_LogProducer":
         connection = self._owners.open(topic)
         try:
             return _LogProducer(connection, topic, self._clock)
