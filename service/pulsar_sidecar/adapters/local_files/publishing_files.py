@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pulsar_sidecar.adapters.local_files import sync_directory
 from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, checkpoint_of
 from pulsar_sidecar.deduplication.publishing.file_publisher import SourceFile
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
@@ -76,16 +77,9 @@ class CheckpointFile:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(self._path)
-            self._sync_directory()
+            sync_directory(self._path.parent)
         except OSError as error:
             raise TemporaryError(
                 f"the checkpoint {self._path} cannot be written ({error}); make room or name another --checkpoint, "
                 "then run the same command again"
             ) from error
-
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -51,7 +51,9 @@ def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: i
     while items and len(packet.items) < full:
         deletion = deletions[items[0]]
         fresh = [guard for guard in deletion.guards if guard not in packet.guards]
-        size_bytes = packet.size_bytes + sum(_size_bytes(path) for path in (deletion.path, *(g.path for g in fresh)))
+        size_bytes = packet.size_bytes + sum(
+            len(path.encode()) + _OPERATION_OVERHEAD_BYTES for path in (deletion.path, *(guard.path for guard in fresh))
+        )
         operations = len(packet.items) + len(packet.guards) + len(fresh) + 1
         # The first one always fits.
         if packet.items and (operations > _MAX_OPERATIONS or size_bytes > _MAX_REQUEST_BYTES):
@@ -180,7 +182,3 @@ class GuardedDeletions:
             _LOG.warning("ZooKeeper refused a deletion: %s", type(answer).__name__)
             self._refusal = answer
             self._results.update(dict.fromkeys(offenders, DeletionResult.UNKNOWN))
-
-
-def _size_bytes(path: str) -> int:
-    return len(path.encode()) + _OPERATION_OVERHEAD_BYTES

@@ -111,7 +111,8 @@ def _open(target: OffloadTarget, credentials: OffloadCredentials) -> "ObjectStor
 def s3_config(target: OffloadTarget, credentials: OffloadCredentials) -> "S3Config":
     """Settings for Amazon S3, stores that speak its protocol, and OSS, which wants the bucket in the host's name."""
     location = target.location
-    endpoint = location.endpoint or _aws_endpoint(target.region)
+    top_level_domain = "com.cn" if target.region.startswith("cn-") else "com"
+    endpoint = location.endpoint or f"https://s3.{target.region}.amazonaws.{top_level_domain}"
     oss = location.storage is Storage.OSS
     if oss:
         parts = urlsplit(endpoint)
@@ -158,10 +159,6 @@ def _s3_key(driver: OffloadDriver, credentials: OffloadCredentials) -> AccessKey
     if driver is OffloadDriver.S3:
         return credentials.s3 or credentials.aws_s3
     return credentials.aws_s3
-
-
-def _aws_endpoint(region: str) -> str:
-    return f"https://s3.{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 
 
 def _client(endpoint: str) -> "ClientConfig":

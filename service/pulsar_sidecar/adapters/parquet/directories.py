@@ -180,22 +180,16 @@ def _directories(directory: Path, depth: int) -> Iterator[Path]:
 
 def _archived(path: Path) -> ArchivedDirectory | None:
     try:
-        return _archived_audit(path) if (path / SUMMARY_NAME).is_file() else _archived_tables(path)
+        if (path / SUMMARY_NAME).is_file():
+            summary = read_summary(path)
+            demand_files(path, summary.files, SUMMARY_NAME)
+            made_from = frozenset(read.sha256 for read in summary.inputs.values())
+            digest = sha256_of(path / SUMMARY_NAME)
+            return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
+        manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
+        demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
+        time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
+        cluster = manifest.instance_id or _UNKNOWN_CLUSTER
+        return ArchivedDirectory(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)
     except InvalidInputError:
         return None
-
-
-def _archived_audit(path: Path) -> ArchivedDirectory:
-    summary = read_summary(path)
-    demand_files(path, summary.files, SUMMARY_NAME)
-    made_from = frozenset(read.sha256 for read in summary.inputs.values())
-    digest = sha256_of(path / SUMMARY_NAME)
-    return ArchivedDirectory(path, KIND, summary.instance_id, digest, summary.store_time_ms, made_from)
-
-
-def _archived_tables(path: Path) -> ArchivedDirectory:
-    manifest = parse_manifest(read_document(path, MANIFEST_NAME, "; make it again"))
-    demand_files(path, {file.path for file in manifest.files}, MANIFEST_NAME)
-    time_ms = manifest.machine_times[1] if manifest.as_of is None else manifest.as_of.store_time_ms
-    cluster = manifest.instance_id or _UNKNOWN_CLUSTER
-    return ArchivedDirectory(path, manifest.kind.value, cluster, sha256_of(path / MANIFEST_NAME), time_ms)

@@ -122,22 +122,18 @@ class ParquetInputs:
         demand_digests(threads, (dump, dumped.files), (listing, listed.files))
 
     def rows(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
-        """See `AuditInputs.rows`."""
         return chain.from_iterable(self._processes(partial(work_on_group, columns, work), self._groups(part)))
 
     def columns(self, part: Part, columns: Sequence[str], work: Work[Worked]) -> Iterator[Worked]:
-        """See `AuditInputs.columns`."""
         return chain.from_iterable(self._threads(partial(work_on_group, columns, work), self._groups(part)))
 
     def rows_at(
         self, part: Part, columns: Sequence[str], positions: Numbers, work: Work[Worked], ids: Ids | None = None
     ) -> Iterator[Worked]:
-        """See `AuditInputs.rows_at`."""
         groups = marked_groups(self._groups(part), positions, ids)
         return self._processes(partial(work_on_rows, columns, work), groups)
 
     def table(self, table: Table) -> pa.Table:
-        """See `AuditInputs.table`."""
         return read_table(self._directories[0], table)
 
     def _groups(self, part: Part) -> list[RowGroup]:

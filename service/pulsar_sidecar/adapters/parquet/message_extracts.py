@@ -16,13 +16,13 @@ from pulsar_sidecar.adapters.parquet.inputs import Workers, demand_digests
 from pulsar_sidecar.adapters.parquet.row_groups import RowGroup, row_groups
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.deduplication.verifying.extract_schema import TABLES
-from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest, parse_manifest
+from pulsar_sidecar.deduplication.verifying.manifests import parse_manifest
 
 Worked = TypeVar("Worked")
 
 
 class MessageExtract:
-    """An extract, opened: every file matches its manifest."""
+    """An extract, opened (`ExtractTables`): every file matches its manifest."""
 
     def __init__(self, directory: Path, threads: Workers) -> None:
         """Compare every file with the manifest.
@@ -30,7 +30,9 @@ class MessageExtract:
         Raises:
             InvalidInputError: no extract, not whole, or a file is missing, damaged or too many.
         """
-        self.manifest = _read_manifest(directory)
+        advice = ": it is not an extract, or an unfinished one"
+        self.manifest = parse_manifest(read_document(directory, MANIFEST_NAME, advice))
+        demand_files(directory, {file.path for file in self.manifest.files}, MANIFEST_NAME)
         self._directory = directory
         self._threads = threads
         demand_digests(threads, (directory, self.manifest.files))
@@ -38,27 +40,18 @@ class MessageExtract:
 
     @property
     def row_groups(self) -> int:
-        """See `ExtractTables.row_groups`."""
         return len(self._groups)
 
     def each(
         self, numbers: Sequence[int], columns: Sequence[str], work: Callable[[int, pa.Table], Worked]
     ) -> Iterator[Worked]:
-        """See `ExtractTables.each`."""
         chosen = [(number, self._groups[number]) for number in numbers]
         return self._threads(partial(_work_on, list(columns), work), chosen)
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """See `ExtractTables.table`."""
         groups = row_groups(self._directory, self.manifest.files, f"{name}/")
         tables = [_read(list(columns), group) for group in groups]
         return pa.concat_tables(tables) if tables else TABLES[name].empty_table().select(columns)
-
-
-def _read_manifest(directory: Path) -> ExtractManifest:
-    manifest = parse_manifest(read_document(directory, MANIFEST_NAME, ": it is not an extract, or an unfinished one"))
-    demand_files(directory, {file.path for file in manifest.files}, MANIFEST_NAME)
-    return manifest
 
 
 def _work_on(columns: list[str], work: Callable[[int, pa.Table], Worked], chosen: tuple[int, RowGroup]) -> Worked:
@@ -95,14 +88,12 @@ class DiskScratch:
         self._open: dict[str, ipc.RecordBatchStreamWriter] = {}
 
     def add(self, name: str, rows: pa.RecordBatch) -> None:
-        """See `Scratch.add`."""
         writer = self._open.get(name)
         if writer is None:
             writer = self._open[name] = ipc.new_stream(os.fspath(self._directory / name), rows.schema)
         writer.write_batch(rows)
 
     def take(self, name: str) -> pa.Table | None:
-        """See `Scratch.take`."""
         writer = self._open.pop(name, None)
         if writer is None:
             return None

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pulsar_sidecar.adapters.local_files import sync_directory
 from pulsar_sidecar.adapters.parquet.directories import hidden_beside
 from pulsar_sidecar.analysis.documents import OWNERS_DIRECTORY, OWNERS_FILE, FileDigest
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -64,7 +65,6 @@ class ParquetOutput:
         self._digests: list[FileDigest] = []
 
     def write(self, table: str, rows: pa.RecordBatch, subtree: str | None = None) -> None:
-        """See `TablesOutput.write`."""
         folder = self._folder(table) if subtree is None else f"{table}/subtree={subtree}"
         part = self._open.get(folder)
         if part is None:
@@ -74,7 +74,6 @@ class ParquetOutput:
             self._digests.append(self._open.pop(folder).close())
 
     def close_tables(self) -> tuple[FileDigest, ...]:
-        """See `TablesOutput.close_tables`."""
         for table, schema in self._tables.items():
             if not any(folder.partition("/")[0] == table for folder in self._numbers):
                 self._open[table] = self._next_part(self._folder(table), schema)
@@ -83,20 +82,19 @@ class ParquetOutput:
         return tuple(sorted(self._digests, key=lambda digest: digest.path))
 
     def write_text(self, name: str, text: str) -> None:
-        """See `TablesOutput.write_text`."""
         with (self._making / name).open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self, name: str, document: Mapping[str, Any]) -> None:
-        """See `TablesOutput.finish`."""
         self.write_text(name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        _close_to_others(self._making)
+        for path in (self._making, *self._making.rglob("*")):
+            path.chmod(OWNERS_DIRECTORY if path.is_dir() else OWNERS_FILE)
         if self._directory.exists():
             raise InvalidInputError(f"{self._directory} was created meanwhile; nothing is overwritten")
         self._making.rename(self._directory)
-        _directory_to_disk(self._directory.parent)
+        sync_directory(self._directory.parent)
 
     def abandon(self) -> None:
         """Close what is still open."""
@@ -179,16 +177,3 @@ class _HashingFile(io.FileIO):
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()
-
-
-def _close_to_others(directory: Path) -> None:
-    for path in (directory, *directory.rglob("*")):
-        path.chmod(OWNERS_DIRECTORY if path.is_dir() else OWNERS_FILE)
-
-
-def _directory_to_disk(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -180,15 +180,15 @@ class BrokerShadows:
         nodes = self._store.read_many(paths)
         shadows = (shadow_at(node.path, node.data) for node in nodes if node is not None)
         source = next((shadow.source for shadow in shadows if shadow is not None), None)
-        return None if source is None or self._keeps_forever(topic) else source
-
-    def _keeps_forever(self, topic: TopicName) -> bool:
-        """What is in force for the topic, whether it, its namespace or the broker's configuration says so."""
+        if source is None:
+            return None
         try:
-            return BrokerTopicAdmin(self._rest).policy(topic.base, "retention", applied=True) == _FOREVER
+            # What is in force for the topic, whether it, its namespace or the broker's configuration says so.
+            retention = BrokerTopicAdmin(self._rest).policy(topic.base, "retention", applied=True)
         except (NotFoundError, BrokerRefusedError):
             # Brokers without topic policies do not answer; nothing is concluded from that.
-            return False
+            return source
+        return None if retention == _FOREVER else source
 
 
 def topic_policy(rest: AdminRest, topic: TopicName, name: str, params: Mapping[str, str] | None = None) -> object:

@@ -55,11 +55,8 @@ class BulkDelayedEntries:
         wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)
         for position in positions:
             wanted[position.ledger_id].append(position.entry_id)
-        if max_age_seconds > 0:
-            remembered = self._where_they_were(topic, wanted, max_age_seconds)
-            if remembered is not None:
-                return remembered
-        return self._read_freshly(topic, wanted)
+        remembered = self._where_they_were(topic, wanted, max_age_seconds) if max_age_seconds > 0 else None
+        return self._read_freshly(topic, wanted) if remembered is None else remembered
 
     def _where_they_were(
         self, topic: TopicName, wanted: Mapping[LedgerId, Sequence[EntryId]], max_age_seconds: float
@@ -116,11 +113,6 @@ class BulkDelayedEntries:
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[topic, ledger_id] = self._clock.monotonic_seconds(), metadata
-        return self._from_bookies(topic, ledger_id, metadata, wanted)
-
-    def _from_bookies(
-        self, topic: TopicName, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Sequence[EntryId]
-    ) -> dict[EntryId, EntryAnswer]:
         closed = metadata.state is LedgerState.CLOSED
         inside = [entry for entry in wanted if entry >= 0 and not (closed and entry > metadata.last_entry_id)]
         read = self._entries.read_many(ledger_id, metadata, inside, _kept)

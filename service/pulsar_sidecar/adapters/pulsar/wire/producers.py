@@ -260,11 +260,7 @@ class BrokerRepublisher:
                 f"the entry {position} is not on the bookies (any more), so it cannot be published again"
             )
         metadata = decode_ledger_metadata(node.data)
-        read = self._entries.read_many(position.ledger_id, metadata, [position.entry_id], bytes)
-        found = read.found.get(position.entry_id)
-        if found is None:
-            raise TemporaryError(f"the entry {position} could not be read; try again")
-        return found
+        return self._entries.read(position.ledger_id, metadata, position.entry_id).payload
 
     def _changed(
         self, entry: bytes, name: str, deliver_at_ms: int | None, properties: Mapping[str, str]

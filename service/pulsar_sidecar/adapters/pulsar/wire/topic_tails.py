@@ -156,7 +156,10 @@ class _TailReader(TopicReader):
             return Tail((), None)
         for position, rows in self._entries(last):
             first = first or position
-            records.extend(_record(position, row) for row in rows if _is_of(producer_name, row))
+            for row in rows:
+                if row.producer == producer_name and row.kind is MessageKind.MESSAGE and row.is_judged:
+                    is_read = row.payload_state is PayloadState.READ
+                    records.append(StoredRecord(row.sequence_id, position, row.payload_hash if is_read else None))
         return Tail(tuple(records), first)
 
     def _entries(self, last: Position) -> "Iterator[tuple[Position, list[MessageRow]]]":
@@ -173,12 +176,3 @@ class _TailReader(TopicReader):
             rows = list(read.of(LedgerEntry(*seen, message)))
             self._connection.send(*self._permitted(rows[0].batch_size))
             yield seen, rows
-
-
-def _is_of(producer_name: str, row: MessageRow) -> bool:
-    return row.producer == producer_name and row.kind is MessageKind.MESSAGE and row.is_judged
-
-
-def _record(position: Position, row: MessageRow) -> StoredRecord:
-    is_read = row.payload_state is PayloadState.READ
-    return StoredRecord(row.sequence_id, position, row.payload_hash if is_read else None)
