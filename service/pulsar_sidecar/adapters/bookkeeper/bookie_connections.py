@@ -413,13 +413,11 @@ def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
 def _batch(frame: bytes) -> list[bytes]:
     entries = []
     position = _RESPONSE.size + _REQUEST_ID_BYTES
-    while position + _LENGTH.size <= len(frame):
-        (length,) = _LENGTH.unpack_from(frame, position)
-        position += _LENGTH.size
-        if not 0 <= length <= len(frame) - position:
+    while position < len(frame):
+        start = position + _LENGTH.size
+        length = _LENGTH.unpack_from(frame, position)[0] if start <= len(frame) else -1
+        if not 0 <= length <= len(frame) - start:
             raise TemporaryError("a bookie's batch of entries ends in the middle of one; try again")
-        entries.append(frame[position : position + length])
-        position += length
-    if position != len(frame):
-        raise TemporaryError("a bookie's batch of entries ends in the middle of one; try again")
+        position = start + length
+        entries.append(frame[start:position])
     return entries

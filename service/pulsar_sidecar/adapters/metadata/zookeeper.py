@@ -102,20 +102,16 @@ class ZooKeeperMetadataStore(KazooSession):
         """See `MetadataStore.create`; missing parents stay when the node itself cannot be created."""
         check_data(path, data)
 
-        def create() -> ZnodeStat:
-            return self.writing(
-                f"create {path}",
-                lambda client, patience: patience.answer(
-                    client.create_async(path, data, ephemeral=ephemeral, include_data=True)
-                )[1],
-            )
+        def create(client: KazooClient, patience: Patience) -> ZnodeStat:
+            made = client.create_async(path, data, ephemeral=ephemeral, include_data=True)
+            return patience.answer(made)[1]
 
         try:
             try:
-                stat = create()
+                stat = self.writing(f"create {path}", create)
             except NoNodeError:
                 self.reading(f"create the parents of {path}", partial(create_parents, path))
-                stat = create()
+                stat = self.writing(f"create {path}", create)
         except NodeExistsError as error:
             raise AlreadyExistsError(f"{path} is there already") from error
         except NoChildrenForEphemeralsError as error:

@@ -48,8 +48,8 @@ class DumpedDeduplication:
             if path.endswith(_CURSOR)
         }
         unreadable = dict(self._take(dump, Subtree.MANAGED_LEDGERS, topics))
-        for path in sorted({_topic_of(path, topics) for path in unreadable}):
-            self._drop(path)
+        for topic in sorted({path if path in topics else path.rpartition("/")[0] for path in unreadable}):
+            self._drop(topic)
         unreadable |= self._take(dump, Subtree.ADMIN, None)
         self.unreadable = tuple(f"{path}: {reason}" for path, reason in sorted(unreadable.items()))
         """What the dump could not read of these topics, which are left out, and of namespaces' policies."""
@@ -162,10 +162,6 @@ def _is_wanted(path: str, topics: Collection[str] | None) -> bool:
     if topics is None:
         return path.startswith(f"{POLICIES}/")
     return path in topics or path.rpartition("/")[0] in topics
-
-
-def _topic_of(path: str, topics: Collection[str]) -> str:
-    return path if path in topics else path.rpartition("/")[0]
 
 
 def _known(number: int | None) -> int:

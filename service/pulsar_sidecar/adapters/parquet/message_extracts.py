@@ -37,10 +37,7 @@ class MessageExtract:
         self._threads = threads
         demand_digests(threads, (directory, self.manifest.files))
         self._groups = row_groups(directory, self.manifest.files, "messages/")
-
-    @property
-    def row_groups(self) -> int:
-        return len(self._groups)
+        self.row_groups = len(self._groups)
 
     def each(
         self, numbers: Sequence[int], columns: Sequence[str], work: Callable[[int, pa.Table], Worked]

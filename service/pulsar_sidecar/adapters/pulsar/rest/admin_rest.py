@@ -184,6 +184,7 @@ class AdminRest:
             InvalidInputError: one of them is no http or https URL.
         """
         self._bases = _bases(web_service_urls)
+        self.addresses = ", ".join(map(_shown_address, self._bases))
         self._sessions = HttpSessions(
             credentials or ClientCredentials(), tls or TlsOptions(), connect_seconds, read_seconds
         )
@@ -191,10 +192,6 @@ class AdminRest:
         self._configured = frozenset(map(_address_of, self._bases))
         self._known = self._configured
         self._owners: dict[str, str] = {}
-
-    @property
-    def addresses(self) -> str:
-        return ", ".join(map(_shown_address, self._bases))
 
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
         """The JSON answer to a GET, from whichever broker owns the matter; None for an empty answer."""
@@ -253,13 +250,6 @@ class AdminRest:
             return self._bases
         return owner, *(base for base in self._bases if base != owner)
 
-    def _learn_owner(self, call: _Call, url: str) -> None:
-        if not call.change and call.matter:
-            if len(self._owners) >= _REMEMBERED_OWNERS:
-                self._owners.clear()
-            parts = urlsplit(url)
-            self._owners[call.matter] = f"{parts.scheme}://{parts.netloc}"
-
     def _followed(self, call: _Call, url: str) -> urllib3.BaseHTTPResponse:
         params = call.params
         for _ in range(MAX_REDIRECTS + 1):
@@ -268,7 +258,10 @@ class AdminRest:
                 return answer
             # The broker repeats the query in the address it names.
             url, params = self._redirected(call, url, answer), {}
-            self._learn_owner(call, url)
+            if not call.change and call.matter:
+                if len(self._owners) >= _REMEMBERED_OWNERS:
+                    self._owners.clear()
+                self._owners[call.matter] = urljoin(url, "/").rstrip("/")
         raise TemporaryError(f"{call}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
 
     def _redirected(self, call: _Call, url: str, answer: urllib3.BaseHTTPResponse) -> str:

@@ -58,8 +58,10 @@ class PulsarCancellationTopic:
         self._producers = LogProducers(owners, clock, topic)
 
     def ensure(self) -> None:
-        for step in (self._make_namespace, self._make_topic, self._set_threshold):
-            confirmed(step, "the cancellation log is", self._clock)
+        topic, admin, what = self._topic, self._admin, "the cancellation log is"
+        confirmed(lambda: admin.ensure_namespace(topic.tenant, topic.namespace_portion), what, self._clock)
+        confirmed(lambda: admin.create(topic), what, self._clock)
+        confirmed(self._set_threshold, what, self._clock)
 
     def append(self, records: LogRecords) -> None:
         self._producers.publish(records)
@@ -76,12 +78,6 @@ class PulsarCancellationTopic:
 
     def close(self) -> None:
         self._producers.close()
-
-    def _make_namespace(self) -> None:
-        self._admin.ensure_namespace(self._topic.tenant, self._topic.namespace_portion)
-
-    def _make_topic(self) -> None:
-        self._admin.create(self._topic)
 
     def _set_threshold(self) -> None:
         if self._admin.policy(self._topic, "compactionThreshold") != _THRESHOLD_BYTES:

@@ -92,6 +92,7 @@ class _BrokerProducer:
 
     def __init__(self, connection: BinaryConnection, topic: TopicName, name: str | None, clock: Clock) -> None:
         self._producer = OpenProducer(connection, topic, name)
+        self.name, self.last_sequence_id = self._producer.name, self._producer.last_sequence_id
         self._connection = connection
         self._topic = topic
         self._clock = clock
@@ -102,14 +103,6 @@ class _BrokerProducer:
         self._failure: SidecarError | None = None
         self._heard_at = clock.monotonic_seconds()
         self.is_closed = False
-
-    @property
-    def name(self) -> str:
-        return self._producer.name
-
-    @property
-    def last_sequence_id(self) -> int:
-        return self._producer.last_sequence_id
 
     def send(self, batch: Batch, pushed: int) -> None:
         now_ms, most_bytes = self._clock.now_ms(), self._connection.max_message_bytes
