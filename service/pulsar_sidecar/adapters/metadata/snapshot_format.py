@@ -105,7 +105,7 @@ class SnapshotReader:
 
     @property
     def read_bytes(self) -> int:
-        return self._input.consumed_bytes
+        return self._input.before_data + self._input.position
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The nodes, the root first and every child after its parent, as `audit.results.tables.NODES`.
@@ -217,6 +217,7 @@ class _CheckedInput:
 
     Attributes:
         data: what is in memory; what was not yet taken is from ``position`` on.
+        before_data: how many bytes came before it.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -225,11 +226,7 @@ class _CheckedInput:
         self._pieces = pieces
         self._checked = 0
         self._checksum = zlib.adler32(b"")
-        self._before_data = 0
-
-    @property
-    def consumed_bytes(self) -> int:
-        return self._before_data + self.position
+        self.before_data = 0
 
     def need(self, count: int) -> None:
         """Have ``count`` bytes more in ``data``, from ``position`` on."""
@@ -276,7 +273,7 @@ class _CheckedInput:
             found.append(piece)
             missing -= len(piece)
         self.data = b"".join(found)
-        self._before_data += self.position
+        self.before_data += self.position
         self.position, self._checked = 0, 0
         return missing <= 0
 

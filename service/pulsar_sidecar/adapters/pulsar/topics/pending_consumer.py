@@ -107,13 +107,9 @@ class SharedPendingDeletions:
         with self._lock, translated("acknowledging a pending deletion again"):
             fresh = [delivery for delivery in deliveries if self._is_fresh(delivery)]
         now_ms = self._clock.now_ms()
-        early = [delivery for delivery in fresh if is_early(delivery, now_ms)]
-        if not early:
-            return fresh
         # Brokers that delay nothing deliver retries at once: they come again and again until they are due.
-        self.postpone(early)
-        ids = {delivery.message_id for delivery in early}
-        return [delivery for delivery in fresh if delivery.message_id not in ids]
+        self.postpone([delivery for delivery in fresh if is_early(delivery, now_ms)])
+        return [delivery for delivery in fresh if not is_early(delivery, now_ms)]
 
     def _is_fresh(self, delivery: Delivery) -> bool:
         """Whether a message is to be handed out: it was not finished here before, and nobody works on it."""
