@@ -11,7 +11,7 @@ from pathlib import Path
 from pulsar_sidecar.local_cluster.software import class_path, find_software
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
-_END_SECONDS = 30
+from tests.cluster.patience import OPERATION_SECONDS
 
 
 class JavaProgram:
@@ -40,7 +40,7 @@ class JavaProgram:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._name} ended with {self._process.wait(_END_SECONDS)}")
+            raise RuntimeError(f"{self._name} ended with {self._process.wait(OPERATION_SECONDS)}")
         return line.strip()
 
 
@@ -88,6 +88,6 @@ def _end(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.close()
     try:
-        process.wait(_END_SECONDS)
+        process.wait(OPERATION_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()

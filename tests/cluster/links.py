@@ -24,10 +24,11 @@ import pytest
 from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.local_cluster.state import ClusterAddresses, read_state
 
+from tests.cluster.patience import OPERATION_SECONDS
+
 _CLONE_NEWNET = 0x40000000
 _NOBODY = "02:00:00:00:00:01"
 _FIRST_TABLE = 100
-_COMMAND_SECONDS = 20
 _CHUNK_BYTES = 65536
 _HINT = "run the tests as root, or in namespaces of your own: unshare --map-root-user --net"
 
@@ -121,7 +122,7 @@ class SidecarNetwork:
             relay.close()
         assert self._holder.stdin is not None
         self._holder.stdin.close()
-        self._holder.wait(_COMMAND_SECONDS)
+        self._holder.wait(OPERATION_SECONDS)
 
     @property
     def _path(self) -> str:
@@ -187,7 +188,7 @@ def _to_nobody(address: str, device: str) -> list[str]:
 
 
 def _run(*argv: str, given: str | None = None) -> None:
-    ended = subprocess.run(argv, input=given, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+    ended = subprocess.run(argv, input=given, capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS)
     assert ended.returncode == 0, f"{' '.join(argv)}: {ended.stderr}\n{given or ''}"
 
 
@@ -299,7 +300,7 @@ def skip_without_namespaces() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_COMMAND_SECONDS,
+        timeout=OPERATION_SECONDS,
     )
     if tried.returncode != 0:
         pytest.skip(f"this system lets no network namespace be made ({tried.stderr.strip()}); {_HINT}")

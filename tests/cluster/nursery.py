@@ -9,8 +9,7 @@ from pathlib import Path
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, identify
 
 from tests.cluster.choosing import PROJECT
-
-_END_SECONDS = 20
+from tests.cluster.patience import OPERATION_SECONDS
 
 
 class Nursery:
@@ -38,7 +37,7 @@ class Nursery:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             self._process.stdin.close()
-            self._process.wait(_END_SECONDS)
+            self._process.wait(OPERATION_SECONDS)
             self._process.stdout.close()
             self._process = None
 

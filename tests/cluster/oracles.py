@@ -28,7 +28,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
-from tests.cluster.patience import PATIENCE_SECONDS, Found, NotInTime, until
+from tests.cluster.patience import Found, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
 from tests.model import conformance
@@ -38,7 +38,6 @@ FINAL = frozenset({"deleted", "kept", "rejected", "dead-letter", "set-aside"})
 NOT_OURS_TO_DELETE = frozenset({"not-pulsars", "unknown-component"})
 """Reasons for which an orphan stays one."""
 
-_DRAIN_SECONDS = PATIENCE_SECONDS
 _READ_MS = 60_000
 
 
@@ -193,7 +192,7 @@ class Oracles:
                 found.setdefault(outcome.ledger_id, []).append(outcome)
         return found
 
-    def wait_for_finals(self, ledger_ids: Iterable[int], seconds: float = _DRAIN_SECONDS) -> dict[int, Outcome]:
+    def wait_for_finals(self, ledger_ids: Iterable[int]) -> dict[int, Outcome]:
         """The newest final outcome of each ledger, once all have one."""
         wanted = set(ledger_ids)
 
@@ -201,9 +200,9 @@ class Oracles:
             ended = self._finals_by_ledger()
             return {id_: ended[LedgerId(id_)][-1] for id_ in wanted} if wanted <= ended.keys() else None
 
-        return _demand(look, f"every one of {len(wanted)} ledgers has an outcome", seconds) if wanted else {}
+        return _demand(look, f"every one of {len(wanted)} ledgers has an outcome") if wanted else {}
 
-    def wait_until_drained(self, sidecar: SidecarProcess, seconds: float = _DRAIN_SECONDS) -> None:
+    def wait_until_drained(self, sidecar: SidecarProcess) -> None:
         """No record waits and no topic deletion runs."""
 
         started = time.monotonic()
@@ -215,7 +214,7 @@ class Oracles:
                 return False  # measured before anybody asked
             return (inflight["count"], status["runningTopicDeletions"]) == (0, 0)
 
-        _demand(is_drained, f"nothing waits any more\n{sidecar.log()}", seconds)
+        _demand(is_drained, f"nothing waits any more\n{sidecar.log()}")
 
     def check(self, sidecar: SidecarProcess) -> None:
         """Demand all of it; ``sidecar`` is a running one."""
@@ -276,10 +275,10 @@ class Oracles:
         assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"
 
 
-def _demand(look: Callable[[], Found | None], what: str, seconds: float) -> Found:
+def _demand(look: Callable[[], Found | None], what: str) -> Found:
     """As `until`; but a record without an end may be a lost one, which no second try excuses."""
     try:
-        return until(look, what, seconds)
+        return until(look, what)
     except NotInTime as error:
         raise AssertionError(f"L1: {error}") from None
 

@@ -55,7 +55,6 @@ QUICK: Mapping[str, object] = {
 
 BASE = "/admin/v2/ledger-deletion"
 _SERVE = (sys.executable, "-m", "pulsar_sidecar", "serve")
-_CLI_SECONDS = 180
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
 _numbers = itertools.count(1)
@@ -190,7 +189,7 @@ def run_command(*arguments: str) -> CommandAnswer:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_CLI_SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
     return CommandAnswer(ended.returncode, ended.stdout, ended.stderr)
 

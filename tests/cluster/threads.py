@@ -10,9 +10,10 @@ import subprocess
 from pulsar_sidecar.local_cluster.software import find_java
 from pulsar_sidecar.local_cluster.spec import MissingPrerequisiteError
 
+from tests.cluster.patience import OPERATION_SECONDS
+
 _OURS = re.compile(r"\bat org\.apache\.(pulsar\.|bookkeeper\.(client|mledger|proto)\.)")
 _DEADLOCK = re.compile(r"Found (one|\d+) Java-level deadlock")
-_TIMEOUT_SECONDS = 20
 _MOST_LINES = 150
 
 
@@ -21,7 +22,7 @@ def busy_threads(pid: int) -> str:
     try:
         jstack = find_java().executable.resolve().with_name("jstack")
         answer = subprocess.run(
-            [jstack, str(pid)], capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
+            [jstack, str(pid)], capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired, MissingPrerequisiteError):
         return ""

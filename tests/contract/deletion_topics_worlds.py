@@ -25,7 +25,7 @@ from tests.fakes.pulsar import FakeDeletionTopics
 
 PARTITIONS = 4
 POSTPONE_MS = 300
-_PATIENCE_MS = 15_000
+_PATIENCE_MS = 60_000
 _STEP_MS = 100
 
 

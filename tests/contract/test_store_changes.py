@@ -17,6 +17,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
 
+from tests.cluster.patience import PATIENCE_SECONDS
 from tests.contract.metadata_store_servers import CLOCK, chroot
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
@@ -176,7 +177,7 @@ def test_what_comes_while_one_waits_ends_the_wait(watched: Watched) -> None:
     with ThreadPoolExecutor(1) as pool:
         taking = pool.submit(watched.changes.take, 60.0)
         watched.store.create("/schemas/a", b"")
-        heard = taking.result(30)
+        heard = taking.result(PATIENCE_SECONDS)
     assert heard in (Changes(("/schemas/a",)), Changes())
 
 

@@ -109,7 +109,7 @@ def arm_in_time(changes: ZooKeeperChanges) -> None:
             return False
         return True
 
-    until(armed, "changes are heard again", 60)
+    until(armed, "changes are heard again")
 
 
 # What breaks a connection ----------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def arm_in_time(changes: ZooKeeperChanges) -> None:
 def _freeze_for_long(server: LoneZooKeeper, changes: ZooKeeperChanges) -> None:
     server.freeze()
     try:
-        until(lambda: not client_of(changes).connected, "kazoo gives the connection up", 60)
+        until(lambda: not client_of(changes).connected, "kazoo gives the connection up")
     finally:
         server.thaw()
 

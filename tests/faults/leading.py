@@ -12,7 +12,6 @@ from tests.cluster.sidecars import SidecarProcess
 from tests.faults.stimuli import Stimuli
 
 _NEXT_TRY_SECONDS = 1.5
-_SECONDS = 90.0
 
 _HELPED_BY = {Step.ATTEMPT_PUT_OFF: "fail:before:broker-asked:1"}
 """Steps that are taken only when another one fails first."""
@@ -36,7 +35,7 @@ def lead_all_in(pool: ThreadPoolExecutor, stimuli: Stimuli, sidecars: Sequence[t
     """The same with faults that leave callers without an answer: they go on waiting in the pool."""
     waiting: list[Future[None]] = [pool.submit(lead, stimuli, fault, sidecar) for fault, sidecar in sidecars]
     for fault, sidecar in sidecars:
-        until(lambda it=(sidecar, fault): has_come(*it) or _any_failed(waiting), f"{fault} has come", _SECONDS)
+        until(lambda it=(sidecar, fault): has_come(*it) or _any_failed(waiting), f"{fault} has come")
 
 
 def lead(stimuli: Stimuli, fault: Fault, sidecar: SidecarProcess) -> None:
@@ -47,7 +46,7 @@ def lead(stimuli: Stimuli, fault: Fault, sidecar: SidecarProcess) -> None:
             stimuli.provoke(step_of(fault), sidecar)
         return _comes_soon(sidecar, fault) or not sidecar.is_running
 
-    until(come, f"{sidecar.name} comes to {fault}\n{sidecar.log()}", _SECONDS)
+    until(come, f"{sidecar.name} comes to {fault}\n{sidecar.log()}")
     assert has_come(sidecar, fault), f"{sidecar.name} ended without {fault}\n{sidecar.log()}"
     if fault.effect is Effect.CRASH:
         until(lambda: not sidecar.is_running, f"{sidecar.name} is gone")

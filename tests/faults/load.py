@@ -18,7 +18,7 @@ from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.deletion import Scene
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import record
 
@@ -113,7 +113,7 @@ class Load:
             try:
                 yield
                 for future in futures:
-                    future.result(180)
+                    future.result(PATIENCE_SECONDS)
             finally:
                 self._ended.set()
 
@@ -123,7 +123,7 @@ class Load:
         # A broker that closes a topic deletes its cursors' ledgers itself, so that a sidecar may never hear of them.
         told = {each["ledgerId"] for each in self.records} | self._data
         self._scene.oracles.told(told)
-        self._scene.oracles.wait_for_finals(told, 90)
+        self._scene.oracles.wait_for_finals(told)
         for topic in self.doomed:
             assert not workload.ledgers(topic).all, f"{topic} is still there"
         assert not workload.existing(self._before), "ledgers of deleted topics are left"

@@ -30,7 +30,7 @@ from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
 from tests.cluster.java_programs import java_program
-from tests.cluster.patience import NotInTime, until
+from tests.cluster.patience import OPERATION_SECONDS, NotInTime, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import Sidecars
@@ -52,7 +52,6 @@ CHURNING_THREADS = 3
 DOOMED_TOPICS = 30
 ACKNOWLEDGED = 10
 TRIES_TO_LEAK = 3
-_SETTLE_SECONDS = 120
 _GONE_SECONDS = 180
 
 
@@ -101,7 +100,7 @@ class Stage:
             first, second = self.view.unreferenced(), self.view.unreferenced()
             return [first] if first == second else None
 
-        return until(agreeing, "the cluster has come to rest", _SETTLE_SECONDS)[0]
+        return until(agreeing, "the cluster has come to rest")[0]
 
     def _left(self, look: Look) -> frozenset[int]:
         return look.deletable & self.view.existing()
@@ -204,7 +203,7 @@ def upload_to_function_worker(stage: Stage, name: str) -> None:
         answer = requests.post(
             f"{stage.url}/admin/v3/functions/upload",
             files={"data": ("tool.jar", b"no jar" * 100, "application/octet-stream"), "path": (None, f"a/b/{name}")},
-            timeout=120,
+            timeout=OPERATION_SECONDS,
         )
         assert answer.ok or answer.status_code == 503, f"{answer.status_code} {answer.text[:300]}"
         return bool(answer.ok)

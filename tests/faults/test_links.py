@@ -12,7 +12,7 @@ import pytest
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 
 from tests.cluster.links import Cut, Link, SidecarNetwork, skip_without_namespaces
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 
 ONE, OTHER = Link("one", "port"), Link("other", "port")
 PATIENCE_SECONDS = 1
@@ -101,7 +101,7 @@ def test_a_reset_ends_connections_and_lets_new_ones_be_made(network: SidecarNetw
             assert each.stdout is not None
             assert each.stdout.readline() == "connected\n"
         network.reset([ONE])
-        _, error = waiting.communicate(timeout=20)
+        _, error = waiting.communicate(timeout=OPERATION_SECONDS)
         assert "ConnectionAbortedError" in error
         assert spared.poll() is None
         spared.kill()

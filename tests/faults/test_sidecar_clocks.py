@@ -128,6 +128,6 @@ def work_with_a_clock(
             set_clock(file, dice.choice(SKEWS))
             tally.fault("sidecar's clock jumps")
         stays_until_old_enough(scene, young)
-    finals = scene.oracles.wait_for_finals(young, 60)
+    finals = scene.oracles.wait_for_finals(young)
     assert {final.decision for final in finals.values()} == {"deleted"}
     load.check()

@@ -160,7 +160,7 @@ def test_a_bookie_whose_disk_is_full_for_a_while(
     assert sidecar.is_running
     filler.unlink()
     until(lambda: not scene.workload.store.children(READ_ONLY), "the bookie takes entries again")
-    scene.oracles.wait_for_finals(left.all, 120)
+    scene.oracles.wait_for_finals(left.all)
     sidecar.wait_until_ready()
     scene.oracles.check(sidecar)
     line.ended(scene.oracles.accepted, scene.oracles.outcomes)

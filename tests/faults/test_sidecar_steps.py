@@ -86,7 +86,7 @@ def come_home(scene: Scene, stimuli: Stimuli, sidecar: SidecarProcess) -> None:
     """Everything that was asked for is accepted, and comes to rest."""
     sidecar.wait_until_ready()
     stimuli.finish(sidecar)
-    scene.oracles.wait_until_drained(sidecar, 90)
+    scene.oracles.wait_until_drained(sidecar)
     stimuli.check()
 
 

@@ -24,7 +24,7 @@ from pulsar_sidecar.model.ledgers import LedgerComponent
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.sidecars import BASE
 from tests.unit.audit.findings import orphan
 from tests.unit.audit.written import write_audit
@@ -33,7 +33,6 @@ _NOWHERE = 2**50
 """Ledgers from here on never existed: the service finds them gone."""
 _ROWS = 1000
 _KILLS = 3
-_COMMAND_SECONDS = 90
 _KINDS = {
     LedgerComponent.MANAGED_LEDGER: LedgerKind.DATA,
     LedgerComponent.MANAGED_CURSOR: LedgerKind.CURSOR,
@@ -75,7 +74,7 @@ class Application:
 
     def run(self, *more: str) -> dict[str, Any]:
         ran = subprocess.run(
-            self.command(*more), capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS, cwd=PROJECT
+            self.command(*more), capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, cwd=PROJECT
         )
         assert ran.returncode == 0, ran.stderr
         answer: dict[str, Any] = json.loads(ran.stdout)
@@ -93,7 +92,7 @@ class Application:
         ) as process:
             until(lambda: self.done_rows() > before or process.poll() is not None, f"more than {before} rows are done")
             process.send_signal(signal.SIGKILL)
-            process.wait(_COMMAND_SECONDS)
+            process.wait(PATIENCE_SECONDS)
             assert process.returncode == -signal.SIGKILL
 
     def messages(self) -> Iterator[tuple[int, int]]:
@@ -182,6 +181,6 @@ def test_a_plan_for_another_cluster_or_not_approved_sends_nothing(scene: Scene, 
         (other, "not the approved one"),
         (application.command("--max-age-hours", "0"), "older than"),
     ):
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
         assert (ran.returncode, said in ran.stderr) == (1, True), ran.stderr
     assert list(application.messages()) == []

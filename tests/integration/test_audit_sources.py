@@ -39,7 +39,7 @@ from tests.cluster.choosing import FAST_BOOKIE_SESSIONS
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.shadows import Shadows
@@ -47,7 +47,6 @@ from tests.cluster.topics import Workload
 
 NAMESPACE = "public/audited"
 CHURN_SEED = 5
-_COMMAND_SECONDS = 60
 # What brokers and sessions write all the time.
 _RESTLESS = ("/loadbalance", "/counters", "/ledgers/idgen", "/pulsar-sidecar")
 
@@ -93,7 +92,7 @@ class World:
 
 def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pulsar_sidecar", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +171,6 @@ def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
     until(
         lambda: unreferenced(world) == world.view.unreferenced(),
         "nothing is unreferenced but what no broker knows",
-        seconds=120,
     )
 
 
@@ -255,7 +253,7 @@ def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: P
         return (look, lengths) if look.summary.existing == Count(len(lengths), known, unknown) else None
 
     # Brokers make and delete ledgers of their own between a listing and its dump.
-    look, lengths = until(agreeing, "the audit's total is that of BookKeeper's closed ledgers", seconds=60)
+    look, lengths = until(agreeing, "the audit's total is that of BookKeeper's closed ledgers")
     bytes_of = {row["topic"]: row["bytes"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
     for topic in topics:
         of_topic = [lengths[ledger_id] for ledger_id in world.every.workload.ledgers(topic).data]
@@ -289,7 +287,7 @@ def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
         return (second, by_store) if [row["ledger_id"] for row in second] == ids else None
 
     # Brokers make and delete ledgers of their own meanwhile.
-    rows, by_store = until(agreeing, "both listings agree", seconds=60)
+    rows, by_store = until(agreeing, "both listings agree")
     dumped = world.dump()
     times = creation_times(dumped)
     assert all(times.get(row["ledger_id"], row["ctime_ms"]) == row["ctime_ms"] for row in rows)

@@ -95,7 +95,7 @@ def test_a_topic_and_what_was_left_behind_are_deleted(
         left = scene.orphans(scene.topic("left"), 3)
         scene.append(sidecar, left.records())
         assert sidecar.request("DELETE", f"/admin/v2/{workload.of_topic(doomed)}").status_code == 204
-        scene.oracles.wait_for_finals(left.all, 120)
+        scene.oracles.wait_for_finals(left.all)
         assert not workload.existing(left.all | before)
         scene.oracles.check(sidecar)
         sidecar.kill()

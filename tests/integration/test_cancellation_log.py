@@ -129,5 +129,5 @@ def test_a_follower_that_compaction_overtakes_reads_the_log_again(
         writer.finish([ended.at(CancellationStatus.NOT_FOUND)])
         workload.compact(topic)
         slow.going.set()
-        until(lambda: slow.open() == {one.position for one in others}, "the follower knows what the log holds", 45)
+        until(lambda: slow.open() == {one.position for one in others}, "the follower knows what the log holds")
     assert any("before its reader had read it" in why for why in slow.broke_off), slow.broke_off

@@ -25,7 +25,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 
@@ -268,7 +268,7 @@ def test_what_is_called_stored_while_a_broker_is_killed_is_there(
             time.sleep(6)
         finally:
             stop.set()
-            publishing.result(timeout=60)
+            publishing.result(timeout=PATIENCE_SECONDS)
             cluster.restart(victim)
     publisher.close()
     assert 0 < before < len(stored)

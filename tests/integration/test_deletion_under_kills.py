@@ -15,7 +15,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.audits import Audits
 from tests.cluster.deletion import Scene
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.sidecars import BASE, SidecarProcess
 
 BROKERS = ("broker-1", "broker-2")
@@ -37,7 +37,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
     with ThreadPoolExecutor(2) as pool:
         run = pool.submit(delete_topics, url, namespace, names, answers.release)
         for _ in range(KILL_AFTER_ANSWERS):
-            assert answers.acquire(timeout=60)
+            assert answers.acquire(timeout=PATIENCE_SECONDS)
         for broker in BROKERS:
             scene.cluster.kill(broker)
         list(pool.map(scene.cluster.restart, BROKERS))
@@ -86,7 +86,7 @@ def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
     before = frozenset().union(*(workload.ledgers(topic).all for topic in topics))
     assert len(before) >= 5 * TOPICS
     delete_while_brokers_die(scene, sidecar.url, namespace, names)
-    scene.oracles.wait_until_drained(sidecar, 90)
+    scene.oracles.wait_until_drained(sidecar)
     assert scene.oracles.leaks_in(namespace) == (frozenset(), frozenset())
     assert not workload.existing(before)
     assert not set(names) & set(workload.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or [])

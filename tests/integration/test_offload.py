@@ -29,7 +29,7 @@ from pulsar_sidecar.wire.MLDataFormats_pb2 import ManagedLedgerInfo
 from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, Sidecars
@@ -40,7 +40,6 @@ KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secr
 ENTRIES_PER_LEDGER = 5
 CLOSED_LEDGERS = 2
 _CLOCK = SystemClock()
-_WAIT_SECONDS = 60
 _POLL_SECONDS = 0.1
 
 
@@ -108,7 +107,7 @@ def internal_stats(url: str) -> Mapping[str, str]:
 
 
 def wait_for_offload(url: str) -> None:
-    deadline = _CLOCK.monotonic_seconds() + _WAIT_SECONDS
+    deadline = _CLOCK.monotonic_seconds() + PATIENCE_SECONDS
     while (status := requests.get(f"{url}/offload", timeout=30).json())["status"] == "RUNNING":
         assert _CLOCK.monotonic_seconds() < deadline, "the broker is still offloading"
         _CLOCK.wait_seconds(_POLL_SECONDS, threading.Event())

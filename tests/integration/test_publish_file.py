@@ -25,7 +25,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
 from tests.cluster.failing_publisher import KILLED, POINTS, Ended, publish_until
-from tests.cluster.patience import until
+from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import CommandAnswer, run_command
 
@@ -284,7 +284,7 @@ def test_a_signal_ends_it_in_order(stage: Stage, tmp_path: Path) -> None:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(checkpoint_path(one.file, NAME).exists, "it publishes")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 4, err
     assert f"pulsar-sidecar publish {one.file}" in err
     assert "Traceback" not in err

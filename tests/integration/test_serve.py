@@ -16,7 +16,7 @@ import requests
 from pulsar_sidecar.local_cluster.processes import free_ports
 
 from tests.cluster.certificates import write_certificate
-from tests.cluster.patience import NotInTime, until
+from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, NotInTime, until
 from tests.cluster.running import ClusterUnderTest
 
 SECRET = b"an integration test's key: 32 bytes or more"
@@ -33,7 +33,7 @@ class Sidecar:
 
     def get(self, path: str, token: str | None = TOKEN) -> requests.Response:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return requests.get(self.url + path, headers=headers, verify=str(self.certificate), timeout=10)
+        return requests.get(self.url + path, headers=headers, verify=str(self.certificate), timeout=OPERATION_SECONDS)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line against this sidecar."""
@@ -124,7 +124,7 @@ def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTe
         assert json.loads(appended.stdout) == {"sent": [2**62], "notSent": []}
 
         sidecar.process.send_signal(signal.SIGTERM)
-        assert sidecar.process.wait(60) == 0
+        assert sidecar.process.wait(PATIENCE_SECONDS) == 0
         lines = [json.loads(line) for line in sidecar.log.read_text().splitlines()]
         assert lines[-1]["event"] == "stopped"
         assert [line for line in lines if "exception" in line or line["level"] in ("error", "critical")] == []
@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(cluster: ClusterUnd
         ended = subprocess.run(
             [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",
              "--metadata-store-url", cluster.addresses.metadata_store_url],
-            capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=environment(),
+            capture_output=True, text=True, check=False, timeout=OPERATION_SECONDS, cwd=ROOT, env=environment(),
         )  # fmt: skip
     assert ended.returncode == 1
     assert "cannot listen" in ended.stderr

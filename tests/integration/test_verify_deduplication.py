@@ -23,7 +23,7 @@ from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedT
 from tests.cluster.certificates import write_key_pair
 from tests.cluster.clients import PatientClient
 from tests.cluster.java_programs import java_program
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
@@ -36,7 +36,6 @@ COMPRESSIONS = [
     pulsar.CompressionType.ZSTD,
     pulsar.CompressionType.SNAPPY,
 ]
-_COMMAND_SECONDS = 60
 
 
 @pytest.fixture
@@ -225,4 +224,4 @@ def test_an_extract_of_a_namespace_holds_what_was_published(
 
 def sidecar(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "pulsar_sidecar", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=OPERATION_SECONDS, check=False)

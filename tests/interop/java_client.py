@@ -14,7 +14,7 @@ from tests.cluster.java_programs import JavaProgram, java_program
 from tests.cluster.patience import until
 
 PROGRAM = Path(__file__).with_name("JavaClient.java")
-_RECEIVE_MS = 20_000
+_RECEIVE_MS = 60_000
 _LINES_OF_A_LOG = 40
 
 

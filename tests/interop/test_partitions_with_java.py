@@ -8,12 +8,12 @@ from pulsar_sidecar.deduplication.publishing.messages import OutgoingMessage
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme, router
 
 from tests.cluster.choosing import version_under_test
+from tests.cluster.patience import OPERATION_SECONDS
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
 from tests.interop.java_client import java_client
 
 KEYS = ["", "a", "order-4711", "Zürich", "日本", "\U0001f600 and \u0000", *(f"key {n}" * (n % 5) for n in range(60))]
-_REQUEST_SECONDS = 30
 
 
 @pytest.mark.parametrize("partitions", [3, 7])
@@ -22,7 +22,7 @@ def test_keys_lead_to_the_partition_that_java_chooses(
 ) -> None:
     topic = f"public/default/keys-{unique()}"
     url = f"{cluster.addresses.web_service_urls[0]}/admin/v2/persistent/{topic}/partitions"
-    requests.put(url, json=partitions, timeout=_REQUEST_SECONDS).raise_for_status()
+    requests.put(url, json=partitions, timeout=OPERATION_SECONDS).raise_for_status()
     with java_client(version_under_test(), cluster.addresses.broker_service_url, tmp_path) as java:
         for scheme in HashingScheme:
             ours = router(partitions, scheme)
