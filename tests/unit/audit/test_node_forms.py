@@ -4,9 +4,10 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from pulsar_sidecar.audit.columnar.nodes import ledger_lengths
+from pulsar_sidecar.audit.columnar.nodes import ledger_lengths, read_plain_cursors, read_plain_schemas
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import owner_nodes
 from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
@@ -183,6 +184,20 @@ def test_the_plain_forms_are_not_left_to_the_exact_decoder(form: str) -> None:
     for place in WHERE[form[:4]]:
         nodes = nodes_of((PLACES[place], PLAIN_FORMS[form]))
         assert COLUMNS.read_nodes(nodes.column("path"), nodes.column("value")).left.tolist() == []
+
+
+def test_what_stands_behind_a_missing_value_is_not_read() -> None:
+    """Arrow allows any bytes there."""
+    for value in (managed_ledger_bytes([5]), cursor_bytes(5), schema_locator_bytes([5]), ledger_metadata_bytes()):
+        whole = pa.array([value, value], pa.binary())
+        column = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), *whole.buffers()[1:]])
+        assert column.to_pylist() == [None, value]
+        paths = pa.array([PLACES["cursor"], PLACES["cursor"]])
+        assert COLUMNS.read_nodes(paths, column).left.tolist()[:1] == [0]
+        assert not read_plain_cursors(column).read[0]
+        assert not read_plain_schemas(column).read[0]
+        assert COLUMNS.may_name(column, np.array([6], np.int64))[0]
+        assert COLUMNS.ledger_lengths(column).to_pylist() == [None, ledger_length(value)]
 
 
 def test_exactly_nothing_is_read_by_columns() -> None:

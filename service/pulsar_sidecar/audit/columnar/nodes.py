@@ -68,7 +68,7 @@ def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
 
 def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
     data = ValueBytes(values)
-    found, left = np.zeros(len(values), np.bool_), ~values.is_valid().to_numpy(zero_copy_only=False)
+    found, left = np.zeros(len(values), np.bool_), ~data.valid
     starts = _starts(data, left)
     node = _nodes_of(starts, data)
     for part in _slices(len(starts)):
@@ -81,7 +81,7 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
 
 def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists, Numbers]:
     data = ValueBytes(values)
-    failed = ~values.is_valid().to_numpy(zero_copy_only=False)
+    failed = ~data.valid
     starts = _starts(data, failed)
     node = _nodes_of(starts, data)
     columns = [_columns(data, starts[part], with_entries) for part in _slices(len(starts))]
@@ -261,7 +261,7 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
 
 def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
     """The nodes that begin with the header and end where they say, and a walk through the message of each."""
-    rows = np.flatnonzero(data.end - data.start > len(_HEADER) + 1)
+    rows = np.flatnonzero(data.valid & (data.end - data.start > len(_HEADER) + 1))
     start, end = data.start[rows], data.end[rows]
     good = np.ones(len(rows), np.bool_)
     for offset in (0, 8, 16, len(_HEADER) - 8):

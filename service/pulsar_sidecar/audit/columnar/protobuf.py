@@ -51,6 +51,7 @@ class ValueBytes:
     Attributes:
         start: where each value starts.
         end: and ends.
+        valid: which values there are.
     """
 
     def __init__(self, values: pa.Array) -> None:
@@ -63,6 +64,7 @@ class ValueBytes:
         ends -= ends[0]
         self.start: Numbers = ends[:-1]
         self.end: Numbers = ends[1:]
+        self.valid: Mask = np.asarray(values.is_valid())
         self._data = data
         self._words_beyond_ascii: Numbers | None = None
         self._pairs: Any = np.ndarray(len(data) - 1, np.dtype("<u2"), data, strides=(1,))
@@ -214,7 +216,7 @@ class Walk:
 def walk_of_nodes(values: pa.Array) -> tuple[Numbers, Walk]:
     """Which nodes of a ``binary`` column hold anything, and a walk through the message of each of them."""
     data = ValueBytes(values)
-    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & (data.end > data.start))
+    there = np.flatnonzero(data.valid & (data.end > data.start))
     return there, Walk(data, data.start[there], data.end[there])
 
 
