@@ -73,7 +73,7 @@ def exactly(value: bytes) -> list[tuple[int, int, int, bool]] | None:
 @given(st.lists(st.one_of(list_values(), st.binary(max_size=20), st.none()), max_size=12), st.integers(0, 3))
 def test_many_lists_at_once_are_read_as_each_alone(values: Sequence[bytes | None], skipped: int) -> None:
     column = pa.array([*([b"x"] * skipped), *values], pa.binary()).slice(skipped)
-    lists, unread = read_ledger_lists(column)
+    lists, unread = read_ledger_lists(column, with_entries=True)
     left = set(unread.tolist())
     assert {number for number, value in enumerate(values) if value is None} <= left
     for number, value in enumerate(values):
@@ -85,7 +85,7 @@ def test_many_lists_at_once_are_read_as_each_alone(values: Sequence[bytes | None
 
 def test_the_plain_shape_is_not_left_to_the_slow_reader() -> None:
     values = [managed_ledger_bytes(range(start, start + 60)) for start in range(1, 2_000_000, 250_000)] * 600
-    lists, left = read_ledger_lists(pa.array(values, pa.binary()))
+    lists, left = read_ledger_lists(pa.array(values, pa.binary()), with_entries=True)
     assert len(left) == 0
     assert len(lists.ledger_id) == 60 * len(values)
     assert (np.diff(lists.node) >= 0).all()

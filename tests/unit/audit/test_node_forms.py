@@ -183,7 +183,7 @@ def test_all_nodes_of_a_batch_say_the_same_both_ways() -> None:
 def test_the_plain_forms_are_not_left_to_the_exact_decoder(form: str) -> None:
     for place in WHERE[form[:4]]:
         nodes = nodes_of((PLACES[place], PLAIN_FORMS[form]))
-        assert COLUMNS.read_nodes(nodes.column("path"), nodes.column("value")).left.tolist() == []
+        assert COLUMNS.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=True).left.tolist() == []
 
 
 def test_what_stands_behind_a_missing_value_is_not_read() -> None:
@@ -193,7 +193,7 @@ def test_what_stands_behind_a_missing_value_is_not_read() -> None:
         column = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), *whole.buffers()[1:]])
         assert column.to_pylist() == [None, value]
         paths = pa.array([PLACES["cursor"], PLACES["cursor"]])
-        assert COLUMNS.read_nodes(paths, column).left.tolist()[:1] == [0]
+        assert COLUMNS.read_nodes(paths, column, with_entries=True).left.tolist()[:1] == [0]
         assert not read_plain_cursors(column).read[0]
         assert not read_plain_schemas(column).read[0]
         assert COLUMNS.may_name(column, np.array([6], np.int64))[0]
@@ -202,7 +202,7 @@ def test_what_stands_behind_a_missing_value_is_not_read() -> None:
 
 def test_exactly_nothing_is_read_by_columns() -> None:
     nodes = nodes_of(*((PLACES["managed ledger"], value) for value in FORMS.values()))
-    plain = EXACT.read_nodes(nodes.column("path"), nodes.column("value"))
+    plain = EXACT.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=True)
     assert plain.left.tolist() == list(range(len(FORMS)))
     assert len(plain.lists.node) == plain.singles.num_rows == plain.cursors.num_rows == 0
 

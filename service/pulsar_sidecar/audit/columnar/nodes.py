@@ -28,7 +28,6 @@ _LEDGER, _MARK_DELETE_LEDGER, _MARK_DELETE_ENTRY, _DELETED, _LAST_ACTIVE = 0x08,
 _LOWER, _UPPER = 0x0A, 0x12
 _INFO, _INDEX = 0x0A, 0x12
 _VERSION, _POSITION, _HASH = 0x08, 0x12, 0x1A
-_EVERY = slice(None)
 
 _HEADER = b"BookieMetadataFormatVersion\t3\n"
 _QUORUM, _ENSEMBLE, _LENGTH, _LAST_ENTRY, _STATE = 0x08, 0x10, 0x18, 0x20, 0x28
@@ -43,17 +42,14 @@ UNKNOWN = -1
 _LEFT = -2
 
 
-def read_ledger_lists(values: pa.Array, *, with_entries: bool = True) -> tuple[LedgerLists, Numbers]:
+def read_ledger_lists(values: pa.Array, *, with_entries: bool) -> tuple[LedgerLists, Numbers]:
     """Read every node of a ``binary`` column that has the plain shape, and the positions of all others.
 
     An empty value is a list without ledgers.
     """
-    starts = range(0, max(len(values), 1), _NODES_AT_ONCE)
-    parts, left = zip(
-        *(_read(values.slice(start, _NODES_AT_ONCE), start, with_entries) for start in starts), strict=True
-    )
-    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in LedgerLists.__slots__)
-    return LedgerLists(*columns), np.concatenate(left)
+    parts = [_read(values[part], part.start, with_entries) for part in _slices(len(values), _NODES_AT_ONCE)]
+    columns = (np.concatenate([getattr(lists, name) for lists, _ in parts]) for name in LedgerLists.__slots__)
+    return LedgerLists(*columns), np.concatenate([left for _, left in parts])
 
 
 def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
@@ -61,9 +57,8 @@ def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
 
     Only ids are read, so a node that names one may still be no list.
     """
-    parts = [_find(values.slice(start, _NODES_AT_ONCE), wanted) for start in range(0, len(values), _NODES_AT_ONCE)]
-    none = np.zeros(0, np.bool_)
-    return np.concatenate([none, *(found for found, _ in parts)]), np.concatenate([none, *(left for _, left in parts)])
+    parts = [_find(values[part], wanted) for part in _slices(len(values), _NODES_AT_ONCE)]
+    return np.concatenate([found for found, _ in parts]), np.concatenate([left for _, left in parts])
 
 
 def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
@@ -71,7 +66,7 @@ def _find(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
     found, left = np.zeros(len(values), np.bool_), ~data.valid
     starts = _starts(data, left)
     node = _nodes_of(starts, data)
-    for part in _slices(len(starts)):
+    for part in _slices(len(starts), _LEDGERS_AT_ONCE):
         ledger_id, size, good = data.field(starts[part] + 2, _LEDGER_ID)
         found[node[part][np.isin(ledger_id, wanted)]] = True
         good &= (size != 0) & _begin_ledgers(data.pairs(starts[part]))
@@ -84,7 +79,7 @@ def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists
     failed = ~data.valid
     starts = _starts(data, failed)
     node = _nodes_of(starts, data)
-    columns = [_columns(data, starts[part], with_entries) for part in _slices(len(starts))]
+    columns = [_columns(data, starts[part], with_entries) for part in _slices(len(starts), _LEDGERS_AT_ONCE)]
     ledger_id, entries, size, closed, good = (np.concatenate(column) for column in zip(*columns, strict=True))
     # In ascending order no ledger is named twice, which the exact reader would refuse.
     good[1:] &= (ledger_id[1:] > ledger_id[:-1]) | (node[1:] != node[:-1])
@@ -120,15 +115,13 @@ def _begin_ledgers(pairs: Any) -> Mask:
 
 def _nodes_of(starts: Numbers, data: ValueBytes) -> Numbers:
     """The position of the node in which each ledger starts."""
-    return np.repeat(np.arange(len(data.start)), np.diff(np.searchsorted(starts, [*data.start, _after(data)])))
+    counts = np.diff(np.searchsorted(starts, data.start), append=len(starts))
+    return np.repeat(np.arange(len(data.start)), counts)
 
 
-def _after(data: ValueBytes) -> int:
-    return int(data.end[-1]) + 1 if len(data.end) else 1
-
-
-def _slices(count: int) -> Iterator[slice]:
-    return (slice(start, start + _LEDGERS_AT_ONCE) for start in range(0, max(count, 1), _LEDGERS_AT_ONCE))
+def _slices(count: int, size: int) -> Iterator[slice]:
+    """One at least, which may be empty."""
+    return (slice(start, start + size) for start in range(0, max(count, 1), size))
 
 
 def _columns(data: ValueBytes, start: Numbers, with_entries: bool) -> tuple[Numbers, Numbers, Numbers, Mask, Mask]:
@@ -173,7 +166,7 @@ def read_plain_cursors(values: pa.Array) -> PlainCursors:
     for rows, deleted in walk.messages(_DELETED):
         deleted.position(_LOWER)
         deleted.position(_UPPER)
-        walk.demand(rows, deleted.ended())
+        walk.demand(deleted.ended(), rows)
     walk.number(_LAST_ACTIVE)
     read = np.zeros(len(values), np.bool_)
     found: Numbers = np.full(len(values), NO_LEDGER)
@@ -199,15 +192,15 @@ def read_plain_schemas(values: pa.Array) -> PlainSchemas:
     """Read every node of a ``binary`` column that has the plain shape."""
     there, walk = walk_of_nodes(values)
     newest = walk.message(_INFO)
-    named = [(np.arange(len(there)), _read_entry(newest))]
-    walk.demand(_EVERY, newest.ended())
+    nodes, ledger_ids = [there], [_read_entry(newest)]
+    walk.demand(newest.ended())
     for rows, version in walk.messages(_INDEX):
-        named.append((rows, _read_entry(version)))
-        walk.demand(rows, version.ended())
+        nodes.append(there[rows])
+        ledger_ids.append(_read_entry(version))
+        walk.demand(version.ended(), rows)
     read = np.zeros(len(values), np.bool_)
     read[there] = walk.ended()
-    node, ledger_id = (np.concatenate(column) for column in zip(*named, strict=True))
-    return _distinct(there[node], ledger_id, read)
+    return _distinct(np.concatenate(nodes), np.concatenate(ledger_ids), read)
 
 
 def _read_entry(entry: Walk) -> Numbers:
@@ -215,7 +208,7 @@ def _read_entry(entry: Walk) -> Numbers:
     entry.required(_VERSION)
     ledger_id = entry.position(_POSITION)
     _, _, has_hash = entry.piece(_HASH)
-    entry.demand(_EVERY, has_hash)
+    entry.demand(has_hash)
     return ledger_id
 
 
@@ -224,16 +217,15 @@ def _distinct(node: Numbers, ledger_id: Numbers, read: Mask) -> PlainSchemas:
     node, ledger_id = node[kept], ledger_id[kept]
     order = np.lexsort((ledger_id, node))
     node, ledger_id = node[order], ledger_id[order]
-    first = (np.diff(node, prepend=-1) != 0) | (np.diff(ledger_id, prepend=-1) != 0)
+    first = np.ones(len(node), np.bool_)
+    first[1:] = (node[1:] != node[:-1]) | (ledger_id[1:] != ledger_id[:-1])
     return PlainSchemas(node[first], ledger_id[first], read)
 
 
 def ledger_lengths(nodes: pa.Array) -> tuple[Numbers, Mask]:
     """The length of each ledger, `UNKNOWN` while it is not closed, and which nodes are left to the exact reader."""
-    parts = [
-        _plain_lengths(ValueBytes(nodes.slice(start, _NODES_AT_ONCE))) for start in range(0, len(nodes), _NODES_AT_ONCE)
-    ]
-    lengths = np.concatenate([np.zeros(0, np.int64), *parts])
+    parts = [_plain_lengths(ValueBytes(nodes[part])) for part in _slices(len(nodes), _NODES_AT_ONCE)]
+    lengths = np.concatenate(parts)
     return lengths, lengths == _LEFT
 
 
@@ -261,31 +253,30 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
 
 def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
     """The nodes that begin with the header and end where they say, and a walk through the message of each."""
-    rows = np.flatnonzero(data.valid & (data.end - data.start > len(_HEADER) + 1))
-    start, end = data.start[rows], data.end[rows]
-    good = np.ones(len(rows), np.bool_)
+    message = data.start + len(_HEADER)
+    length, size, good = lengths_at(data, message)
+    at = message + size
+    good &= data.valid & (at + length == data.end)
     for offset in (0, 8, 16, len(_HEADER) - 8):
-        good &= data.words(start + offset) == int.from_bytes(_HEADER[offset : offset + 8], "little")
-    length, size, ok = lengths_at(data, start + len(_HEADER))
-    at = start + len(_HEADER) + size
-    good &= ok & (at + length == end)
-    return rows[good], Walk(data, at[good], end[good])
+        good &= data.words(data.start + offset) == int.from_bytes(_HEADER[offset : offset + 8], "little")
+    rows = np.flatnonzero(good)
+    return rows, Walk(data, at[rows], data.end[rows])
 
 
 def _read_segments(walk: Walk, ensemble: Numbers) -> None:
     """Each names so many bookies, the first begins with entry 0, and they follow each other."""
     previous: Numbers = np.full(len(ensemble), -1)
     for rows, segment in walk.messages(_SEGMENT):
-        members = np.zeros(len(rows), np.int64)
+        members = np.zeros_like(rows)
         for some, member in segment.messages(_MEMBER):
             members[some] += 1
-            segment.demand(some, member.is_ascii())
+            segment.demand(member.is_ascii(), some)
         first = segment.required(_FIRST_ENTRY)
         before = previous[rows]
         follows = np.where(before < 0, first == 0, first > before)
-        walk.demand(rows, segment.ended() & (members == ensemble[rows]) & follows)
+        walk.demand(segment.ended() & (members == ensemble[rows]) & follows, rows)
         previous[rows] = first
-    walk.demand(np.arange(len(previous)), previous >= 0)
+    walk.demand(previous >= 0)
 
 
 def _read_custom_metadata(walk: Walk) -> None:
@@ -294,11 +285,11 @@ def _read_custom_metadata(walk: Walk) -> None:
     for rows, entry in walk.messages(_CUSTOM):
         start, length, has_key = entry.piece(_KEY)
         _, _, has_value = entry.piece(_VALUE)
-        mark = np.zeros(len(walk.at), np.int64)
+        mark = np.zeros_like(walk.at)
         mark[rows] = walk.data.mark(start, length)
         unlike = np.ones(len(rows), np.bool_)
         for other in earlier:
             unlike &= mark[rows] != other[rows]
         earlier.append(mark)
         usual = has_key & has_value & (length >= _SHORTEST_KEY) & walk.data.are_ascii(start, start + length)
-        walk.demand(rows, entry.ended() & usual & unlike)
+        walk.demand(entry.ended() & usual & unlike, rows)

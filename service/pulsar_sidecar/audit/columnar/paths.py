@@ -44,8 +44,7 @@ _EITHER = "/(?:persistent|non-persistent)/[^/]*$"
 def ledger_ids(paths: pa.Array, ledgers_root: str) -> tuple[Numbers, Mask, Mask]:
     """The id of each path that has the short form, which paths those are, and which are left to the exact reader."""
     root = ledgers_root.encode()
-    kept = pc.equal(pc.binary_length(paths), len(root) + len(_SHORT_FORM))
-    kept = kept.fill_null(False).to_numpy(zero_copy_only=False)
+    kept = np.asarray(pc.equal(pc.binary_length(paths), len(root) + len(_SHORT_FORM)))
     found = np.zeros(len(paths), np.int64)
     valid = np.zeros(len(paths), np.bool_)
     if kept.any():
@@ -92,7 +91,7 @@ def plain_owners_at(paths: pa.Array) -> Owners:
     """`audit.engine.places.owner_at` for a column, null where a path is not plain."""
     fields = _fields(paths, _PLAIN_PATH)
     if fields[0].null_count:
-        fields = [pc.coalesce(one, other) for one, other in zip(fields, _schema_fields(paths), strict=True)]
+        fields = list(map(pc.coalesce, fields, _schema_fields(paths)))
     return _owners(fields)
 
 
@@ -124,7 +123,7 @@ def are_schemas(paths: pa.Array) -> pa.Array:
 def owners_of_plain_cursors(paths: pa.Array) -> pa.Array:
     """The managed ledgers' names where surely `Place.CURSOR` is, null elsewhere."""
     owners = pc.struct_field(pc.extract_regex(paths, _CURSOR), "owner")
-    return pc.if_else(pc.match_substring_regex(paths, _EITHER), pa.scalar(None, pa.string()), owners)
+    return pc.if_else(pc.match_substring_regex(paths, _EITHER), None, owners)
 
 
 def _fields(values: pa.Array, pattern: str) -> list[pa.Array]:

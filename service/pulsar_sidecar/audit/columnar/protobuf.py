@@ -33,6 +33,7 @@ _MINUS_ONE_REST, _MINUS_ONE_END = np.uint64(0xFFFFFF), np.uint64(0x01FFFF)
 _MINUS_ONE_BYTES = 11
 
 _POSITION_LEDGER, _POSITION_ENTRY = 0x08, 0x10
+_EVERY = slice(None)
 _MOST_REPEATED = 100
 """What a few nodes have so often is read faster one by one."""
 
@@ -199,7 +200,7 @@ class Walk:
                 return
             yield rows, Walk(self.data, start[rows], start[rows] + length[rows])
 
-    def demand(self, rows: Numbers | slice, good: Mask) -> None:
+    def demand(self, good: Mask, rows: Numbers | slice = _EVERY) -> None:
         """Give up these messages where it is not so."""
         self._good[rows] &= good
 
@@ -214,9 +215,9 @@ class Walk:
 
 
 def walk_of_nodes(values: pa.Array) -> tuple[Numbers, Walk]:
-    """Which nodes of a ``binary`` column hold anything, and a walk through the message of each of them."""
+    """Which nodes of a ``binary`` column there are, and a walk through the message of each of them."""
     data = ValueBytes(values)
-    there = np.flatnonzero(data.valid & (data.end > data.start))
+    there = np.flatnonzero(data.valid)
     return there, Walk(data, data.start[there], data.end[there])
 
 

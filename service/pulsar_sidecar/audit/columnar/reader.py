@@ -5,8 +5,9 @@ give for each value alone; a value that a reader of columns does not understand 
 value once `ColumnReader.exact` is set.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,14 +73,14 @@ class ColumnReader:
 
     exact: bool = False
 
-    def read_nodes(self, paths: pa.Array, values: pa.Array, *, with_entries: bool = False) -> PlainNodes:
+    def read_nodes(self, paths: pa.Array, values: pa.Array, *, with_entries: bool) -> PlainNodes:
         """Read every node of a plain shape; an empty value is a list without ledgers."""
         if self.exact:
             singles, cursors = (pa.RecordBatch.from_pylist([], schema=schema) for schema in (SINGLES, CURSORS))
             return PlainNodes(empty_lists(), np.zeros(0, np.int64), singles, cursors, np.arange(len(values)))
         lists, left = read_ledger_lists(values, with_entries=with_entries)
-        listing = lists.node[np.flatnonzero(np.diff(lists.node, prepend=-1))]
-        is_plain = are_plain_managed_ledgers(paths.take(pa.array(listing))).to_numpy(zero_copy_only=False)
+        listing = np.flatnonzero(np.bincount(lists.node))
+        is_plain = np.asarray(are_plain_managed_ledgers(paths.take(pa.array(listing))))
         of_cursors, cursors, left = _read_cursors(paths, values, left)
         of_schemas, left = _read_schemas(paths, values, left)
         return PlainNodes(lists, listing[~is_plain], pa.concat_batches([of_cursors, of_schemas]), cursors, left)
@@ -90,28 +91,27 @@ class ColumnReader:
             return np.ones(len(values), np.bool_)
         found, left = find_ledgers(values, wanted)
         # Cursors begin so, and no list does.
-        is_cursor = pc.fill_null(pc.starts_with(values, _CURSORS_FIRST_BYTE), False)
-        some: Mask = found | (left & ~is_cursor.to_numpy(zero_copy_only=False))
+        is_cursor = np.asarray(pc.fill_null(pc.starts_with(values, _CURSORS_FIRST_BYTE), False))
+        some: Mask = found | (left & ~is_cursor)
         return some
 
     def ledger_ids(self, paths: pa.Array, ledgers_root: str) -> pa.Array:
         """The id whose metadata node is at each path, null for every other node."""
         if self.exact:
             return pa.array([ledger_id_of_path(path, ledgers_root) for path in paths.to_pylist()], pa.int64())
-        found, valid, left = ledger_ids(paths, ledgers_root)
-        rest = [ledger_id_of_path(path, ledgers_root) for path in paths.filter(pa.array(left)).to_pylist()]
-        found[left] = [-1 if ledger_id is None else ledger_id for ledger_id in rest]
-        valid[left] = [ledger_id is not None for ledger_id in rest]
-        return pa.array(found, mask=~valid)
+        found, valid, unread = ledger_ids(paths, ledgers_root)
+        left = pa.array(unread)
+        rest = [ledger_id_of_path(path, ledgers_root) for path in paths.filter(left).to_pylist()]
+        return _completed(pa.array(found, mask=~valid), left, rest)
 
     def ledger_lengths(self, metadata: pa.Array) -> pa.Array:
         """The bytes in each ledger by its node, null while they are not known."""
         if self.exact:
             return pa.array([ledger_length(value) for value in metadata.to_pylist()], pa.int64())
-        lengths, left = ledger_lengths(metadata)
-        exact = [ledger_length(value) for value in metadata.filter(pa.array(left)).to_pylist()]
-        lengths[left] = [UNKNOWN if length is None else length for length in exact]
-        return pa.array(lengths, mask=lengths == UNKNOWN)
+        lengths, unread = ledger_lengths(metadata)
+        left = pa.array(unread)
+        rest = [ledger_length(value) for value in metadata.filter(left).to_pylist()]
+        return _completed(pa.array(lengths, mask=lengths == UNKNOWN), left, rest)
 
     def owners_at(self, paths: pa.Array) -> Owners:
         """`audit.engine.places.owner_at` of each."""
@@ -129,11 +129,17 @@ class ColumnReader:
         if not left.true_count:
             return columns
         owners = [exactly(value) for value in values.filter(left).to_pylist()]
-        tenants, namespaces, topics = (
-            pc.replace_with_mask(column, left, pa.array([getattr(owner, name) for owner in owners], pa.string()))
-            for column, name in zip(columns, Owner.__slots__, strict=True)
+        tenants, namespaces, topics = columns
+        return (
+            _completed(tenants, left, [owner.tenant for owner in owners]),
+            _completed(namespaces, left, [owner.namespace for owner in owners]),
+            _completed(topics, left, [owner.topic for owner in owners]),
         )
-        return tenants, namespaces, topics
+
+
+def _completed(column: pa.Array, left: pa.Array, rest: Sequence[Any]) -> pa.Array:
+    """A column with the values that were left to the exact reader."""
+    return pc.replace_with_mask(column, left, pa.array(rest, column.type))
 
 
 def _read_cursors(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.RecordBatch, pa.RecordBatch, Numbers]:
@@ -142,7 +148,7 @@ def _read_cursors(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.
     there = paths.take(positions)
     owners = owners_of_plain_cursors(there)
     cursors = read_plain_cursors(values.take(positions))
-    read = cursors.read & owners.is_valid().to_numpy(zero_copy_only=False)
+    read = cursors.read & np.asarray(owners.is_valid())
     in_ledger = cursors.ledger_id != NO_LEDGER
     named = read & in_ledger
     kinds = pa.repeat(LedgerKind.CURSOR.value, int(named.sum()))
@@ -157,7 +163,7 @@ def _read_cursors(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.
 
 def _read_schemas(paths: pa.Array, values: pa.Array, left: Numbers) -> tuple[pa.RecordBatch, Numbers]:
     """`SINGLES` of schemas of the plain shape, and the positions of all other nodes among these."""
-    is_schema = are_schemas(paths.take(pa.array(left))).to_numpy(zero_copy_only=False)
+    is_schema = np.asarray(are_schemas(paths.take(pa.array(left))))
     there = left[is_schema]
     schemas = read_plain_schemas(values.take(pa.array(there)))
     kinds = pa.repeat(LedgerKind.SCHEMA.value, len(schemas.node))

@@ -240,7 +240,7 @@ def owner_nodes(columns: ColumnReader, paths: pa.Array | None, nodes: pa.RecordB
     """`owner_node` of each, or of those at some paths; plain lists are read together."""
     if paths is not None:
         nodes = nodes.filter(pc.is_in(nodes.column("path"), value_set=paths))
-    plain = columns.read_nodes(nodes.column("path"), nodes.column("value"))
+    plain = columns.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=False)
     lists, misplaced = plain.lists, set(plain.misplaced.tolist())
     starts = np.flatnonzero(np.diff(lists.node, prepend=NO_LEDGER))
     counts = np.diff(starts, append=len(lists.node))
