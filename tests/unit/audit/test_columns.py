@@ -147,6 +147,7 @@ def test_the_plain_shape_of_a_cursor_is_not_left_to_the_slow_reader() -> None:
     found = read_plain_cursors(pa.array([*values, with_holes(300), b"", None], pa.binary()))
     assert found.read.tolist() == [True, True, True, True, False, False, False]
     assert found.ledger_id.tolist()[:4] == [5, 2**40, NO_LEDGER, 7]
+    assert found.ledger_id.dtype == np.int64
 
 
 def with_holes(count: int) -> bytes:

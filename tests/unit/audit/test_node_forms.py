@@ -1,13 +1,18 @@
 """Every form of a node, at every place, is decoded to the same with and without the readers of columns."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pulsar_sidecar.audit.columnar import nodes as columnar_nodes
+from pulsar_sidecar.audit.columnar import paths as columnar_paths
+from pulsar_sidecar.audit.columnar import reader
 from pulsar_sidecar.audit.columnar.nodes import ledger_lengths, read_plain_cursors, read_plain_schemas
+from pulsar_sidecar.audit.columnar.paths import ledger_ids
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.engine.candidates import owner_nodes
 from pulsar_sidecar.audit.engine.decoding import decode_nodes, lists_naming
@@ -33,6 +38,8 @@ from tests.fakes.bookkeeper import (
 from tests.unit.audit.sources import node
 
 COLUMNS, EXACT = ColumnReader(), ColumnReader(exact=True)
+READERS = (columnar_nodes.__name__, columnar_paths.__name__)
+EXACT_FUNCTIONS = {"ledger_id_of_path", "ledger_length", "owner_at", "owner_of_managed_ledger"}
 BIG = 2**40
 
 PLACES = {
@@ -92,11 +99,14 @@ PLAIN_FORMS = {
     "cursor with a ledger": cursor_bytes(6, mark_delete=(5, 9)),
     "cursor with a large ledger": cursor_bytes(BIG, mark_delete=(BIG, 2**33)),
     "cursor in its node": cursor_bytes(mark_delete=(3, 4)),
+    "cursor before every ledger": cursor_bytes(6, mark_delete=(-1, -1)),
     "cursor with holes": with_holes(3),
     "cursor with holes, and active": with_holes(2, last_active=1),
     "schema": schema_locator_bytes([8]),
     "schema of versions": schema_locator_bytes([9, BIG, 9, 11]),
     "schema without a ledger": locator(ledgerId=-1, entryId=-1),
+    "schema of 127 bytes": locator(hash=bytes(117)),
+    "schema of 128 bytes": locator(hash=bytes(118)),
 }
 ODD_FORMS = {
     "not read": None,
@@ -116,6 +126,7 @@ ODD_FORMS = {
     "list with a long ledger": b"\x0a\x83\x01\x08\x05\x10" + b"\x01" * 0x80,
     "list of a shadow": managed_ledger_bytes([1, 2], properties={"PULSAR.SHADOW_SOURCE": "persistent://t/n/s"}),
     "list with a property": managed_ledger_bytes([1, 2], properties={"k": "v"}),
+    "list terminated behind its last ledger": managed_ledger_bytes([1, 2]) + b"\x12\x04\x08\x09\x10\x00",
     "terminated list": managed_ledger_bytes([1, 2], terminated=True),
     "list, offloaded": managed_ledger_bytes([1, 2], offloaded={1: offloaded(deleted=False)}),
     "list, offloaded and deleted": managed_ledger_bytes([1, 2], offloaded={1: offloaded(deleted=True)}),
@@ -134,6 +145,8 @@ ODD_FORMS = {
     "cursor in two orders": b"\x10\x01\x08\x06",
     "schema with a negative ledger": locator(ledgerId=-2),
     "schema with a negative version": locator(version=-1),
+    "schema with a length of more bytes": b"\x0a\xaa\x00" + schema_locator_bytes([8])[2:],
+    "schema with a length far behind its end": b"\x0a\xff\x7f" + schema_locator_bytes([8])[2:],
     "schema, cut": schema_locator_bytes([8])[:-1],
     "schema, and more": schema_locator_bytes([8]) + b"\x78\x01",
     "schema without a hash": schema_locator_bytes([8]).replace(b"\x1a\x20" + bytes(32), b""),
@@ -186,6 +199,29 @@ def test_the_plain_forms_are_not_left_to_the_exact_decoder(form: str) -> None:
         assert COLUMNS.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=True).left.tolist() == []
 
 
+def test_only_nodes_that_may_name_a_ledger_are_read_for_it() -> None:
+    may_name = {
+        managed_ledger_bytes([1, 5]): True,
+        managed_ledger_bytes([1, 6]): False,
+        managed_ledger_bytes([5], properties={"k": "v"}): True,
+        managed_ledger_bytes([6], properties={"k": "v"}): True,  # for all that columns tell
+        cursor_bytes(5): False,
+        b"": False,
+        None: True,
+    }
+    wanted = np.array([5], np.int64)
+    assert COLUMNS.may_name(pa.array(may_name, pa.binary()), wanted).tolist() == list(may_name.values())
+    assert COLUMNS.may_name(pa.array([], pa.binary()), wanted).tolist() == []
+    assert EXACT.may_name(pa.array(may_name, pa.binary()), wanted).tolist() == [True] * len(may_name)
+
+
+def test_entries_are_read_only_if_they_are_asked_for() -> None:
+    nodes = nodes_of((PLACES["managed ledger"], PLAIN_FORMS["list that tells all"]))
+    for asked, entries in ((True, [1, 9]), (False, [0, 0])):
+        lists = COLUMNS.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=asked).lists
+        assert (lists.ledger_id.tolist(), lists.entries.tolist()) == ([1, 9], entries)
+
+
 def test_what_stands_behind_a_missing_value_is_not_read() -> None:
     """Arrow allows any bytes there."""
     for value in (managed_ledger_bytes([5]), cursor_bytes(5), schema_locator_bytes([5]), ledger_metadata_bytes()):
@@ -198,6 +234,73 @@ def test_what_stands_behind_a_missing_value_is_not_read() -> None:
         assert not read_plain_schemas(column).read[0]
         assert COLUMNS.may_name(column, np.array([6], np.int64))[0]
         assert COLUMNS.ledger_lengths(column).to_pylist() == [None, ledger_length(value)]
+
+
+def test_more_nodes_than_are_read_in_one_step_are_each_read() -> None:
+    values = [managed_ledger_bytes([number]) for number in range(5_000)]
+    odd = [2, 4_095, 4_096, 4_998]
+    for number in odd:
+        values[number] = managed_ledger_bytes([number], properties={"k": "v"})
+    column, paths = pa.array(values, pa.binary()), pa.array([PLACES["managed ledger"]] * len(values))
+    nodes = COLUMNS.read_nodes(paths, column, with_entries=True)
+    assert (nodes.lists.node.tolist(), nodes.left.tolist()) == (nodes.lists.ledger_id.tolist(), odd)
+    assert sorted([*nodes.lists.node, *odd]) == list(range(5_000))
+    wanted = np.array([3, 4_094, 4_097, 4_999], np.int64)
+    assert np.flatnonzero(COLUMNS.may_name(column, wanted)).tolist() == sorted([*wanted, *odd])
+    ledgers = [ledger_metadata_bytes(length_bytes=number) for number in range(5_000)]
+    assert COLUMNS.ledger_lengths(pa.array(ledgers, pa.binary())).to_pylist() == list(range(5_000))
+
+
+def test_what_follows_a_node_is_not_read_into_it() -> None:
+    field = b"\x30\x01"  # when a cursor was last active
+    assert read_plain_cursors(pa.array([with_holes(1), field], pa.binary())).read.tolist() == [True, False]
+    assert read_plain_cursors(pa.array([with_holes(1) + field], pa.binary())).read.tolist() == [True]
+    whole = schema_storage.SchemaLocator.FromString(schema_locator_bytes([8]))
+    del whole.index[:]
+    newest = whole.SerializeToString()
+    version = b"\x12" + newest[1:]
+    assert read_plain_schemas(pa.array([newest, version], pa.binary())).read.tolist() == [True, False]
+    assert read_plain_schemas(pa.array([newest + version], pa.binary())).read.tolist() == [True]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of what the way into the readers calls, of them and of the exact functions."""
+    found: list[str] = []
+
+    def telling(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            found.append(name)
+            return function(*arguments, **named)
+
+        return call
+
+    columnar = {name: each for name, each in vars(reader).items() if getattr(each, "__module__", "") in READERS}
+    for name, each in {**columnar, **{name: getattr(reader, name) for name in EXACT_FUNCTIONS}}.items():
+        if isfunction(each):
+            monkeypatch.setattr(reader, name, telling(name, each))
+    return found
+
+
+def read_everything(columns: ColumnReader) -> None:
+    nodes = nodes_of(*((PLACES[WHERE[form[:4]][0]], value) for form, value in PLAIN_FORMS.items()))
+    columns.read_nodes(nodes.column("path"), nodes.column("value"), with_entries=True)
+    columns.may_name(nodes.column("value"), np.array([5], np.int64))
+    columns.ledger_ids(pa.array([ledger_path(LedgerId(5))]), "/ledgers")
+    columns.ledger_lengths(pa.array([ledger_metadata_bytes()]))
+    columns.owners_at(nodes.column("path"))
+    columns.owners_of(pa.array(["t/n/persistent/a"]))
+
+
+def test_what_is_plain_is_not_asked_of_the_exact_functions(asked: list[str]) -> None:
+    read_everything(COLUMNS)
+    assert asked
+    assert not EXACT_FUNCTIONS & set(asked)
+
+
+def test_exactly_no_reader_of_columns_is_asked(asked: list[str]) -> None:
+    read_everything(EXACT)
+    assert set(asked) == EXACT_FUNCTIONS
 
 
 def test_exactly_nothing_is_read_by_columns() -> None:
@@ -215,6 +318,8 @@ def test_paths_say_the_same_both_ways() -> None:
     paths = [ledger_path(LedgerId(each)) for each in ids]
     good = paths[1]
     paths += [good[:place] + other + good[place + 1 :] for place in range(len(good)) for other in ":/0L9l\xe9\x00"]
+    flipped = [good[:place] + chr(ord(good[place]) ^ 1 << bit) for place in range(len(good)) for bit in range(7)]
+    paths += [path + good[len(path) :] for path in flipped]
     paths += ["", "/ledgers", "/ledgers/00/0000", "/ledgers/L0001/00/0000", "/ledgers/99/9999/L9999", f"{good}0"]
     exact = [ledger_id_of_path(path) for path in paths]
     for columns in (COLUMNS, EXACT):
@@ -224,6 +329,22 @@ def test_paths_say_the_same_both_ways() -> None:
         elsewhere = [f"/chroot/of/its/own{path}" for path in paths]
         assert columns.ledger_ids(pa.array(elsewhere, pa.string()), "/chroot/of/its/own/ledgers").to_pylist() == exact
         assert columns.ledger_ids(pa.array(["", *paths], pa.string()).slice(3), "/ledgers").to_pylist() == exact[2:]
+
+
+def test_paths_of_the_short_form_are_not_left_to_the_exact_reader() -> None:
+    paths = [ledger_path(LedgerId(each)) for each in (0, 2**31 - 2, 2**31)]
+    found, valid, left = ledger_ids(pa.array([*paths, "/ledgers"], pa.string()), "/ledgers")
+    assert (found[valid].tolist(), left.tolist()) == ([0, 2**31 - 2], [False, False, True, True])
+
+
+@pytest.mark.parametrize("columns", [COLUMNS, EXACT])
+def test_columns_of_no_ledgers_are_numbers_too(columns: ColumnReader) -> None:
+    for nothing in ([], ["/ledgers"]):
+        found = columns.ledger_ids(pa.array(nothing, pa.string()), "/ledgers")
+        assert (found.type, found.to_pylist()) == (pa.int64(), [None] * len(nothing))
+    for nothing in ([], [b"\x00"]):
+        lengths = columns.ledger_lengths(pa.array(nothing, pa.binary()))
+        assert (lengths.type, lengths.to_pylist()) == (pa.int64(), [None] * len(nothing))
 
 
 def metadata_forms() -> Iterator[tuple[bytes | None, bool]]:
@@ -245,6 +366,7 @@ def metadata_forms() -> Iterator[tuple[bytes | None, bool]]:
     header, _, message = whole.partition(b"3\n")
     yield header + b"2\n" + message, False
     yield header + b"3\n" + delimited(message[1:] + b"\x78\x01"), False
+    yield header + b"3\n" + bytes([message[0] | 0x80, 0]) + message[1:], False  # not the shortest form of its length
 
 
 def test_lengths_say_the_same_both_ways() -> None:
