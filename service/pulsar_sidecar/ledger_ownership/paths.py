@@ -109,4 +109,4 @@ def instance_id_of(node: Node | None, ledgers_root: str) -> str:
             f"there is no BookKeeper instance id at {instance_id_path(ledgers_root)}: "
             "check ledgersRootPath and the metadata store's address"
         )
-    return node.data.decode("utf-8", "replace")
+    return node.data.decode(errors="replace")

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_ownership import paths
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion
+from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, parse_topic_name
 
 
@@ -72,6 +74,25 @@ def test_pulsars_nodes() -> None:
     assert paths.schema_path(topic.schema_id) == "/schemas/public/default/a+b"
     assert paths.partitioned_topic_path(topic) == "/admin/partitioned-topics/public/default/persistent/a+b"
     assert paths.instance_id_path() == "/ledgers/INSTANCEID"
+
+
+def test_below_another_root() -> None:
+    ledger_id = LedgerId(27)
+    assert paths.instance_id_path("/bk") == "/bk/INSTANCEID"
+    assert paths.under_replication_mark_path(ledger_id, "/bk") == (
+        "/bk/underreplication/ledgers/0000/0000/0000/001b/urL0000000027"
+    )
+    assert paths.replication_lock_path(ledger_id, "/bk") == "/bk/underreplication/locks/urL0000000027"
+
+
+def test_the_instance_id_and_where_it_is_missed() -> None:
+    node = Node("/bk/INSTANCEID", b"a-1\xff", NodeVersion(0), created_ms=0, modified_ms=0, created_order=0)
+    assert paths.instance_id_of(node, "/bk") == "a-1\ufffd"
+    missing = (
+        "there is no BookKeeper instance id at /bk/INSTANCEID: check ledgersRootPath and the metadata store's address"
+    )
+    with pytest.raises(TemporaryError, match=f"^{missing}$"):
+        paths.instance_id_of(None, "/bk")
 
 
 def test_a_ledger_below_another_root() -> None:
