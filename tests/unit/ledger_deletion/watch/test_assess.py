@@ -108,6 +108,7 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
     assert second.record.mark.instance_id == INSTANCE_ID
     assert second.record.mark.dereferenced_ms == 9
     assert second.claim == second.ledger.claim
+    assert second.ledger.replication_locked is False, "locks are the second phase's to ask for"
     assert all(isinstance(each, NotDeletable) for each in others)
     told = {
         ledger_id: each.reason
@@ -140,8 +141,9 @@ def test_nothing_asked_nothing_told(asking: Asking) -> None:
 
 def test_without_bookkeepers_instance_nothing_is_told(asking: Asking) -> None:
     asking.world.store.remove(instance_id_path())
-    with pytest.raises(TemporaryError, match="no BookKeeper instance id"):
-        asking.assessor.candidates([(LedgerId(1), None)])
+    for root in ("/ledgers", "/bk/ledgers"):
+        with pytest.raises(TemporaryError, match=f"no BookKeeper instance id at {root}/INSTANCEID:"):
+            replace(asking.assessor, root=root).candidates([(LedgerId(1), None)])
 
 
 def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:

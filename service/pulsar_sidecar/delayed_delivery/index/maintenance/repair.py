@@ -215,7 +215,7 @@ class IndexRepair:
         except SidecarError:
             return LoadedTopic(broker, None)
         consumers = (
-            f"consumer {consumer.name or ''} of {name} at {consumer.address or 'an unknown address'}"
+            f"consumer {consumer.name or 'without a name'} of {name} at {consumer.address or 'an unknown address'}"
             for name, subscription in stats.subscriptions.items()
             for consumer in subscription.consumers
         )
