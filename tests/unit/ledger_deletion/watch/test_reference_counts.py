@@ -11,7 +11,8 @@ from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
     VanishedReference,
     named_ledgers,
 )
-from pulsar_sidecar.ledger_ownership.protections import Scope
+from pulsar_sidecar.ledger_ownership.places import locate
+from pulsar_sidecar.ledger_ownership.protections import Scope, undecodable_node
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
@@ -236,6 +237,18 @@ def test_a_node_that_is_not_understood_keeps_what_it_named(path: str, data: byte
     counts.read(path, GARBAGE)
     assert counts.read(path, None) == [VanishedReference(LedgerId(1), path, replaced=False)]
     assert counts.unreadable == {}
+
+
+@pytest.mark.parametrize(("path", "data"), [(TOPIC, GARBAGE), (CURSOR, b""), ("/managed-ledgers/p", b"x")])
+def test_why_a_node_is_not_understood_is_told_as_its_decoder_tells_it(path: str, data: bytes) -> None:
+    with pytest.raises(UndecodableError) as error:
+        named_ledgers(path, data)
+    heard, walked = ReferenceCounts(), ReferenceCounts()
+    heard.read(path, data)
+    walked.walk(listing([]), nodes((path, data)))
+    assert heard.unreadable == walked.unreadable
+    assert heard.unreadable[path].reason == undecodable_node(path, locate(path).place, str(error.value)).reason
+    assert str(error.value) in heard.unreadable[path].reason
 
 
 @pytest.mark.parametrize("walked", [True, False])
