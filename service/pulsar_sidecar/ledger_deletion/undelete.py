@@ -27,7 +27,7 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UndecodableError,
 )
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
 
 PROTECTIONS = "/pulsar-sidecar/ledger-deletion/protections"
@@ -66,7 +66,8 @@ def end_protection(store: MetadataStore, ledger_id: LedgerId) -> bool:
 
 def protections(store: MetadataStore) -> list[ProtectedLedger]:
     """All of them, those that are over as well."""
-    return _read(store, (LedgerId(int(name)) for name in store.children(PROTECTIONS) or () if name.isdigit()))
+    ledger_ids = map(parse_ledger_id, store.children(PROTECTIONS) or ())
+    return _read(store, (ledger_id for ledger_id in ledger_ids if ledger_id is not None))
 
 
 def protected_until(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> Mapping[LedgerId, int]:

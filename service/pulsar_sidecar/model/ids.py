@@ -18,6 +18,14 @@ OperationId = NewType("OperationId", str)
 """One two-phase topic deletion, from its first mark to its end."""
 
 MAX_LEDGER_ID = 2**63 - 1
+_MOST_DIGITS = len(str(MAX_LEDGER_ID))
+
+
+def parse_ledger_id(text: str) -> LedgerId | None:
+    """The id that decimal ASCII digits say, or None where a text is anything else."""
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) > MAX_LEDGER_ID:
+        return None
+    return LedgerId(int(text))
 
 
 class Position(NamedTuple):

@@ -7,7 +7,14 @@ import pytest
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, UndeleteResult
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protection_path, protections, undelete
+from pulsar_sidecar.ledger_deletion.undelete import (
+    PROTECTIONS,
+    end_protection,
+    protect,
+    protection_path,
+    protections,
+    undelete,
+)
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -264,3 +271,11 @@ def test_nothing_is_protected_that_was_not_brought_back(world: World, topic: Top
     with pytest.raises(NotFoundError):
         restore(world, 4711)
     assert protections(world.store) == []
+
+
+@pytest.mark.parametrize("name", ["²", "not-a-ledger", str(2**63)])
+def test_a_node_of_no_ledger_is_no_protection(world: World, topic: TopicName, name: str) -> None:
+    ledger_id, _ = deleted(world, topic)
+    restore(world, ledger_id)
+    world.store.put(f"{PROTECTIONS}/{name}", b"")
+    assert [each.ledger_id for each in protections(world.store)] == [ledger_id]

@@ -11,7 +11,7 @@ import requests
 from urllib3.exceptions import NewConnectionError
 
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError, UnreachableError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 
 _OK = 200
 
@@ -105,6 +105,7 @@ def _answered(response: requests.Response) -> str:
 
 
 def _ledger_id(text: object) -> LedgerId:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or int(text) > MAX_LEDGER_ID:
+    ledger_id = parse_ledger_id(text) if isinstance(text, str) else None
+    if ledger_id is None:
         raise ValueError(f"{text!r:.80} is not a ledger id")
-    return LedgerId(int(text))
+    return ledger_id

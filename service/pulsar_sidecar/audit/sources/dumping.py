@@ -36,7 +36,7 @@ from pulsar_sidecar.audit.sources.manifests import (
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.model.progress import Report
 
 _NAMESPACE_BINDING = b"1\nBKDL\n"
@@ -115,8 +115,9 @@ def _row(node: dict[str, Any]) -> dict[str, Any] | None:
     # A segment's record has three fields at least, of which the second is the ledger.
     fields = [b"", value, b""] if kind is LogSegmentKind.ALLOCATION else value.split(b";")
     text = fields[1] if len(fields) > 2 else b""
-    if text.isdigit() and int(text) <= MAX_LEDGER_ID:
-        return {**row, "ledger_id": int(text)}
+    ledger_id = parse_ledger_id(text.decode("latin-1"))
+    if ledger_id is not None:
+        return {**row, "ledger_id": ledger_id}
     return {**row, "unreadable": "this record does not name a ledger; inspect the node with ZooKeeper's zkCli.sh"}
 
 

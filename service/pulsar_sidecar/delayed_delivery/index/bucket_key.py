@@ -4,7 +4,7 @@ from typing import NamedTuple, Self
 
 from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 
 _SEPARATOR = "_"
 _PARTS = 3
@@ -44,6 +44,7 @@ class BucketKey(NamedTuple):
 
 
 def _ledger_id(text: str, name: str) -> LedgerId:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LEDGER_ID)) and int(text) <= MAX_LEDGER_ID):
+    ledger_id = parse_ledger_id(text)
+    if ledger_id is None:
         raise UndecodableError(f"{name!r:.120} has {text!r:.40} instead of a ledger id; {_REMEDY}")
-    return LedgerId(int(text))
+    return ledger_id

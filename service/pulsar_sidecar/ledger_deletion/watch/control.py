@@ -13,7 +13,7 @@ from pulsar_sidecar.ledger_deletion.control import decode_instance
 from pulsar_sidecar.ledger_deletion.nodes import change_node
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -21,7 +21,6 @@ WATCH = "/pulsar-sidecar/ledger-deletion/watch"
 CONTROL = f"{WATCH}/control"
 LEADER = f"{WATCH}/leader"
 _NAME_PARTS = (1, 2)
-_LONGEST_ID = len(str(MAX_LEDGER_ID))
 
 
 class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -60,8 +59,9 @@ def parse_hold(text: str) -> str:
     Raises:
         InvalidInputError: it is none of these.
     """
-    if text.isascii() and text.isdigit() and len(text) <= _LONGEST_ID and int(text) <= MAX_LEDGER_ID:
-        return str(int(text))
+    ledger_id = parse_ledger_id(text)
+    if ledger_id is not None:
+        return str(ledger_id)
     if "://" in text:
         return str(parse_topic_name(text))
     parts = text.split("/")

@@ -15,7 +15,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, Snaps
 from pulsar_sidecar.delayed_delivery.index.tracker.immutable_bucket import ImmutableBucket
 from pulsar_sidecar.delayed_delivery.index.tracker.sealing import SealedIndexes
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError, UndecodableError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 
 T = TypeVar("T")
 
@@ -114,9 +114,9 @@ class SnapshotAccess:
         """
         if bucket.bucket_id is None:
             value = self._properties.get().get(str(bucket.key), "")
-            if not (value.isascii() and value.isdigit() and int(value) <= MAX_LEDGER_ID):
+            bucket.bucket_id = parse_ledger_id(value)
+            if bucket.bucket_id is None:
                 raise UndecodableError(f"the property {bucket.key} names no ledger as {value!r:.40}")
-            bucket.bucket_id = LedgerId(int(value))
         return bucket.bucket_id
 
 
