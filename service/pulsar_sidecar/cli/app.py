@@ -93,7 +93,7 @@ def _global_options(
     ] = None,
     request_timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.001, help="How long to wait for the sidecar's answer. Default: 60."),
+        typer.Option(metavar="SECONDS", help="How long to wait for the sidecar's answer, below 86400. Default: 60."),
     ] = None,
     tls_allow_insecure: Annotated[
         bool | None, typer.Option("--tls-allow-insecure", help="Accept any certificate. For experiments only.")

@@ -122,11 +122,10 @@ class GlobalOptions:
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
         conf = client_conf_of(settings)
         token = token_of(conf.auth_plugin, conf.auth_params)
-        timeout = self.flags.get("request_timeout")
         client = SidecarClient(
             admin_url,
             token,
-            float(timeout) if timeout else _seconds(settings.get("request_timeout", "60")),
+            _seconds(settings.get("request_timeout", "60")),
             trusted=conf.tls_trust_certs_file,
             allow_insecure=conf.tls_allow_insecure_connection,
             verify_hostname=conf.tls_enable_hostname_verification,
@@ -228,7 +227,9 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
-        raise InvalidInputError("PULSAR_SIDECAR_REQUEST_TIMEOUT must be seconds above 0 and below 86400, such as 60")
+        raise InvalidInputError(
+            "--request-timeout (PULSAR_SIDECAR_REQUEST_TIMEOUT) must be seconds above 0 and below 86400, such as 60"
+        )
     return seconds
 
 

@@ -79,17 +79,26 @@ def test_params_without_a_token_are_refused_and_not_told(params: str) -> None:
     assert "a b" not in str(raised.value)
 
 
-@pytest.mark.parametrize("timeout", ["x", "0", "-1", "nan"])
+@pytest.mark.parametrize("timeout", ["x", "0", "-1", "nan", "inf", "1e6"])
 def test_a_timeout_that_is_none(timeout: str, terminal: Terminal) -> None:
     terminal.set("PULSAR_SIDECAR_REQUEST_TIMEOUT", timeout)
-    assert terminal.run("ledger-deletion", "status").code == 1
+    ran = terminal.run("ledger-deletion", "status")
+    assert ran.code == 1
+    assert "below 86400" in ran.err
 
 
-def test_a_timeout_on_the_command_line_is_taken_as_it_is(terminal: Terminal) -> None:
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan", "inf", "1e6"])
+def test_a_timeout_on_the_command_line_has_the_same_bounds(timeout: str, terminal: Terminal) -> None:
+    ran = terminal.run("--request-timeout", timeout, "ledger-deletion", "status")
+    assert ran.code == 1
+    assert "below 86400" in ran.err
+
+
+def test_the_timeout_on_the_command_line_comes_first(terminal: Terminal) -> None:
     terminal.set("PULSAR_SIDECAR_REQUEST_TIMEOUT", "x")
     with served(FakeDeletionService()) as server:
         assert (
-            terminal.run("--admin-url", server.url, "--request-timeout", "1e6", "ledger-deletion", "status").code == 0
+            terminal.run("--admin-url", server.url, "--request-timeout", "1e3", "ledger-deletion", "status").code == 0
         )
 
 
