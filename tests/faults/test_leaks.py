@@ -44,6 +44,7 @@ from tests.faults.test_sidecar_steps import FROZEN_SECONDS, count
 
 WATCH = f"{BASE}/watch"
 SETTLE_SECONDS = 10
+AFTER_SETTLING_SECONDS = 60
 WATCHING = {"ledger_deletion_watch": "append", "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS}
 TOPICS_EACH = 2
 LEDGERS = 3
@@ -116,6 +117,7 @@ class Truth:
         until(
             lambda: self.evidenced(set(leaked)) == leaked,
             f"there is evidence of all of {sorted(leaked)}\n{sidecar.log()}",
+            AFTER_SETTLING_SECONDS,
         )
         existing = self._scene.workload.existing
         until(lambda: sidecar.call("GET", WATCH)["braked"] or not existing(leaked), "it appends or brakes")
@@ -134,6 +136,7 @@ class Truth:
         until(
             lambda: not workload.existing(wanted) and wanted.isdisjoint(self._with_evidence_now()),
             f"what leaked is gone, and the evidence of it, of {sorted(wanted)}\n{sidecar.log()}",
+            SETTLE_SECONDS + AFTER_SETTLING_SECONDS,
         )
         assert self.evidenced(leaked) == wanted, "something was deleted that no watch had written evidence of"
         assert self.appended(sidecar) <= self._log.evidence.keys(), "only what has evidence is appended"

@@ -17,6 +17,7 @@ from tests.cluster.transaction_log import demand_nothing_referenced_was_deleted
 
 WATCH = f"{BASE}/watch"
 SETTLE_SECONDS = 10
+AFTER_SETTLING_SECONDS = 60
 # Rollovers need brokers that begin a cursor's next ledger early: `tests.faults.test_leaks`.
 CAUSES = (
     LeakCause.TRIM,
@@ -67,6 +68,7 @@ def test_what_brokers_leave_behind_is_reported_and_then_deleted(scene: Scene) ->
     until(
         lambda: not scene.workload.existing(everything),
         f"what leaked is deleted\n{appending.log()}",
+        SETTLE_SECONDS + AFTER_SETTLING_SECONDS,
     )
     demand_waits_for_an_audits_ages(scene, appending, never_named)
     scene.oracles.told(everything)
@@ -81,7 +83,7 @@ def wait_until_reported(sidecar: SidecarProcess, ledger_ids: frozenset[LedgerId]
         return [ledger_id for ledger_id in ledger_ids if found.get(ledger_id, {}).get("state") != "leaked"]
 
     try:
-        until(lambda: not missing(), "every leak is reported")
+        until(lambda: not missing(), "every leak is reported", SETTLE_SECONDS + AFTER_SETTLING_SECONDS)
     except NotInTime as error:
         explained = [sidecar.call("GET", f"{WATCH}/leaks/{ledger_id}") for ledger_id in missing()]
         raise NotInTime(f"{error}, and not these: {explained}\n{sidecar.log()}") from None
