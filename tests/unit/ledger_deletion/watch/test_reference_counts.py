@@ -1,6 +1,6 @@
 """Which ledgers exist and are in no node: whatever is not sure counts as a reference."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -167,6 +167,23 @@ def test_named_by_reads_ids_and_not_bytes() -> None:
         assert counts.named_by(LedgerId(other)) == ()
 
 
+class WatchedPath(str):
+    """A path that tells when it is looked up."""
+
+    looked_up: Callable[[], object] = staticmethod(lambda: None)
+
+    def __hash__(self) -> int:
+        self.looked_up()
+        return super().__hash__()
+
+
+def test_a_node_may_go_while_those_that_name_a_ledger_are_looked_for() -> None:
+    watched = WatchedPath(TOPIC)
+    counts = counts_of([1], (watched, managed_ledger_bytes([1])), (OTHER, managed_ledger_bytes([1])))
+    watched.looked_up = lambda: counts.read(OTHER, None)
+    assert counts.named_by(LedgerId(1)) == (TOPIC,)
+
+
 def test_a_ledger_exists_from_its_creation_to_its_removal() -> None:
     counts = ReferenceCounts()
     ledger_id = LedgerId(2**31)
@@ -288,6 +305,13 @@ def test_ledgers_come_and_go_in_any_order() -> None:
 
 
 # --- walks -----------------------------------------------------------------------------------------------------------
+
+
+def test_walking_the_same_again_finds_nothing_and_keeps_everything() -> None:
+    same = [(f"{TOPIC}-{number}", managed_ledger_bytes([number])) for number in range(20)]
+    counts = counts_of(range(20), *same)
+    assert counts.walk(listing(range(20)), nodes(*same)) == []
+    assert (counts.nodes, counts.references, counts.hidden, unreferenced(counts)) == (20, 20, None, [])
 
 
 def test_a_walk_finds_what_vanished_since_the_reading_before() -> None:
