@@ -6,7 +6,7 @@ read, names it; what an unread node may name is never counted as unreferenced by
 ledger that tiered storage replaced is marked (`VanishedReference.replaced`).
 
 Ten million ledgers take 35 MB here at most (two sets of ids, which lie close together), and three million nodes that
-name them 0.9 GB. A ledger that several nodes name, as a shadow topic's, takes 100 bytes more.
+name them 0.8 GB. A ledger that several nodes name, as a shadow topic's, takes 100 bytes more.
 """
 
 from array import array
