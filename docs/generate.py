@@ -1,4 +1,4 @@
-"""Writes the reference pages from the program itself, so that they cannot say anything else.
+"""Writes the reference pages from the program itself, so that they cannot differ from it.
 
 Run it without arguments to write them, with ``--check`` to fail when one is out of date. The output depends on
 nothing but the source: no date, no version of a library, no machine.

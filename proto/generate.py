@@ -1,4 +1,4 @@
-"""Regenerates ``service/pulsar_sidecar/wire`` from the .proto files beside this script, or says that it is out of date.
+"""Regenerates ``service/pulsar_sidecar/wire`` from the .proto files beside this script, or reports that it is stale.
 
 Run it with the project's own interpreter: ``python proto/generate.py`` writes, ``python proto/generate.py --check``
 compares and fails on any difference. The output names no path of the machine it was made on.

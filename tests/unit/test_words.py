@@ -47,14 +47,21 @@ RETIRED_IN_TEXTS = (
 )  # fmt: skip
 """In what the program writes: errors, log lines, metrics' help, results. "There is no topic x" is plain English."""
 RETIRED_ON_PAGES = (
-    "anybody", "census", "condemned ledger", "condemned ledgers", "condemns", "ledgerbook", "mend", "mended", "mends",
-    "put back", "puts back", "said", "say", "saying", "see to", "sees to", "settler", "sheet", "shields", "somebody",
-    "tell", "telling", "tells", "told", "wishes",
+    "anybody", "census", "condemned ledger", "condemned ledgers", "condemns", "everybody", "ledgerbook", "mend",
+    "mended", "mends", "nobody", "put back", "puts back", "said", "say", "saying", "says", "see to", "sees to",
+    "settler", "sheet", "shields", "somebody", "tell", "telling", "tells", "told", "whoever", "wishes",
 )  # fmt: skip
 HELP_PAGES = ("cli.md", "configuration.md", "rest.md")
 PAGES = sorted(
     path.relative_to(PROJECT)
-    for pattern in ("*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/prometheus/*.yml")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "docs/decisions/*.md",
+        "docs/runbooks/*.md",
+        "deploy/**/*.yml",
+        "deploy/**/*.yaml",
+    )
     for path in PROJECT.glob(pattern)
 )
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

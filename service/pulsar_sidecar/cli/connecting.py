@@ -43,7 +43,7 @@ _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.Authent
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
 Subscription = Annotated[
-    str | None, typer.Option("--subscription", "-s", help="Only this one; all durable ones without it.")
+    str | None, typer.Option("--subscription", "-s", help="Only this subscription. Default: all durable ones.")
 ]
 LedgerIdArgument = Annotated[int, typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID)]
 NewDirectory = Annotated[

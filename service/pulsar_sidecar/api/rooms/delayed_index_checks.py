@@ -21,7 +21,7 @@ class BuildParameters(Parameters):
     """Parameters of ``delayedIndex/build``."""
 
     subscription: str | None = None
-    """Only this one; all durable ones without it."""
+    """Only this subscription. Default: all durable ones."""
     plan: PlanHash | None = None
     """The hash of the plan that was approved: it is carried out. Without it nothing is changed."""
 

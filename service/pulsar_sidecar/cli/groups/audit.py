@@ -12,14 +12,15 @@ from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, MetadataSto
 from pulsar_sidecar.model.errors import SidecarError
 
 _EXIT_CODES = (
-    "Exit codes: 0 nothing was found, or it is done; 2 something was found (show); "
+    "Exit codes: 0 done, or nothing was found (show); 2 something was found (show); "
     "1 an error, wrong usage, or a failed guard. Standard error has the reason."
 )
 _HELP = """Find unreferenced ledgers, and send them to the deletion service.
 
 An audit compares a listing of ledgers with a dump of the metadata store (see: ledgers list, metadata dump). A ledger is
-deletable only when two audits, days apart, find it unreferenced and unchanged. The deletable ones make a plan with a
-hash; apply sends an approved plan to the deletion service, which checks every ledger again before it deletes it."""
+deletable only when two audits, at least --look-window-hours apart, find it unreferenced and unchanged. The deletable
+ones make a plan with a hash; apply sends an approved plan to the deletion service, which checks every ledger again
+before it deletes it."""
 _RUN_EXIT_CODES = (
     "Exit codes: 0 clean; 2 there are findings; 1 wrong usage, or no audit could be made of the inputs (nothing is "
     "left behind), or a guard failed (the findings are written, without a plan)."
@@ -197,7 +198,9 @@ def apply(
     rate: Annotated[float | None, typer.Option(min=0.1, help="Maximum number of records a second.")] = None,
     max_age_hours: Annotated[float, typer.Option(min=0, help="Maximum age of the audit, in hours.")] = 72.0,
     metadata_store_url: Annotated[str | None, typer.Option(metavar="zk:HOST:PORT", help="As in broker.conf.")] = None,
-    broker_service_url: Annotated[str | None, typer.Option(metavar="pulsar://HOST:PORT")] = None,
+    broker_service_url: Annotated[
+        str | None, typer.Option(metavar="pulsar://HOST:PORT", help="As in client.conf.")
+    ] = None,
     auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:

@@ -22,8 +22,8 @@ _Rate = Annotated[
         "--rate",
         metavar="NUMBER",
         min=0,
-        help=f"Maximum number a second, 0 for no limit. Default: {DEFAULT_NODES_PER_SECOND:,.0f} from a running "
-        "ZooKeeper, no limit for other sources.",
+        help="Maximum number of nodes or ledgers read a second, 0 for no limit. Default: "
+        f"{DEFAULT_NODES_PER_SECOND:,.0f} from a running ZooKeeper, no limit for other sources.",
     ),
 ]
 _Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]

@@ -41,7 +41,7 @@ _Names = Annotated[
         "--subscription-names",
         "-s",
         metavar="NAMES",
-        help="Comma-separated. Default: all Shared and Key_Shared subscriptions.",
+        help="Comma-separated subscriptions. Default: all Shared and Key_Shared ones.",
     ),
 ]
 

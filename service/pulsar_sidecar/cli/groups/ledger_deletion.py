@@ -34,7 +34,7 @@ MAX_BATCH_RECORDS = 10_000
 _MAX_BATCH_BYTES = 4 * 1024 * 1024
 _BASE = "/admin/v2/ledger-deletion"
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
-dead_letters = new_group("dlq", "Records that the sidecars gave up (dead letters).")
+dead_letters = new_group("dlq", "Dead letters: records that the sidecars no longer retry.")
 app.add_typer(dead_letters)
 app.add_typer(ledger_watch.app)
 broker_stats_app = new_group("broker-stats", "Deletion statistics (PIP-186 BrokerStats).")
@@ -150,8 +150,8 @@ def undelete(
 ) -> None:
     """Restore a deleted ledger while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
 
-    It is not deleted again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by default):
-    add it to a topic's ledger list again before then. Records about it wait; status lists protected ledgers.
+    No sidecar deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by
+    default): add it to a topic's ledger list again before then. Records about it wait; status lists protected ledgers.
 
     Example: pulsar-sidecar ledger-deletion undelete 4711
     """

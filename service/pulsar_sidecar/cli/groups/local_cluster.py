@@ -29,9 +29,10 @@ _DEMO_HELP = """Show what the sidecar is for, on a real cluster started on this 
 
 Topics are deleted while both brokers are killed: over the brokers' own REST API, and through the sidecar. What is
 left behind is counted, found by an audit with both engines, and deleted, until a last audit is clean. Cluster and
-sidecar go on running afterwards; `demo down` ends them and removes their files.
+sidecar run until `demo down` ends them and removes their files.
 
-It ends with 0 only if all of that came true. Needs PySpark for the Spark job: without it there is nothing to compare.
+The exit code is 0 only if all of this succeeds. The demo needs PySpark, because it compares the Spark job's audit with
+the embedded engine's.
 
 Example: pulsar-sidecar demo --topics 100"""
 _EXIT_CODES = """Exit codes: 0 done; 1 failed or wrong usage, with the reason on standard error; 3 a JDK 17+ or
@@ -60,7 +61,9 @@ demo_app = typer.Typer(
     name="demo", cls=CommandGroup, add_completion=False, rich_markup_mode=None, epilog=EXIT_CODES, help=_DEMO_HELP
 )
 
-_DemoDirectory = Annotated[Path | None, typer.Option("--dir", help="Where to keep it. Default: demo, in the cache.")]
+_DemoDirectory = Annotated[
+    Path | None, typer.Option("--dir", help="The demo's own directory. Default: demo, in the cache.")
+]
 _Directory = Annotated[
     Path | None,
     typer.Option(
@@ -158,7 +161,7 @@ def restart(name: _Name, directory: _Directory = None) -> None:
 def _demo(
     ctx: Context,
     directory: _DemoDirectory = None,
-    topics: Annotated[int, typer.Option(min=1, max=1000, help="How many topics each act deletes.")] = 100,
+    topics: Annotated[int, typer.Option(min=1, max=1000, help="How many topics each step deletes.")] = 100,
 ) -> None:
     if ctx.invoked_subcommand is None:
         report = ctx.obj.programs.run_demo(directory, topics, output.info)

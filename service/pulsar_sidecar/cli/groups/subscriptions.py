@@ -27,7 +27,9 @@ def ack_state(
     ctx: Context,
     topic: Topic,
     subscription: Subscription = None,
-    ranges: Annotated[int, typer.Option(min=0, max=100_000, help="Most lost ranges in --output json.")] = 20,
+    ranges: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Maximum number of lost ranges in --output json.")
+    ] = 20,
     width: Annotated[int, typer.Option(min=10, max=500, help="Width of the plot in characters.")] = 60,
     form: Output = None,
 ) -> None:

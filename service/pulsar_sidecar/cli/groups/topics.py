@@ -55,7 +55,7 @@ _Applied = Annotated[
     ),
 ]
 _Force = Annotated[
-    bool, typer.Option("--force", "-f", help="Even if the broker then stores a false that overrides a true.")
+    bool, typer.Option("--force", "-f", help="Remove it even if the broker then stores a false that overrides a true.")
 ]
 
 namespaces_app = new_group(
@@ -67,8 +67,12 @@ namespaces_app = new_group(
 def delete(
     ctx: Context,
     topic: Topic,
-    partitioned: Annotated[bool, typer.Option("--partitioned", help="The topic and all its partitions.")] = False,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Even if clients are connected.")] = False,
+    partitioned: Annotated[
+        bool, typer.Option("--partitioned", help="Delete the topic and all its partitions.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", "-f", help="Delete the topic even if clients are connected.")
+    ] = False,
     confirm_source_data_loss: Annotated[
         str | None,
         typer.Option(

@@ -23,7 +23,7 @@ _STUCK_EXIT_CODES = (
 def stuck(
     ctx: Context,
     namespace: Annotated[
-        str | None, typer.Argument(metavar="[NAMESPACE]", help="tenant/namespace. Default: all topics.")
+        str | None, typer.Argument(metavar="NAMESPACE", help="tenant/namespace. Default: all topics.")
     ] = None,
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of asking the service.")

@@ -32,7 +32,8 @@ The topic needs deduplication: pulsar-admin topicPolicies set-deduplication --en
 
 Formats: lines (the payload is the line without its newline); json-lines (an object with payload, a text, or
 payloadBase64, and optionally key, properties and eventTime in milliseconds); length-prefixed (4 bytes, big-endian,
-before each payload). Keys lead to the partition that Java's client chooses; without a key the sequence id decides.
+before each payload). A record with a key goes to the partition that Java's client chooses for the key; without a key
+the sequence id decides.
 
 The command stores its progress in a checkpoint beside the file (FILE.NAME.checkpoint), with SHA-256 sums of the
 published bytes. It refuses a file that was shrunk, differs in the published part or was replaced, and names the offset.
@@ -88,17 +89,21 @@ def publish(
         int, typer.Option(metavar="NUMBER", min=1, max=100_000, help="Maximum number of records in a batch.")
     ] = _DEFAULT_BATCH,
     hashing_scheme: Annotated[
-        HashingScheme, typer.Option(help="Of keys; the one that the topic's other producers use.")
+        HashingScheme, typer.Option(help="Hash function for keys: the one that the topic's other producers use.")
     ] = HashingScheme.JAVA_STRING_HASH,
     checkpoint: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Where to keep the checkpoint. Default: beside the file.")
     ] = None,
     broker_service_url: Annotated[
-        str | None, typer.Option(metavar="pulsar://HOST:PORT", help="Also from PULSAR_SIDECAR_* or client.conf.")
+        str | None,
+        typer.Option(metavar="pulsar://HOST:PORT", help="The brokers. Also from PULSAR_SIDECAR_* or client.conf."),
     ] = None,
     web_service_url: Annotated[
         str | None,
-        typer.Option(metavar="http://HOST:PORT", help="Admin address: whether deduplication is in effect."),
+        typer.Option(
+            metavar="http://HOST:PORT",
+            help="The brokers' admin REST service, which knows whether deduplication is in effect.",
+        ),
     ] = None,
     form: Output = None,
 ) -> None:

@@ -67,7 +67,7 @@ def show(
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-@app.command(epilog=_CHECK_EXIT_CODES, short_help="Ask brokers, on a new topic, by publishing twice.")
+@app.command(epilog=_CHECK_EXIT_CODES, short_help="Publish twice to a new topic, and show what its broker did.")
 def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
     """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
 
