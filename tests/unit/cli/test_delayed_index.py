@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.api.rooms import delayed_index
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
+from pulsar_sidecar.model.lookups import Unreadable
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import (
@@ -113,6 +114,17 @@ def test_the_calendar_is_a_table_with_a_plot(shell: Terminal) -> None:
         "  due from (UTC)        messages in 5 s, due up to 1 min later than shown",
         "  1970-01-01T00:00:00Z           3  ########################################",
         "  1970-01-01T00:00:05Z           1  #############",
+    ]
+
+
+def test_a_calendar_does_not_count_what_it_could_not_read(shell: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    unreadable = Unreadable("no bookie answers")
+    monkeypatch.setattr(FakeTopicEntries, "measured", lambda *_: unreadable)
+    ran = shell.run("delayed-index", "calendar", TOPIC)
+    assert ran.code == 4
+    assert ran.out.splitlines() == [
+        "0 delayed messages wait, in 0 subscriptions of topics and partitions, not counting 1 that could not be read",
+        f"  {TOPIC} : no bookie answers",
     ]
 
 

@@ -152,7 +152,7 @@ class _CountsAnswer(Answer):
     undelayed: int
     """Messages without a due time, not acknowledged."""
     unreadable: int
-    """Entries, and messages of buckets' segments, that could not be read."""
+    """Entries that could not be read."""
     unread: int
     """Entries beyond ``limit``."""
     from_buckets: int

@@ -95,7 +95,10 @@ def calendar(
 
 def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
     places = answer["subscriptions"]
-    yield f"{answer['delayed']:,} delayed messages wait, in {len(places):,} subscriptions of topics and partitions"
+    unknown = sum(part["problem"] is not None for part in places)
+    missing = f", not counting {unknown:,} that could not be read" if unknown else ""
+    where = f"{len(places) - unknown:,} subscriptions of topics and partitions{missing}"
+    yield f"{answer['delayed']:,} delayed messages wait, in {where}"
     counted = {
         "fromBuckets": "of them and of those that are due counted in buckets",
         "due": "due and not acknowledged",

@@ -2,7 +2,8 @@
 
 Invariants: a message is counted once for each subscription that has not acknowledged it, as exactly one of delayed,
 due, undelayed, unreadable and unread. A segment's metadata has only the first and the last due time of its messages:
-they are counted at the first, and ``resolution_ms`` is how much later they may be due.
+they are counted at the first, or from now on if that is past, and ``resolution_ms`` is how much later they may be due.
+A bucket has an index for each chunk of a chunked message, and so each of them is counted.
 """
 
 from collections import Counter
@@ -13,10 +14,8 @@ from typing import Final
 import numpy as np
 
 from pulsar_sidecar.delayed_delivery.backlog import (
-    EntriesByLedger,
     MessageCounts,
     answered,
-    minus,
     positions_of,
     round_step,
     waiting_entries,
@@ -24,7 +23,6 @@ from pulsar_sidecar.delayed_delivery.backlog import (
 from pulsar_sidecar.delayed_delivery.index.ports import BucketEntries
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SegmentMetadata, bitmaps_of
 from pulsar_sidecar.delayed_delivery.index.stored import (
-    AcknowledgedEntries,
     StoredBucket,
     StoredIndex,
     StoredIndexes,
@@ -50,7 +48,7 @@ _SUMMED: Final = ("delayed", "due", "undelayed", "unreadable", "unread", "from_b
 
 @dataclass(slots=True, kw_only=True)
 class _Counts(MessageCounts):
-    """``unreadable`` counts messages of buckets' segments as well.
+    """Unacknowledged messages, from buckets and from entries.
 
     Attributes:
         unread: entries beyond the limit of a call.
@@ -85,8 +83,9 @@ class DueCounts(_Counts):
     def last_due_ms(self) -> int | None:
         return max(self.by_due_second) * _MS if self.by_due_second else None
 
-    def add_metadata(self, segment: SegmentMetadata, acknowledged: AcknowledgedEntries) -> None:
-        left = acknowledged.count_left(segment.bitmaps)
+    def take_metadata(self, segment: SegmentMetadata, waiting: PositionBits) -> None:
+        """Count what waits of a segment; it waits no longer then."""
+        left = sum(len(waiting.remove_all(ledger_id, entries)) for ledger_id, entries in segment.bitmaps.items())
         first, last = segment.min_schedule_timestamp, segment.max_schedule_timestamp
         self.from_buckets += left
         if last <= self.now_ms:
@@ -95,10 +94,11 @@ class DueCounts(_Counts):
             self.delay(max(first, self.now_ms + 1), left)
             self.resolution_ms = max(self.resolution_ms, last - max(first, self.now_ms + 1))
 
-    def add_indexes(self, segment: DelayedIndexes, acknowledged: AcknowledgedEntries) -> None:
+    def take_indexes(self, segment: DelayedIndexes, waiting: PositionBits) -> None:
+        """The same, by the indexes themselves."""
         entries = bitmaps_of(segment.ledgers, segment.entries)
-        unacknowledged = {ledger_id: acknowledged.left(ledger_id, each) for ledger_id, each in entries.items()}
-        left = segment[segment.within(unacknowledged)].deliver_at_ms
+        taken = {ledger_id: waiting.remove_all(ledger_id, each) for ledger_id, each in entries.items()}
+        left = segment[segment.within(taken)].deliver_at_ms
         later = left[left > self.now_ms]
         self.from_buckets += len(left)
         self.due += len(left) - len(later)
@@ -206,54 +206,43 @@ class CalendarReader:
     ) -> Iterable[DueCounts]:
         """Each subscription of a partition, or of a topic without; takes one of ``limit`` for each entry it reads."""
         counted = {name: DueCounts(str(stored.topic), name, now_ms) for name in stored.subscriptions}
-        rests: dict[str, EntriesByLedger] = {}
+        rests: dict[str, PositionBits] = {}
         for name, index in stored.subscriptions.items():
             acknowledged = index.acknowledged if isinstance(index, StoredIndex) else index
             if not isinstance(index, StoredIndex) or isinstance(acknowledged, Unreadable):
                 assert isinstance(acknowledged, Unreadable)
                 counted[name].problem = acknowledged.reason
                 continue
-            self._count_buckets(counted[name], AcknowledgedEntries(acknowledged), index.buckets, exact=exact)
-            rests[name] = minus(waiting_entries(lengths, [acknowledged]), _indexed(index.buckets))
-            counted[name].unread = sum(map(len, rests[name].values()))
-        every = positions_of(dict(sorted(PositionBits.union(rests.values()).ledgers.items())))
+            rests[name] = PositionBits(waiting_entries(lengths, [acknowledged]))
+            self._take_buckets(counted[name], rests[name], index.buckets, exact=exact)
+            counted[name].unread = sum(map(len, rests[name].ledgers.values()))
+        united = PositionBits.union(rest.ledgers for rest in rests.values())
+        every = positions_of(dict(sorted(united.ledgers.items())))
         positions = (position for position, _ in zip(every, limit, strict=False))
         for position, answer in answered(self.entries, stored.topic, positions):
             for name, rest in rests.items():
-                if position.entry_id in rest.get(position.ledger_id, ()):
+                if rest.contains(*position):
                     counted[name].unread -= 1
                     counted[name].add(answer, now_ms)
         return counted.values()
 
-    def _count_buckets(
-        self, counts: DueCounts, acknowledged: AcknowledgedEntries, buckets: Iterable[StoredBucket], *, exact: bool
+    def _take_buckets(
+        self, counts: DueCounts, waiting: PositionBits, buckets: Iterable[StoredBucket], *, exact: bool
     ) -> None:
+        """Count what buckets have; what cannot be read of them goes on waiting, and is read one by one."""
         for bucket in buckets:
             if not isinstance(bucket.snapshot, tuple):
-                continue  # its messages are read one by one, like those of no bucket
+                continue
             if not exact:
                 for segment in bucket.snapshot:
-                    counts.add_metadata(segment, acknowledged)
+                    counts.take_metadata(segment, waiting)
             elif isinstance(bucket.ledger, LedgerMetadata):
-                self._count_segments(counts, acknowledged, bucket, bucket.ledger)
-
-    def _count_segments(
-        self, counts: DueCounts, acknowledged: AcknowledgedEntries, bucket: StoredBucket, ledger: LedgerMetadata
-    ) -> None:
-        assert isinstance(bucket.snapshot, tuple)
-        positions = [Position(bucket.ledger_id, EntryId(entry)) for entry in range(1, len(bucket.snapshot) + 1)]
-        payloads = self.buckets.read({bucket.ledger_id: ledger}, positions)
-        for position, metadata in zip(positions, bucket.snapshot, strict=True):
-            indexes = decode_stored_segment(payloads[position])
-            if isinstance(indexes, DelayedIndexes):
-                counts.add_indexes(indexes, acknowledged)
-            else:
-                counts.unreadable += acknowledged.count_left(metadata.bitmaps)
-
-
-def _indexed(buckets: Iterable[StoredBucket]) -> EntriesByLedger:
-    snapshots = (bucket.snapshot for bucket in buckets if isinstance(bucket.snapshot, tuple))
-    return PositionBits.union(segment.bitmaps for snapshot in snapshots for segment in snapshot).ledgers
+                positions = [Position(bucket.ledger_id, EntryId(entry)) for entry in range(1, len(bucket.snapshot) + 1)]
+                payloads = self.buckets.read({bucket.ledger_id: bucket.ledger}, positions)
+                for position in positions:
+                    indexes = decode_stored_segment(payloads[position])
+                    if isinstance(indexes, DelayedIndexes):
+                        counts.take_indexes(indexes, waiting)
 
 
 def _calendar(now_ms: int, found: tuple[DueCounts, ...], options: CalendarOptions) -> Calendar:

@@ -14,6 +14,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.counting import (
     CalendarReader,
     DueTime,
 )
+from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, encode_segment
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
@@ -127,14 +128,33 @@ def test_a_bucket_that_cannot_be_read_is_counted_by_its_entries(waiting: Waiting
     assert (counts(found), found.from_buckets) == ((5, 1, 23, 0, 0), 0)
 
 
-@pytest.mark.parametrize("damage", [b"\xff", None])
-def test_a_segment_that_cannot_be_read_is_told(waiting: Waiting, damage: bytes | None) -> None:
+@pytest.mark.parametrize("damage", [b"\xff", None, encode_segment(DelayedIndexes.of([(NOW + 1_000, 7, 1)]))])
+def test_what_a_segment_does_not_say_is_counted_by_its_entries(waiting: Waiting, damage: bytes | None) -> None:
     if damage is None:
         del waiting.buckets.payloads[100, 1]
     else:
         waiting.buckets.payloads[100, 1] = damage
-    assert counts(waiting.calendar(exact=True)) == (3, 1, 23, 2, 0)
-    assert counts(waiting.calendar()) == (5, 1, 23, 0, 0)
+    found = waiting.calendar(exact=True)
+    assert counts(found) == counts(waiting.calendar()) == (5, 1, 23, 0, 0)
+    assert (8, 2) in waiting.messages.asked
+    assert found.times == Waiting().calendar(exact=True).times
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_two_buckets_have_counts_once(waiting: Waiting, exact: bool) -> None:
+    """A broker that dies while it merges buckets leaves the old ones beside the new one."""
+    waiting.topic.seal("s", 101, 8, 8, [(NOW + 4_000, 8, 2), (NOW + 5_000, 8, 5)])
+    waiting.topic.cursor("s", (7, 0))
+    found = waiting.calendar(exact=exact)
+    assert (counts(found), found.from_buckets) == ((5, 1, 23, 0, 0), 4)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_bit_of_an_entry_that_the_topic_does_not_have_does_not_count(waiting: Waiting, exact: bool) -> None:
+    waiting.topic.seal("s", 101, 9, 9, [(NOW + 1_000, 9, 10), (NOW + 1_000, 9, 11)], [(NOW + 1_000, 6, 0)])
+    waiting.topic.cursor("s", (7, 0))
+    found = waiting.calendar(exact=exact)
+    assert (counts(found), found.from_buckets) == ((5, 1, 23, 0, 0), 3)
 
 
 def test_what_is_not_read_is_told(waiting: Waiting) -> None:
