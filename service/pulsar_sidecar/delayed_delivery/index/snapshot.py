@@ -27,8 +27,9 @@ MAX_INDEXES: Final = 1 << 26
 """No segment is taken to hold more: a bitmap of a few kilobytes can claim four thousand million entries."""
 
 _ENTRY_BITS: Final = 32
+MAX_ENTRY_ID: Final = (1 << _ENTRY_BITS) - 1
+"""Bitmaps hold 32 bits: for more a broker throws, and pyroaring takes a part of the number or ends the process."""
 _REMEDY: Final = "check the topic with `delayed-index fsck`"
-_ENTRIES_A_LEDGER: Final = 1 << _ENTRY_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,11 @@ def bitmaps_of(ledgers: Longs, entries: Longs) -> dict[LedgerId, BitMap]:
     lowest, highest = int(ledgers.min()), int(ledgers.max())
     if lowest == highest:
         return {LedgerId(lowest): bitmap_of(entries)}
-    if highest - lowest < _ENTRIES_A_LEDGER:
+    if highest - lowest <= MAX_ENTRY_ID:
         # One number a position is sorted much faster than two columns.
         keys = np.sort((ledgers - lowest << _ENTRY_BITS).astype(np.uint64) | entries.astype(np.uint64))
         ledgers = (keys >> np.uint64(_ENTRY_BITS)).astype(np.int64) + lowest
-        entries = (keys & np.uint64(_ENTRIES_A_LEDGER - 1)).astype(np.int64)
+        entries = (keys & np.uint64(MAX_ENTRY_ID)).astype(np.int64)
     else:
         order = np.lexsort((entries, ledgers))
         ledgers, entries = ledgers[order], entries[order]
@@ -196,11 +197,19 @@ def decode_segment(payload: bytes) -> DelayedIndexes:
     """One of entries 1 to n.
 
     Raises:
-        UndecodableError: cut off, not a segment, or a number beyond Java's long.
+        UndecodableError: cut off, not a segment, a number beyond Java's long, or an entry beyond `MAX_ENTRY_ID`.
     """
     columns = decode_indexes(payload)
-    if columns is not None:
-        return DelayedIndexes(*columns)
+    segment = _one_by_one(payload) if columns is None else DelayedIndexes(*columns)
+    last = int(segment.entries.max(initial=0))
+    if last > MAX_ENTRY_ID:
+        raise UndecodableError(
+            f"a segment has entry {last}, and 32 bits are the most that an entry's id has; {_REMEDY}"
+        )
+    return segment
+
+
+def _one_by_one(payload: bytes) -> DelayedIndexes:
     indexes: Sequence[segment_pb.DelayedIndex] = decode_exactly(segment_pb.SnapshotSegment, payload).indexes
     try:
         return DelayedIndexes.of((each.timestamp, each.ledger_id, each.entry_id) for each in indexes)

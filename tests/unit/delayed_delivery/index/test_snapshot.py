@@ -75,7 +75,7 @@ def test_damaged_segments_are_read_as_protobuf_reads_them(
         expected = [(index.timestamp, index.ledger_id, index.entry_id) for index in indexes]
     except UndecodableError:
         expected = None
-    if expected is None or any(number > MAX_LEDGER_ID for row in expected for number in row):
+    if expected is None or any(max(row) > MAX_LEDGER_ID or row[2] >= 2**32 for row in expected):
         with pytest.raises(UndecodableError):
             decode_segment(bytes(payload))
     else:
@@ -140,6 +140,14 @@ def test_numbers_beyond_javas_are_refused() -> None:
     index = segment_pb.DelayedIndex(timestamp=2**63, ledger_id=1, entry_id=1)
     with pytest.raises(UndecodableError, match="63 bits"):
         decode_segment(segment_pb.SnapshotSegment(indexes=[index]).SerializeToString())
+
+
+@pytest.mark.parametrize("entry_id", [2**32, 2**62])
+def test_entries_that_no_bitmap_can_hold_are_refused(entry_id: int) -> None:
+    """The library of bitmaps would take a part of the number, or end the process."""
+    for rows in ([(1, 7, 0), (2, 7, entry_id)], [(1, 7, entry_id), (2, 7, entry_id + 1)]):
+        with pytest.raises(UndecodableError, match=f"entry {rows[1][2]}, and 32 bits"):
+            decode_segment(_one_by_one(rows))
 
 
 @pytest.mark.parametrize(("first", "count", "length"), [(10, 3, 22), (10, 4, 15), (65_534, 4, 32)])

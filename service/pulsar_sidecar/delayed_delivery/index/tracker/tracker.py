@@ -17,6 +17,7 @@ from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, Bucket
 from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    MAX_ENTRY_ID,
     NO_INDEXES,
     DelayedIndexes,
     Flags,
@@ -33,9 +34,6 @@ from pulsar_sidecar.delayed_delivery.index.tracker.sealed_buckets import SealedB
 from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import BucketOperation, SnapshotAccess
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import Position
-
-_MAX_ENTRY_ID = 2**32 - 1
-"""Roaring bitmaps hold 32 bits; a broker throws half-way for more."""
 
 
 class BucketDelayedDeliveryTracker:
@@ -358,7 +356,7 @@ class BucketDelayedDeliveryTracker:
 
 def check_positions(least_ledger: int, least_entry: int, most_entry: int) -> None:
     """Raises `InvalidInputError` for ids that no message has."""
-    if least_ledger < 0 or least_entry < 0 or most_entry > _MAX_ENTRY_ID:
+    if least_ledger < 0 or least_entry < 0 or most_entry > MAX_ENTRY_ID:
         raise InvalidInputError(
             f"ids are not negative, and an entry's has 32 bits; given were ledger {least_ledger} "
             f"and entries {least_entry} to {most_entry}"

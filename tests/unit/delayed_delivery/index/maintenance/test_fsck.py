@@ -121,6 +121,11 @@ def cut_a_segment(index: CheckedIndex) -> None:
     index.entries.payloads[FIRST, 2] = index.entries.payloads[FIRST, 2][:-1]
 
 
+def index_entries_beyond_32_bits(index: CheckedIndex) -> None:
+    rows = [(due_ms, 7, 2**32 + number) for number, (due_ms, _, _) in enumerate(index.rows[FIRST][1])]
+    index.entries.payloads[FIRST, 2] = encode_segment(DelayedIndexes.of(rows))
+
+
 def lose_a_segment(index: CheckedIndex) -> None:
     del index.entries.payloads[FIRST, 2]
 
@@ -238,6 +243,7 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
     (cut_entry_0, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
     (claim_2_to_the_40_bits, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
     (cut_a_segment, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
+    (index_entries_beyond_32_bits, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
     (lose_a_segment, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
     (lose_bookies, [(K.UNREAD_SNAPSHOT, FIRST)]),
     (lose_bookies_of_entry_0, [(K.UNREAD_SNAPSHOT, FIRST)]),
