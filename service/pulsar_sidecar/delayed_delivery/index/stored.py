@@ -184,10 +184,8 @@ class StoredIndexes:
         return StoredTopic(place, listed, found)
 
     def _cursors_of(self, path: str, subscription: str | None) -> Iterator[tuple[str, str]]:
-        if subscription is not None:
-            yield subscription, f"{path}/{encode_cursor(subscription)}"
-            return
-        for child in self._store.children(path) or ():
+        cursors = self._store.children(path) if subscription is None else [encode_cursor(subscription)]
+        for child in cursors or ():
             name = decode_cursor(CursorName(child)) or child
             # A replicator has no tracker: it copies delayed messages at once.
             if name not in SYSTEM_SUBSCRIPTIONS and not name.startswith(f"{REPLICATOR_PREFIX}."):
