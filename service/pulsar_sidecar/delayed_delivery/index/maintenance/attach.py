@@ -112,9 +112,8 @@ class BucketPointers:
             self.store.write(path, data, node.version)
         except NotFoundError as error:
             raise NotFoundError(f"the subscription {change.subscription} on {change.topic} is gone") from error
-        except OutcomeUnknownError:
-            if not self._names(change):
-                raise
+        except OutcomeUnknownError as error:
+            self._demand_named(change, error)
         self.clock.wait_seconds(RECHECK_SECONDS)
         try:
             return self._seen(change)
@@ -138,6 +137,14 @@ class BucketPointers:
             return PointerOutcome.OVERWRITTEN
         self._demand_ledgers(change.attach.values())
         return PointerOutcome.DONE if broker is None else PointerOutcome.LOADED_MEANWHILE
+
+    def _demand_named(self, change: PointerChange, lost: OutcomeUnknownError) -> None:
+        try:
+            is_named = self._names(change)
+        except SidecarError:
+            is_named = False
+        if not is_named:
+            raise lost
 
     def _names(self, change: PointerChange) -> bool:
         """Whether the cursor now names the buckets as it should."""

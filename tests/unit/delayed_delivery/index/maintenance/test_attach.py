@@ -237,6 +237,17 @@ def test_a_lost_answer_is_looked_up(applied: bool) -> None:
             stage.pointers.change(change)
 
 
+def test_a_lost_answer_that_cannot_be_looked_up_is_not_known() -> None:
+    stage = Stage(buckets={str(THERE): 31})
+    change = stage.change({NEW: 46})
+    away = TemporaryError("the store is away")
+    stage.store.before("write", lambda: stage.store.fail_next("read", away, path=PATH))
+    stage.store.lose_answer_next("write", applied=True)
+    with pytest.raises(OutcomeUnknownError, match=r"the answer to the write .* was lost"):
+        stage.pointers.change(change)
+    assert stage.named() == {str(THERE): 31, str(NEW): 46}
+
+
 def test_what_cannot_be_looked_at_again_is_not_known() -> None:
     stage = Stage(None, TemporaryError("a broker does not answer"), buckets={str(THERE): 31})
     with pytest.raises(OutcomeUnknownError, match=r"was changed.*delayed-index show"):
