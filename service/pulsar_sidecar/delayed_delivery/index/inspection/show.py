@@ -229,9 +229,12 @@ def configured_state(configured: BrokerTracker) -> TrackerState:
 
 
 def next_load(configured: TrackerState, buckets: Sequence[StoredBucket]) -> TrackerState:
-    """What a broker of 4.0.8 makes of these buckets when it loads the topic (``recoverBucketSnapshot``)."""
-    if configured.tracker is not Tracker.BUCKETS:
-        return configured
+    """What a broker of 4.0.8 with this configuration runs on these buckets when it loads the topic."""
+    return recovery_of(buckets) if configured.tracker is Tracker.BUCKETS else configured
+
+
+def recovery_of(buckets: Sequence[StoredBucket]) -> TrackerState:
+    """What the bucket tracker makes of them (``recoverBucketSnapshot``)."""
     if not buckets:
         return TrackerState(Tracker.BUCKETS, "there is no bucket to recover")
     for bucket in buckets:

@@ -17,6 +17,7 @@ import numpy as np
 from pyroaring import BitMap
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
+from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker, recovery_of
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers, PointerChange, PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import (
     PlannedBucket,
@@ -99,7 +100,7 @@ class IndexBuilder:
         Raises:
             NotFoundError: there is no such topic or subscription.
             ConflictError: a broker has the topic loaded, brokers do not run the bucket tracker, or what is stored is
-                not whole.
+                not whole: then the next load would read the backlog all the same.
             TemporaryError: something could not be read.
         """
         settings = self._tracker_settings()
@@ -160,10 +161,12 @@ class IndexBuilder:
     def _of_place(self, place: TopicName, topic: StoredTopic, settings: TrackerSettings) -> list[SubscriptionBuild]:
         self.pointers.demand_unloaded(place)
         lengths, left_out = self._lengths(topic)
-        waiting = {
-            name: unacknowledged_of(demanded(index, f"subscription {name} of {place}"), lengths)
-            for name, index in topic.subscriptions.items()
+        indexes = {
+            name: demanded(each, f"subscription {name} of {place}") for name, each in topic.subscriptions.items()
         }
+        for index in indexes.values():
+            _demand_recoverable(index)
+        waiting = {name: unacknowledged_of(index, lengths) for name, index in indexes.items()}
         delayed = {
             ledger_id: self.delays.delayed(ledger_id, metadata, needed)
             for ledger_id, metadata in lengths.items()
@@ -255,6 +258,16 @@ class IndexBuilder:
                 f"{cause}; ledgers {_listed(left.values())} of new buckets are left "
                 f"({failure or 'the cursor names them'}); run pulsar-sidecar delayed-index fsck {index.topic}"
             ) from cause
+
+
+def _demand_recoverable(index: StoredIndex) -> None:
+    """Refuse to build beside a bucket that keeps the next broker from using any."""
+    recovery = recovery_of(index.buckets)
+    if recovery.tracker is not Tracker.BUCKETS:
+        raise ConflictError(
+            f"the buckets of {index.subscription} on {index.topic} cannot all be used: {recovery.reason}; see "
+            f"pulsar-sidecar delayed-index fsck {index.topic}, and run its repair first"
+        )
 
 
 def _hash_of(builds: Iterable[SubscriptionBuild]) -> str:

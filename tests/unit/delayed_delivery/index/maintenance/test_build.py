@@ -1,6 +1,6 @@
 """Built buckets hold exactly what a broker would delay, are attached only as planned, and leave nothing behind."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
@@ -265,7 +265,7 @@ def test_a_position_or_a_key_that_cannot_be_read_is_refused_by_name() -> None:
     refused(stage, TemporaryError, f"^{cursor}$")
     stage.cursors.unreadable = None
     stage.store.put(PATH, cursor_bytes(buckets={"#pulsar.internal.delayed.bucket_7": 700}))
-    refused(stage, TemporaryError, "^#pulsar.internal.delayed.bucket_7 cannot be read: ")
+    refused(stage, ConflictError, "bucket_7' does not name a bucket; .*repair first$")
 
 
 def test_another_plan_than_the_approved_one_is_refused() -> None:
@@ -282,6 +282,57 @@ def test_a_subscription_or_topic_that_is_not_there() -> None:
         stage.builder.plan(TOPIC, "another")
     with pytest.raises(NotFoundError):
         stage.builder.plan(TOPIC.partition(3), None)
+
+
+@pytest.mark.parametrize("name", ["pulsar.dedup", "__compaction", "pulsar.repl.other"])
+def test_cursors_that_brokers_keep_for_themselves_get_no_index(name: str) -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.topic.cursor(name)
+    with pytest.raises(NotFoundError, match=f"there is no subscription {name} on {TOPIC}"):
+        stage.builder.plan(TOPIC, name)
+
+
+def lose_the_ledger(stage: IndexToBuild) -> None:
+    stage.store.remove(ledger_path(LedgerId(700)))
+
+
+def lose_entry_0(stage: IndexToBuild) -> None:
+    del stage.bookies.payloads[700, 0]
+
+
+def cut_entry_0(stage: IndexToBuild) -> None:
+    stage.bookies.payloads[700, 0] = stage.bookies.payloads[700, 0][:-1]
+
+
+def hide_entry_0(stage: IndexToBuild) -> None:
+    stage.bookies.unreadable[700, 0] = "its bookies are away"
+
+
+def overlap(stage: IndexToBuild) -> None:
+    stage.topic.seal(SUBSCRIPTION, 701, 8, 9, [(DUE + 8, 9, 0)])
+    stage.topic.cursor(SUBSCRIPTION, stage.mark_delete)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lose_the_ledger, "ledger 700 does not exist, so a broker falls back to the in-memory tracker"),
+        (lose_entry_0, "ledger 700 has no entry 0, so a broker falls back to the in-memory tracker"),
+        (cut_entry_0, "bucket_7_8 could not be read"),
+        (hide_entry_0, "bucket_7_8 could not be read"),
+        (overlap, "bucket_7_8 and .*bucket_8_9 overlap"),
+    ],
+)
+def test_nothing_is_built_beside_buckets_that_a_broker_does_not_recover(
+    spoil: Callable[[IndexToBuild], None], why: str
+) -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    stage.topic.seal(SUBSCRIPTION, 700, 7, 8, [(DUE + 7, 8, 0)])
+    stage.topic.cursor(SUBSCRIPTION, stage.mark_delete)
+    spoil(stage)
+    refused(
+        stage, ConflictError, f"^the buckets of {SUBSCRIPTION} on {TOPIC} .*{why}.*fsck {TOPIC}, and run its repair"
+    )
 
 
 # --- what goes wrong on the way -------------------------------------------------------------------------------------
@@ -388,11 +439,17 @@ def test_buckets_of_a_subscription_that_is_gone_are_deleted_again() -> None:
     assert len(stage.snapshots.created) == 2
 
 
-def test_a_lost_answer_names_what_may_be_left() -> None:
+@pytest.mark.parametrize("can_look", [True, False])
+def test_a_lost_answer_names_what_may_be_left(can_look: bool) -> None:
     stage = IndexToBuild(THREE, small_buckets())
+    approved = stage.plan().hash
+    if not can_look:
+        away = TemporaryError("the store is away")
+        stage.store.before("write", lambda: stage.store.fail_next("read", away, path=PATH))
     stage.store.lose_answer_next("write", applied=False)
     with pytest.raises(OutcomeUnknownError, match=rf"new ledgers: {FIRST_BUCKET}, {FIRST_BUCKET + 1}"):
-        stage.build()
+        stage.build(approved)
+    assert len(stage.bucket_ledgers()) == 2, "the cursor may come to name them"
 
 
 def test_a_topic_loaded_just_afterwards_is_told() -> None:
