@@ -21,6 +21,8 @@ from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishRequest
+from pulsar_sidecar.deduplication.publishing.resume import Tail
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
@@ -163,18 +165,23 @@ def test_without_deduplication_the_records_come_twice(stage: Stage, tmp_path: Pa
     assert sorted(number for numbers in one.stored() for number in numbers) == sorted([*range(one.count)] * 2)
 
 
+class SeesNothing(BrokerTopicTails):
+    def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
+        return Tail((), None)
+
+
 def published_by_a_liar(one: Job) -> Published:
-    """To brokers that claim to deduplicate."""
+    """To brokers that claim to deduplicate, by a publisher that does not look what is stored."""
     stage = one.stage
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)
     owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
-    request = PublishRequest(one.topic, NAME, RecordFormat.JSON_LINES, is_fresh=True)
+    request = PublishRequest(one.topic, NAME, RecordFormat.JSON_LINES)
     with closing(connections), source_file(one.file) as source:
         return FilePublisher(
             source,
             request,
             LosingAnswers(stage.producers, every=10**9, lie=True),
-            BrokerTopicTails(owners, stage.admin.internal_stats, CLOCK),
+            SeesNothing(owners, stage.admin.internal_stats, CLOCK),
             CheckpointFile(checkpoint_path(one.file, NAME)),
             CLOCK,
             Event(),
@@ -190,6 +197,7 @@ def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(stage: Stage, tmp_p
     one.killed(*LATE)
     forget(stage, one.topic)
     checkpoint_path(one.file, NAME).unlink()
+    one.refused("at last the sequence id", "--fresh")
     one.published()
     one.check_each_once_in_order()
 

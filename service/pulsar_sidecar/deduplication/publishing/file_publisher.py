@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, NoReturn, Protocol
 
 from pulsar_sidecar.deduplication.publishing.checkpoint import (
     NOTHING_SENT,
@@ -231,16 +231,16 @@ class FilePublisher:
         for index, topic in enumerate(publisher.topics):
             pushed = publisher.last_sequence_id_of(index)
             if self._request.is_fresh and pushed != NOTHING_PUBLISHED:
-                raise ConflictError(
-                    f"--fresh, and {self._request.producer_name} has published to {topic} before, up to the sequence "
-                    f"id {pushed}; choose another producer name, or continue with --resume"
-                )
+                self._refuse_used_name(topic, f"up to the sequence id {pushed}")
             point = None if checkpoint is None else checkpoint.partitions[index]
             is_needed, start = read_back_from(pushed, point)
             tail = None
-            if is_needed and not self._request.is_fresh:
+            if is_needed:
                 with self._steps.taking(PublishStep.TAIL_READ_BACK):
                     tail = self._tails.read_back(topic, start, self._request.producer_name)
+                if self._request.is_fresh and tail.records:
+                    last = tail.records[-1]
+                    self._refuse_used_name(topic, f"at last the sequence id {last.offset}, at {last.position}")
             found = resume_point(pushed, point, tail)
             publisher.know_stored(index, found.after)
             self._resume.append(found)
@@ -248,6 +248,12 @@ class FilePublisher:
             if found.after in found.stored:
                 point = StoredPoint(found.after, found.stored[found.after].position)
             self._points.append(point or NOTHING_SENT)
+
+    def _refuse_used_name(self, topic: TopicName, what: str) -> NoReturn:
+        raise ConflictError(
+            f"--fresh, and {self._request.producer_name} has published to {topic} before, {what}; choose another "
+            "producer name, or continue with --resume"
+        )
 
     def _compare(self, publisher: ExactlyOncePublisher, start: int) -> None:
         until = max(max(point.after, point.pushed) for point in self._resume)

@@ -19,9 +19,11 @@ from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat, RecordReader
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishedPartition, PublishRequest
+from pulsar_sidecar.deduplication.publishing.resume import Tail
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.clock import FakeClock
@@ -610,7 +612,10 @@ def test_a_fresh_name() -> None:
     job.run(is_fresh=True)
     check_once_in_order(job)
     job.checkpoints.text = None
-    refused(job, "has published to persistent://public/default/records before, up to the sequence id", is_fresh=True)
+    before = "has published to persistent://public/default/records before"
+    refused(job, f"{before}, up to the sequence id 72", is_fresh=True)
+    assert [*forgotten(job)]
+    refused(job, f"{before}, at last the sequence id 72, at 1:3; choose another", is_fresh=True)
 
 
 def test_a_topic_without_deduplication() -> None:
@@ -754,11 +759,17 @@ def test_a_broker_that_has_forgotten_is_not_believed() -> None:
     check_once_in_order(job)
 
 
+class SeesNothing(FakeTails):
+    def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
+        return Tail((), None)
+
+
 def test_a_control_without_the_checkpoint_and_the_tail_stores_twice() -> None:
     """What reading back is good for: the same run without it, after the broker has forgotten."""
     job = half_published(lines(40))
     before = len(job.stored[0])
     assert [*forgotten(job)]
     job.checkpoints.text = None
-    job.run(is_fresh=True)
+    job.tails = SeesNothing(job.brokers)
+    job.run()
     assert len(job.stored[0]) == before + 40

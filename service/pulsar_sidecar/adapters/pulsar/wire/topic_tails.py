@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnection, TopicOwners, server_error
+from pulsar_sidecar.adapters.pulsar.wire.encoding import metadata_of
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import MessageRows
 from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.deduplication.verifying.rows import MessageKind, MessageRow, PayloadState
@@ -154,16 +155,16 @@ class _TailReader(TopicReader):
         first: Position | None = None
         if start is not None and start > last:
             return Tail((), None)
-        for position, rows in self._entries(last):
+        for position, rows in self._entries(last, producer_name):
             first = first or position
             for row in rows:
-                if row.producer == producer_name and row.kind is MessageKind.MESSAGE and row.is_judged:
+                if row.kind is MessageKind.MESSAGE and row.is_judged:
                     is_read = row.payload_state is PayloadState.READ
                     records.append(StoredRecord(row.sequence_id, position, row.payload_hash if is_read else None))
         return Tail(tuple(records), first)
 
-    def _entries(self, last: Position) -> "Iterator[tuple[Position, list[MessageRow]]]":
-        """Each entry up to the last, with its rows."""
+    def _entries(self, last: Position, producer_name: str) -> "Iterator[tuple[Position, Sequence[MessageRow]]]":
+        """Each entry up to the last, with its rows if it is the producer's; those of others are not opened."""
         read = MessageRows()
         self._connection.send(*self._permitted(_PERMITS))
         seen: Position | None = None
@@ -173,6 +174,6 @@ class _TailReader(TopicReader):
                 continue
             found = command.message.message_id
             seen = Position(LedgerId(found.ledgerId), EntryId(found.entryId))
-            rows = list(read.of(LedgerEntry(*seen, message)))
-            self._connection.send(*self._permitted(rows[0].batch_size))
-            yield seen, rows
+            metadata, _ = metadata_of(message)
+            self._connection.send(*self._permitted(metadata.num_messages_in_batch))
+            yield seen, read.of(LedgerEntry(*seen, message)) if metadata.producer_name == producer_name else ()

@@ -75,8 +75,8 @@ def publish(
         bool,
         typer.Option(
             "--fresh/--resume",
-            help="--resume continues where the last run ended, or begins. --fresh begins, refuses a name that has "
-            "published something, as far as brokers remember it, and saves reading a large topic in search of it.",
+            help="--resume continues where the last run ended, or begins. --fresh begins, and refuses a name that has "
+            "published something: there is a checkpoint, a broker remembers it, or the topic holds a message of it.",
         ),
     ] = False,
     is_dry_run: Annotated[
