@@ -124,6 +124,7 @@ def resume_point(pushed: int, point: StoredPoint | None, tail: Tail | None) -> R
         )
     if point is not None and point.offset is not None and is_whole:
         _check_own(point, tail)
+    _check_whole(tail.records)
     newer = [each for each in tail.records if each.offset > known]
     _check_ascending(newer)
     if point is None and (is_sent or pushed != NOTHING_PUBLISHED) and not newer:
@@ -207,6 +208,16 @@ def _check_own(point: StoredPoint, tail: Tail) -> None:
             "another message: this is not the topic that was published to, or it was deleted and created again; "
             f"{_START_ANEW}"
         )
+
+
+def _check_whole(records: Sequence[StoredRecord]) -> None:
+    """Only the first one's chunks may lie before what was read."""
+    for each in records[1:]:
+        if each.payload_hash is None:
+            raise ConflictError(
+                f"the topic does not hold the whole record at byte {each.offset}, only what is at {each.position}, and "
+                f"brokers take it for stored: it was published while deduplication was off; {_START_ANEW}"
+            )
 
 
 def _check_ascending(records: Sequence[StoredRecord]) -> None:

@@ -220,6 +220,16 @@ def test_a_topic_that_was_published_to_without_deduplication() -> None:
         resumed(-1, C3, twice)
 
 
+@pytest.mark.parametrize("point", [None, C3, SENT_BEFORE])
+def test_half_a_record_is_not_taken_for_the_whole(point: StoredPoint | None) -> None:
+    """A last chunk without the others; the first record's may lie before what was read."""
+    half = StoredRecord(40, at(4), None)
+    with pytest.raises(ConflictError, match="does not hold the whole record at byte 40, only what is at 5:4"):
+        resumed(40, point, Tail((stored(3, 3), half), at(3)))
+    assert resumed(40, StoredPoint(40, at(4)), Tail((half, stored(5, 5)), at(4))).after == 40
+    assert resumed(50, point, Tail((half, stored(5, 5)), at(4))).after == 50
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
