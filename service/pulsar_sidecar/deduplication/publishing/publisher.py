@@ -47,8 +47,9 @@ class ExactlyOncePublisher:
     Leaving the ``with`` flushes; leaving it by an error does not.
 
     A program that may be killed gives each message a sequence id of its own, such as the record's offset in a file.
-    After a restart it publishes again from the message whose id is `last_sequence_id_of` its partition on. That message
-    is included: a broker answers what it has pushed, and only a receipt proves that it is stored.
+    After a restart it publishes again from the message whose id is `last_sequence_id_of` its partition on, of several
+    partitions from the least of them on. That message is included: a broker answers what it has pushed, and only a
+    receipt proves that it is stored.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class ExactlyOncePublisher:
 
     @property
     def last_sequence_id(self) -> int:
-        """The highest id published, over all partitions, -1 for none."""
+        """The highest id published, over all partitions, -1 for none; another partition may lack one below it."""
         return max(partition.last_sequence_id for partition in self._by_partition)
 
     def last_sequence_id_of(self, partition: int) -> int:
