@@ -162,6 +162,8 @@ class FilePublisher:
         self._points: list[StoredPoint] = []
         self._points_before: list[StoredPoint] = []
         self._resume: list[ResumePoint] = []
+        self._stored: list[int] = []
+        """The last record of each partition that is known to be stored."""
         self._written: Checkpoint
         self._records = 0
         self._resent: list[int] = []
@@ -244,6 +246,7 @@ class FilePublisher:
             found = resume_point(pushed, point, tail)
             publisher.know_stored(index, found.after)
             self._resume.append(found)
+            self._stored.append(found.after)
             self._points_before.append(point if point is not None and point.is_sent else SENT_BEFORE)
             if found.after in found.stored:
                 point = StoredPoint(found.after, found.stored[found.after].position)
@@ -361,6 +364,7 @@ class FilePublisher:
                 f"partition {index} has stored the record at byte {last} a second time, at {confirmation.position}: "
                 "deduplication is not in effect there, although the broker reports it; publish nothing more"
             )
+        self._stored[index] = last
         if confirmation.position is not None:
             self._points[index] = StoredPoint(last, confirmation.position)
 
@@ -392,15 +396,12 @@ class FilePublisher:
             unfinished_at=reader.unfinished_at,
             is_stopped=self._stop.is_set() and reader.unfinished_at is None and self._rolling.end < self._source.size,
             partitions=[
-                self._partition(publisher.last_sequence_id_of(index), point) for index, point in enumerate(self._points)
+                PublishedPartition(
+                    None if last == NOTHING_PUBLISHED else last, point.position if point.offset == last else None
+                )
+                for last, point in zip(self._stored, self._points, strict=True)
             ],
         )
-
-    def _partition(self, confirmed: int, point: StoredPoint) -> PublishedPartition:
-        last = max(confirmed, NOTHING_PUBLISHED if point.offset is None else point.offset)
-        if last == NOTHING_PUBLISHED:
-            return PublishedPartition(None, None)
-        return PublishedPartition(last, point.position if point.offset == last else None)
 
     # --- what it works with ----------------------------------------------------------------------------------------
 

@@ -264,6 +264,19 @@ def test_a_signal_ends_a_run_between_two_records() -> None:
     check_once_in_order(job)
 
 
+def test_the_summary_names_no_record_that_is_only_pushed() -> None:
+    job = Job(lines(30))
+    job.brokers.hold = True
+    with pytest.raises(Killed):
+        job.run(KillsAt((PublishStep.RECORD_PUBLISHED, "after"), 20))
+    last = job.stored[0][-1]
+    assert job.run(is_dry_run=True).partitions[0].last_sequence_id == last < job.brokers.topic(TOPIC).pushed["loader"]
+    job.stop.set()
+    assert last < (job.run().partitions[0].last_sequence_id or 0) <= job.stored[0][-1]
+    job.stop.clear()
+    assert job.run().partitions[0].last_sequence_id == offsets(job.data)[-1]
+
+
 def test_a_signal_ends_the_wait_of_a_slow_run() -> None:
     job = Job(lines(20))
     began = job.clock.monotonic_seconds()
