@@ -159,6 +159,7 @@ def _state(*ledgers: int, terminated: bool = False) -> TopicInternalStats:
         (_found(STAYS, out=9), _state(8, 9), True),
         (_found(STAYS._replace(connected_since=None), out=9), _state(8), False),
         (_found(STAYS, COMES, out=9), _state(8), True),
+        (_found(STAYS._replace(available_permits=3, blocked=True), out=9), _state(8), True),
         (_found(COMES, out=5), _state(8), True),
         (_found(COMES, out=6), _state(8), False),
         (_found(out=5), _state(8), True),

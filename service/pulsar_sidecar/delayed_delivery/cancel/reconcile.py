@@ -13,7 +13,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, Cancel
 from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.position_ranges import PositionRanges
-from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, TopicInternalStats
+from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 BROKER_STORES_EVERY_MS: Final = 1100
 """A cursor is stored at most once a second (``managedLedgerDefaultMarkDeleteRateLimit``), and only when something is
@@ -47,13 +47,13 @@ class CursorWatch:
 
     Attributes:
         since_ms: the brokers' time when the first of these looks began.
-        consumers: the subscription's consumers at the last look whose connection time is known.
+        consumers: name, address and connection time of the subscription's consumers at the last look, where known.
         messages_out: the messages that consumers had been given until then.
         written_ledger: the ledger that the topic wrote to.
     """
 
     since_ms: int
-    consumers: frozenset[ConnectedConsumer]
+    consumers: frozenset[tuple[str | None, str | None, str]]
     messages_out: int
     written_ledger: LedgerId | None
 
@@ -66,8 +66,10 @@ def continue_watch(
     A cursor loses acknowledgements only when its topic is loaded anew or when it is moved, and both disconnect
     every consumer. Without a consumer that stayed, nothing may have been handed out since the topic was loaded.
     """
-    # A consumer whose time of connection is not known may be a new one.
-    consumers = frozenset(consumer for consumer in found.consumers if consumer.connected_since)
+    # A consumer whose time of connection is not known may be a new one; what it is given meanwhile changes the rest.
+    consumers = frozenset(
+        (each.name, each.address, each.connected_since) for each in found.consumers if each.connected_since
+    )
     watch = CursorWatch(now_ms, consumers, found.messages_out, state.written_ledger)
     return watch if before is None or not _goes_on(before, watch) else replace(watch, since_ms=before.since_ms)
 
