@@ -89,7 +89,8 @@ def _read(store: MetadataStore, ledger_ids: Iterable[LedgerId]) -> list[Protecte
 
 def _until_ms(node: Node) -> int:
     text = node.data.decode("ascii", "replace")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else UNKNOWN_END
+    # Fifteen digits reach beyond the calendar's last year, 9999.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 15 else UNKNOWN_END
 
 
 def undelete(

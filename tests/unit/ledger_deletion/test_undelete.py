@@ -215,10 +215,13 @@ def test_an_operator_can_end_a_protection(world: World, topic: TopicName) -> Non
     assert ledger_id not in world.ledgers()
 
 
-def test_a_protection_that_cannot_be_read_protects(world: World, topic: TopicName) -> None:
+@pytest.mark.parametrize("until", [b"for ever", b"", b"-1", b"9" * 15, b"9" * 18, b"9" * 19])
+def test_a_protection_beyond_the_calendar_or_that_cannot_be_read_protects(
+    world: World, topic: TopicName, until: bytes
+) -> None:
     ledger_id, _ = deleted(world, topic)
     restore(world, ledger_id)
-    world.store.put(protection_path(ledger_id), b"for ever")
+    world.store.put(protection_path(ledger_id), until)
     send(world, about(topic, ledger_id))
     Sidecar(world, name="sidecar-2").work()
     assert ledger_id in world.ledgers()
