@@ -43,8 +43,11 @@ class LedgerReference:
 
     @property
     def in_bookkeeper(self) -> bool:
-        """Whether BookKeeper has it by the list: tiered storage is not its only place."""
-        return self.offload is None or not self.offload.bookkeeper_deleted
+        """Whether BookKeeper has it by the list: tiered storage is not its only place.
+
+        Brokers read a copy from tiered storage only if it is complete, whatever its context says besides.
+        """
+        return self.offload is None or not (self.offload.complete and self.offload.bookkeeper_deleted)
 
 
 @dataclass(frozen=True, slots=True)

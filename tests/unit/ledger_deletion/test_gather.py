@@ -29,6 +29,7 @@ from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import Guard
 from pulsar_sidecar.model.names import CursorName, TopicName
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.fakes.bookkeeper import (
     bucket_custom_metadata,
@@ -205,6 +206,20 @@ def test_each_copy_of_an_offloaded_ledger_is_looked_up_for_itself(world: World) 
         Unreferenced((guard,), other_copy_listed=True),
         Unreferenced((guard,)),
     ]
+
+
+def test_what_brokers_would_read_from_bookkeeper_is_referenced(world: World) -> None:
+    topic = world.topic("persistent://public/default/cold", TopicPlan(bookkeeper_deleted=(1,)))
+    path = managed_ledger_path(topic.managed_ledger_name)
+    halted = world.listed(topic)[1]
+    world.ledger(data_custom_metadata(topic.managed_ledger_name), ledger_id=halted)
+    node = world.store.peek(path)
+    assert node is not None
+    info = ml.ManagedLedgerInfo.FromString(node.data)
+    info.ledgerInfo[1].offloadContext.complete = False
+    world.store.put(path, info.SerializeToString())
+    (facts,) = gather(world, about(topic, halted))
+    assert isinstance(facts.references, Referenced)
 
 
 # --- the ledger itself -------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """References out of nodes that brokers wrote, and never fewer of them than the bytes hold."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -127,6 +128,13 @@ def test_an_offloaded_ledger() -> None:
     ledgers = managed_ledger_references(node).ledgers
     assert ledgers[LedgerId(3)].offload == OFFLOAD
     assert ledgers[LedgerId(4)].offload is None
+
+
+def test_brokers_read_an_attempt_that_is_not_complete_from_bookkeeper_whatever_else_it_says() -> None:
+    halted = replace(OFFLOAD, complete=False)
+    node = builders.managed_ledger_bytes([3, 4, 5], offloaded={3: OFFLOAD, 4: halted})
+    ledgers = managed_ledger_references(node).ledgers.values()
+    assert [ledger.in_bookkeeper for ledger in ledgers] == [False, True, True]
 
 
 def test_an_offload_in_segments() -> None:

@@ -202,7 +202,7 @@ class OwnerNodes:
             return ReferencesUnknown(f"{path}: {error}")
         entry = listed.ledgers.get(ledger_id) if listed else None
         # Once the offloader's copy has replaced it, the list entry no longer means BookKeeper's copy.
-        replaced = entry is not None and entry.offload is not None and entry.offload.bookkeeper_deleted
+        replaced = entry is not None and not entry.in_bookkeeper
         return self._verdict(path, entry is not None and not replaced, other_copy_listed=replaced)
 
     def offload_references(
