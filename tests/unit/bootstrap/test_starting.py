@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import requests
 from pulsar_sidecar.bootstrap.app import ClusterWatch
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import UnreachableError
+
+from tests.cluster.patience import until
 
 ROOT = Path(__file__).parents[3]
 CLOCK = SystemClock()
@@ -49,18 +51,12 @@ def serving(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str
     )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{own}"
-        until(lambda: process.poll() is None and answers(url), "the door does not answer")
+        until(lambda: process.poll() is not None or answers(url), "the door answers")
+        assert process.poll() is None, process.communicate()[0]
         yield process, url
     finally:
         process.kill()
         process.communicate()
-
-
-def until(is_true: Callable[[], bool], otherwise: str, seconds: float = 30) -> None:
-    give_up = CLOCK.monotonic_seconds() + seconds
-    while not is_true():
-        assert CLOCK.monotonic_seconds() < give_up, otherwise
-        CLOCK.wait_seconds(0.1, NEVER)
 
 
 def answers(url: str) -> bool:
@@ -79,7 +75,7 @@ def reason(url: str, path: str) -> str:
 @pytest.mark.parametrize("hanging", [False, True])
 def test_while_brokers_are_away_at_the_start_the_door_says_which_and_goes_on(hanging: bool) -> None:
     with a_port(hanging=hanging) as port, serving(port) as (process, url):
-        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "no host is named")
+        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "a host is named")
         for path in (STATUS, "/metrics"):
             assert f"127.0.0.1:{port}" in reason(url, path)
         CLOCK.wait_seconds(2, NEVER)
@@ -93,7 +89,7 @@ def test_while_brokers_are_away_at_the_start_the_door_says_which_and_goes_on(han
 @pytest.mark.parametrize(("hanging", "flags"), [(False, ()), (True, ("--topic-two-phase-deletion-enabled",))])
 def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple[str, ...]) -> None:
     with a_port(hanging=hanging) as port, serving(port, "--cluster-name", "east", *flags) as (process, url):
-        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "no host is named")
+        until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "a host is named")
         CLOCK.wait_seconds(2, NEVER)
         assert f"127.0.0.1:{port}" in reason(url, "/readyz")
         assert answers(url)
@@ -125,11 +121,11 @@ def test_the_watch_says_what_is_away_and_that_it_came_back() -> None:
         stack.callback(watch.close)
         assert watch.missing() is None
         watch.watch("the brokers at broker-1", ask)
-        until(lambda: watch.missing() == "nobody answers at broker-1", "the absence is not told")
+        until(lambda: watch.missing() == "nobody answers at broker-1", "the absence is reported")
         assert watch.missing("the brokers at broker-1") == "nobody answers at broker-1"
         assert watch.missing("ZooKeeper at z:2181") is None
         away.clear()
-        until(lambda: watch.missing() is None, "the return is not told")
+        until(lambda: watch.missing() is None, "the return is reported")
 
 
 def test_the_watch_never_waits_for_an_answer() -> None:
