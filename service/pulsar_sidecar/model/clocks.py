@@ -4,6 +4,7 @@ import time
 from typing import Protocol
 
 _PIECES_PER_SECOND = 10
+_MADE_UP_FOR_SECONDS = 1.0
 
 
 class StopSignal(Protocol):
@@ -52,8 +53,7 @@ class Pace:
         """``per_second`` None is no limit."""
         self._clock = clock
         self._per_second = per_second
-        self._started: float | None = None
-        self._done = 0
+        self._due: float | None = None
 
     def at_once(self, most: int) -> int:
         """How many things to ask for in one request, so that a low rate does not come in bursts."""
@@ -64,9 +64,8 @@ class Pace:
         if self._per_second is None:
             return
         now = self._clock.monotonic_seconds()
-        if self._started is None:
-            self._started = now
-        self._done += count
-        ahead_seconds = self._started + self._done / self._per_second - now
-        if ahead_seconds > 0:
-            self._clock.wait_seconds(ahead_seconds, stop)
+        # After a stall no burst follows: servers that have just recovered would notice most.
+        due = now if self._due is None else max(self._due, now - _MADE_UP_FOR_SECONDS)
+        self._due = due + count / self._per_second
+        if self._due > now:
+            self._clock.wait_seconds(self._due - now, stop)

@@ -1,8 +1,11 @@
-"""Waiting on the machine's clock, with a signal that ends it and without."""
+"""Waiting on the machine's clock, with a signal that ends it and without; and keeping to a rate."""
 
 import threading
 
-from pulsar_sidecar.model.clocks import SystemClock
+import pytest
+from pulsar_sidecar.model.clocks import Pace, SystemClock
+
+from tests.fakes.clock import FakeClock
 
 
 def test_a_wait_without_a_signal_ends_with_its_time() -> None:
@@ -18,3 +21,23 @@ def test_a_signal_ends_a_wait() -> None:
     assert SystemClock().wait_seconds(0.0, stop) is False
     stop.set()
     assert SystemClock().wait_seconds(60, stop) is True
+
+
+def test_what_was_not_done_during_a_stall_is_not_made_up_for_in_a_burst() -> None:
+    clock = FakeClock()
+    pace = Pace(clock, 100)
+    pace.after(10)
+    clock.advance_ms(60_000)
+    resumed_at = clock.monotonic_seconds()
+    for _ in range(50):
+        pace.after(10)
+    assert clock.monotonic_seconds() - resumed_at == pytest.approx(4, abs=0.1), "one second's worth, not 60"
+
+
+def test_what_comes_late_by_less_than_a_second_is_made_up_for() -> None:
+    clock = FakeClock()
+    pace = Pace(clock, 100)
+    for number in range(100):
+        clock.advance_ms(500 if number == 0 else 0)
+        pace.after(10)
+    assert clock.monotonic_seconds() == pytest.approx(10.5, abs=0.1)
