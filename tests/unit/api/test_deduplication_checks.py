@@ -80,6 +80,7 @@ def test_the_exit_code_says_the_outcome(
     assert ran.code == code
     for line in lines:
         assert line in ran.out
+    assert ("did not follow the policy" in ran.out) == (code == 2 and policy), "an unknown outcome accuses nobody"
 
 
 def test_what_is_left_behind_is_shown(shell: Terminal, namespace: FakeNamespace) -> None:

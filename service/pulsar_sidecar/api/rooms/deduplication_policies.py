@@ -93,8 +93,8 @@ class DeduplicationCheckAnswer(Answer):
     reason: str
     policy: PolicyValuesAnswer
     """The policy that should decide it."""
-    as_configured: bool
-    """Whether the broker did what the policy demands."""
+    as_configured: bool | None
+    """Whether the broker did what the policy demands; null if the outcome is unknown."""
     status: str | None
     """The topic's ``deduplicationStatus``."""
     first: _SendAnswer

@@ -90,8 +90,10 @@ class DeduplicationCheck:
     left_behind: str | None = None
 
     @property
-    def as_configured(self) -> bool:
-        """Whether the broker did what the policies say."""
+    def as_configured(self) -> bool | None:
+        """Whether the broker did what the policies say; None if it is not known what it does."""
+        if self.outcome is CheckOutcome.UNKNOWN:
+            return None
         expected = CheckOutcome.REFUSED if self.policy.applied else CheckOutcome.STORED_TWICE
         return self.outcome is expected
 

@@ -85,9 +85,9 @@ def checks(namespace: FakeNamespace, brokers: FakeDeduplication) -> Deduplicatio
         ([FIRST, SECOND], False, CheckOutcome.STORED_TWICE, True),
         ([FIRST, SECOND], None, CheckOutcome.STORED_TWICE, True),
         ([FIRST, SECOND], True, CheckOutcome.STORED_TWICE, False),
-        ([FIRST, SendFailure("cannot determine")], True, CheckOutcome.UNKNOWN, False),
-        ([DuplicateReceipt(), DuplicateReceipt()], True, CheckOutcome.UNKNOWN, False),
-        ([SendFailure("no"), SECOND], False, CheckOutcome.UNKNOWN, False),
+        ([FIRST, SendFailure("cannot determine")], True, CheckOutcome.UNKNOWN, None),
+        ([DuplicateReceipt(), DuplicateReceipt()], True, CheckOutcome.UNKNOWN, None),
+        ([SendFailure("no"), SECOND], False, CheckOutcome.UNKNOWN, None),
     ],
 )
 def test_the_answers_say_what_the_broker_does(
@@ -97,7 +97,7 @@ def test_the_answers_say_what_the_broker_does(
     answers: Sequence[SendAnswer],
     policy: bool | None,
     outcome: CheckOutcome,
-    as_configured: bool,
+    as_configured: bool | None,
 ) -> None:
     namespace.answers = answers
     brokers.namespaces[DeduplicationPolicy.ENABLED, NAMESPACE] = policy

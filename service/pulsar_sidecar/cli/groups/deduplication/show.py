@@ -179,7 +179,7 @@ def _check_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     switched = "on" if policy["applied"] else "off"
     yield f"  policy   deduplication is {switched}, decided by the {policy['decidedBy']}"
     yield f"  status   {answer['status'] or 'unknown'}"
-    if not answer["asConfigured"]:
+    if answer["asConfigured"] is False:
         yield "  the broker did not follow the policy; search its log for the topic, then unload the namespace"
     elif not policy["applied"]:
         yield f"  switch it on with: pulsar-sidecar namespaces set-deduplication {answer['namespace']} --enable"
