@@ -69,10 +69,10 @@ def test_a_cursor_is_left_over_as_far_as_a_dump_tells(find: Find) -> None:
     assert find(enabled=True).stuck == ()
 
 
-def test_the_position_of_a_loaded_topic_is_not_certain(find: Find) -> None:
+def test_without_topics_policies_no_lag_is_certain(find: Find) -> None:
     found = {each.topic: each for each in find(entries=9, enabled=True).stuck}
     assert {topic: (each.reason, each.certain) for topic, each in found.items()} == {
-        ORDERS: (StuckReason.LAGS, True),
+        ORDERS: (StuckReason.LAGS, False),
         ELSEWHERE: (StuckReason.LAGS, False),
     }
 
@@ -84,11 +84,16 @@ def test_a_namespace_is_looked_at_alone(find: Find) -> None:
         find("public/missing")
 
 
-def test_a_namespace_whose_policies_are_damaged_is_named(find: Find) -> None:
-    report = find(nodes={**NODES, f"{POLICIES}/{ORDERS.namespace}": b"["})
+@pytest.mark.parametrize(
+    ("policies", "reason"), [(b"[", "the policies of a namespace cannot be decoded"), (None, "no right to")]
+)
+def test_a_namespace_whose_policies_are_not_known_is_named(find: Find, policies: bytes | None, reason: str) -> None:
+    nodes = {**NODES, f"{POLICIES}/{ORDERS.namespace}": policies}
+    report = find(nodes=nodes)
     assert ORDERS not in [each.topic for each in report.stuck]
-    named = f"{ORDERS}: the policies of a namespace cannot be decoded"
-    assert [each for each in report.unreadable if each.startswith(named)]
+    assert [each for each in report.unreadable if each.startswith(f"{ORDERS}: {reason}")]
+    lagging = {each.topic: each for each in find(entries=9, nodes=nodes).stuck}[ORDERS]
+    assert (lagging.reason, lagging.certain) == (StuckReason.LAGS, False)
 
 
 _ORDERS_CURSOR = cursor_path(ORDERS.managed_ledger_name, DEDUPLICATION_CURSOR)

@@ -50,12 +50,19 @@ class DumpedDeduplication:
         unreadable = dict(self._take(dump, Subtree.MANAGED_LEDGERS, topics))
         for topic in sorted({path if path in topics else path.rpartition("/")[0] for path in unreadable}):
             self._drop(topic)
-        unreadable |= self._take(dump, Subtree.ADMIN, None)
+        self._unreadable_policies = dict(self._take(dump, Subtree.ADMIN, None))
+        unreadable |= self._unreadable_policies
         self.unreadable = tuple(f"{path}: {reason}" for path, reason in sorted(unreadable.items()))
         """What the dump could not read of these topics, which are left out, and of namespaces' policies."""
 
     def read(self, path: str) -> Node | None:
         return self._nodes.get(path)
+
+    def policies(self, namespace: str) -> Node | Unreadable | None:
+        """A namespace's; None if it has none."""
+        path = f"{POLICIES}/{namespace}"
+        reason = self._unreadable_policies.get(path)
+        return self.read(path) if reason is None else Unreadable(reason)
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
         return [self._nodes.get(path) for path in paths]
@@ -132,7 +139,9 @@ class DumpedDeduplicationSettings:
         return self._broker
 
     def inherited(self, namespace: str) -> PolicyValues | Unreadable:
-        node = self._nodes.read(f"{POLICIES}/{namespace}")
+        node = self._nodes.policies(namespace)
+        if isinstance(node, Unreadable):
+            return node
         try:
             value = None if node is None else value_of_namespace(DeduplicationPolicy.ENABLED, node.data)
         except UndecodableError as error:

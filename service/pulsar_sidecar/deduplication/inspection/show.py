@@ -215,8 +215,8 @@ def _remarks(
     if isinstance(snapshot, Absent):
         if decision.enabled:
             yield (
-                "there is no deduplication cursor: the topic was not loaded since deduplication was enabled; "
-                "a load begins with an empty map and replays nothing"
+                "there is no deduplication cursor: the topic was not loaded since deduplication was enabled, or its "
+                "broker could not create one; a load begins with an empty map and replays nothing"
             )
         return
     if decision.enabled is False:

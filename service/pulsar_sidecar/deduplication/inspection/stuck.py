@@ -184,8 +184,6 @@ class StuckCursors:
         lags = _exceeds(limits, stored.since)
         is_off, is_known, because = self._is_switched_off(place, ask=lags or bool(stored.held))
         if not is_off and not lags:
-            if not is_known and self._running is not None:
-                self._unreadable.append(f"{place}: its own policy is not known: {because}")
             return None
         if not is_off:
             because = _LATE
@@ -196,7 +194,7 @@ class StuckCursors:
             topic=place,
             reason=StuckReason.LEFT_OVER if is_off else StuckReason.LAGS,
             because=because,
-            certain=is_known if is_off else is_exact,
+            certain=is_known and is_exact,
             position=snapshot.position,
             since=stored.since,
             held_ledgers=len(held),
@@ -215,12 +213,15 @@ class StuckCursors:
         above = self._settings.inherited(place.namespace)
         if isinstance(above, Unreadable):
             self._unreadable.append(f"{place}: {above.reason}")
-            return False, True, above.reason
+            return False, False, above.reason
         values = self._settings.of_topic(place) if ask or not above.applied else above
         if isinstance(values, Unreadable):
-            if above.applied:
-                return False, False, values.reason
-            return True, False, f"off by the {above.decided_by.value}; {values.reason}"
+            if not above.applied:
+                return True, False, f"off by the {above.decided_by.value}; {values.reason}"
+            # A dump never knows it.
+            if self._running is not None:
+                self._unreadable.append(f"{place}: its own policy is not known: {values.reason}")
+            return False, False, values.reason
         return not values.applied, True, f"off by the {values.decided_by.value}"
 
     def _with_remedies(self, found: Sequence[StuckCursor], limits: LagLimits) -> Iterator[StuckCursor]:

@@ -110,6 +110,20 @@ def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_l
     assert (report.found, report.unreadable) == (0, (f"{ORDERS}: its own policy is not known: no broker answers",))
 
 
+def test_a_lag_under_a_policy_that_could_not_be_asked_for_is_not_certain(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
+        raise TemporaryError("no broker answers")
+
+    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    stage.switched(on=True)
+    monkeypatch.setattr(stage.brokers, "of_topic", away)
+    report = stage.stuck()
+    assert [(each.reason, each.certain) for each in report.stuck] == [(StuckReason.LAGS, False)]
+    assert report.unreadable == (f"{ORDERS}: its own policy is not known: no broker answers",)
+
+
 def test_a_topic_that_is_on_and_holds_nothing_is_not_asked_about(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         raise TemporaryError("no broker answers")
@@ -303,8 +317,8 @@ def test_a_namespace_whose_policies_are_damaged_does_not_end_the_search(stage: S
     assert report.unreadable == (f"{ELSEWHERE}: {damaged}",)
     stage.topics.put(ELSEWHERE, (1, 2, 3), (1, 0))
     lagging = stage.stuck(None)
-    assert [(each.topic, each.reason) for each in lagging.stuck if each.topic == ELSEWHERE] == [
-        (ELSEWHERE, StuckReason.LAGS)
+    assert [(each.reason, each.certain) for each in lagging.stuck if each.topic == ELSEWHERE] == [
+        (StuckReason.LAGS, False)
     ]
     assert lagging.unreadable == report.unreadable
     (load,) = stage.health.slowest_loads("public/elsewhere").slowest

@@ -50,7 +50,7 @@ def stuck(
     bookies, asks brokers for policies and for the topics that they have loaded, and loads no topic.
 
     A dump holds no topic policies, and an older position of a topic that was loaded: conclusions from these are marked
-    as not certain.
+    as not certain. It does not hold the length of a topic's last ledger: a lag within that is not found.
 
     Example: pulsar-sidecar deduplication stuck public/default
 
