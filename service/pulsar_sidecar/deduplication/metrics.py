@@ -8,8 +8,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from pulsar_sidecar.deduplication.inspection.service import DeduplicationService
-from pulsar_sidecar.deduplication.inspection.show import DeduplicationView
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.deduplication.inspection.show import DeduplicationDecision, DeduplicationView, SnapshotLimits
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.names import TopicName
 
 _PREFIX: Final = "pulsar_sidecar_deduplication"
@@ -64,7 +64,7 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
         "1 if the deduplication cursor exists although deduplication is off; absent if unknown.",
         _is_left_over,
     ),
-    "unreadable": ("1 if part of the deduplication state could not be read.", lambda view: view.problem is not None),
+    "unreadable": ("1 if the deduplication state, or part of it, could not be read.", lambda view: view.problem is not None),
 }
 
 
@@ -79,15 +79,19 @@ class DeduplicationMetrics(Collector):
 
     def look(self, topic: TopicName) -> None:
         """Look at a topic, in each of its partitions; raises as `DeduplicationService.show`."""
+        views: Sequence[DeduplicationView] = ()
         try:
             views = self._service.show(topic)
-        except SidecarError:
-            # What the last look found is not known to hold any more.
-            with self._lock:
-                self._seen.pop(topic, None)
+        except NotFoundError:
             raise
-        with self._lock:
-            self._seen[topic] = views
+        except SidecarError as error:
+            # What the last look found is not known to hold any more.
+            reason, limits = str(error), SnapshotLimits(None, None)
+            views = [DeduplicationView(topic, DeduplicationDecision(None, reason), None, None, limits, problem=reason)]
+            raise
+        finally:
+            with self._lock:
+                self._seen[topic] = views
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.deduplication.metrics import DeduplicationMetrics
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
-from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
@@ -100,6 +100,10 @@ def test_after_a_failed_look_nothing_old_is_shown(watched: Watched) -> None:
     watched.topics.store.fail_next("read_many", TemporaryError("no ZooKeeper"))
     with pytest.raises(TemporaryError):
         watched.metrics.look(TOPIC)
-    assert watched.seen() == {}
+    assert watched.seen() == {"unreadable": 1}, "silence would look like health"
+    watched.metrics.look(TOPIC)
+    assert watched.seen()["unreadable"] == 0
+    watched.topics.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
     with pytest.raises(NotFoundError):
-        watched.metrics.look(TOPIC.partition(7))
+        watched.metrics.look(TOPIC)
+    assert watched.seen() == {}, "a topic that is gone has no state"
