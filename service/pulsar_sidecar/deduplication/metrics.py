@@ -64,7 +64,7 @@ _GAUGES: Final[Mapping[str, tuple[str, Callable[[DeduplicationView], float | Non
         "1 if the deduplication cursor exists although deduplication is off; absent if unknown.",
         _is_left_over,
     ),
-    "unreadable": ("1 if the deduplication state, or part of it, could not be read.", lambda view: view.problem is not None),
+    "unreadable": ("1 if deduplication state could not be read, or part of it.", lambda view: view.problem is not None),
 }
 
 

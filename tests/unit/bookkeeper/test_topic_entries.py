@@ -110,6 +110,16 @@ def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
     assert told(stream) == [(5, 0, 1, UnseenCause.TRIMMED), *of(7, 0, 2)]
 
 
+def test_a_ledger_that_leaves_bookkeeper_for_tiered_storage_meanwhile_is_not_lost(topic: StoredTopic) -> None:
+    topic.add(3, payloads(1))
+    listed = topic.add(5, payloads(2))
+    topic.add(7, payloads(1), closed=False)
+    stream = topic.reader().read(topic.name)
+    assert next(stream).ledger_id == 3
+    topic.offload(listed)
+    assert told(stream) == [(5, 0, 1, UnseenCause.OFFLOADED), *of(7, 0, 1)]
+
+
 def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
     topic.add(3, payloads(1))
     topic.add(5, payloads(2), closed=False)

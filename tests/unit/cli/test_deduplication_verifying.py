@@ -104,6 +104,12 @@ def test_what_is_no_topic_with_entries(terminal: Terminal, topic: str) -> None:
     assert terminal.asked == []
 
 
+def test_what_has_no_entries_is_not_extracted(terminal: Terminal) -> None:
+    topic = "non-persistent://public/default/orders"
+    ran = terminal.run("deduplication", "extract", topic, "--output", "out", *URL)
+    assert (ran.code, "has no entries" in ran.err, terminal.asked) == (1, True, [])
+
+
 def test_an_extract(terminal: Terminal) -> None:
     terminal.extracted = MANIFEST
     ran = terminal.run("deduplication", "extract", "public/default", "--output", "out", *URL, "--format", "json")

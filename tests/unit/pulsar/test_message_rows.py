@@ -73,6 +73,8 @@ def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
     [
         (stored_message(b"x", encryption_keys=KEYS), 0, ENCRYPTED),
         (stored_batch([(3, b"x"), (4, b"y")], encryption_keys=KEYS), WHOLE_BATCH, ENCRYPTED),
+        (stored_batch([(3, b"x")], encryption_keys=KEYS), 0, ENCRYPTED),
+        (stored_batch([(3, b"x")], "LZ4")[:-3], 0, UNDECODABLE),
         (stored_message(b"x" * 9, "ZLIB")[:-8], 0, UNDECODABLE),
         (stored_message(b"x" * 9, "ZSTD")[:-8], 0, UNDECODABLE),
         (stored_batch([(3, b"x"), (4, b"y")], "LZ4")[:-3], WHOLE_BATCH, UNDECODABLE),

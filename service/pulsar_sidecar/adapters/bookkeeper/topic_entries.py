@@ -94,13 +94,17 @@ class BookieTopicEntries:
         return self._store.read(ledger_path(ledger_id, self._root))
 
     def _why_gone(self, topic_node: Node, ledger_id: LedgerId, reference: LedgerReference) -> tuple[UnseenCause, str]:
-        if reference.offload is not None and reference.offload.complete:
-            return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage alone"
-        now = self._store.read(topic_node.path)
-        if now is None or now.created_order != topic_node.created_order:
-            return UnseenCause.UNREADABLE, f"the topic was deleted while it was being read, and ledger {ledger_id} too"
-        if ledger_id not in managed_ledger_references(now.data).ledgers:
+        listed: LedgerReference | None = reference
+        if not _is_offloaded(reference):
+            now = self._store.read(topic_node.path)
+            if now is None or now.created_order != topic_node.created_order:
+                reason = f"the topic was deleted while it was being read, and ledger {ledger_id} too"
+                return UnseenCause.UNREADABLE, reason
+            listed = managed_ledger_references(now.data).ledgers.get(ledger_id)
+        if listed is None:
             return UnseenCause.TRIMMED, f"ledger {ledger_id} left the topic while it was being read"
+        if _is_offloaded(listed):
+            return UnseenCause.OFFLOADED, f"ledger {ledger_id} is in tiered storage alone"
         return UnseenCause.UNREADABLE, f"ledger {ledger_id} is listed and BookKeeper does not know it; it is lost"
 
     def _entries_of(
@@ -124,6 +128,10 @@ class BookieTopicEntries:
             mean_bytes = sum(map(len, answer.found.values())) / max(1, len(answer.found))
             at_a_time = max(1, min(_MOST_AT_A_TIME, at_a_time * 4, int(_AT_A_TIME_BYTES / max(1.0, mean_bytes))))
         return ending
+
+
+def _is_offloaded(reference: LedgerReference) -> bool:
+    return reference.offload is not None and reference.offload.complete
 
 
 def _in_order(

@@ -39,7 +39,7 @@ class ExtractManifest(Document, frozen=True, kw_only=True):
         source: the metadata store's address, without credentials.
         instance_id: BookKeeper's id of the ledger storage.
         topics: partitions, and topics without, that were read; such ones without messages too.
-        gone: topics of the scope that were deleted before they were read.
+        gone: topics of the scope that were deleted before they were read, and partitions that nobody has used yet.
         ledgers: rows of the table ``ledgers``.
         entries: that were seen.
         messages: rows of the table ``messages``.

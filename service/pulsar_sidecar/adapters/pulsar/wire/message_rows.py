@@ -57,15 +57,17 @@ class MessageRows:
             return [_row(entry, metadata, 0, 1, self._chunk(metadata, payload))]
         is_batch = metadata.HasField("num_messages_in_batch")
         size = metadata.num_messages_in_batch if is_batch else 1
+        # The lowest id of a batch is the only one of a batch of one.
+        index = 0 if size == 1 else WHOLE_BATCH
         if metadata.encryption_keys:
-            return [_row(entry, metadata, WHOLE_BATCH if is_batch else 0, size, (0, PayloadState.ENCRYPTED))]
+            return [_row(entry, metadata, index, size, (0, PayloadState.ENCRYPTED))]
         try:
             plain = _uncompressed(metadata, payload)
             if not is_batch:
                 return [_row(entry, metadata, 0, 1, (payload_hash(plain), PayloadState.READ))]
             return _rows_of_batch(entry, metadata, plain, size)
         except (UndecodableError, DecodeError, struct.error):
-            return [_row(entry, metadata, WHOLE_BATCH if is_batch else 0, size, (0, PayloadState.UNDECODABLE))]
+            return [_row(entry, metadata, index, size, (0, PayloadState.UNDECODABLE))]
 
     def _chunk(self, metadata: api.MessageMetadata, payload: bytes) -> _Payload:
         if metadata.encryption_keys:

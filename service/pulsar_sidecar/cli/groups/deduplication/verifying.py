@@ -87,8 +87,7 @@ def verify(
     Example: pulsar-sidecar deduplication verify persistent://public/default/orders
     --metadata-store-url zk:zookeeper:2181
     """
-    if parse_topic_name(topic).domain is not TopicDomain.PERSISTENT:
-        raise InvalidInputError(f"{topic} has no entries; write persistent://tenant/namespace/topic")
+    _demand_entries(topic)
     stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
     verified = ctx.obj.programs.verify_stored(VerifyRequest(topic, stored), output.info)
     chosen = ctx.obj.format(form)
@@ -118,11 +117,18 @@ def extract(
     Example: pulsar-sidecar deduplication extract public/default --output extracts/monday
     --metadata-store-url zk:zookeeper:2181
     """
+    if "://" in scope:
+        _demand_entries(scope)
     stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
     manifest = ctx.obj.programs.make_extract(ExtractRequest(scope, directory, stored), output.info)
     shown = ("scope", "topics", "gone", "ledgers", "entries", "messages", "unseen")
     document = manifest.document()
     output.document({"directory": str(directory), **{name: document[name] for name in shown}}, ctx.obj.format(form))
+
+
+def _demand_entries(topic: str) -> None:
+    if parse_topic_name(topic).domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} has no entries; write persistent://tenant/namespace/topic")
 
 
 def _stored_messages(
