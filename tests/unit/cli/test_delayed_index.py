@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.api.rooms import delayed_index
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
+from pulsar_sidecar.ledger_ownership.paths import cursor_path
 from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import encode_cursor
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import (
@@ -25,8 +27,13 @@ TOPIC = "persistent://public/default/orders"
 
 
 @pytest.fixture(scope="module")
-def _shared() -> Iterator[Served]:
-    store, entries = FakeMetadataStore(), FakeBucketEntries()
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
+
+
+@pytest.fixture(scope="module")
+def _shared(store: FakeMetadataStore) -> Iterator[Served]:
+    entries = FakeBucketEntries()
     topic = IndexedTopic(store, entries)
     topic.ledgers(7, 8, 9, 10)
     topic.seal("billing/eu", 100, 7, 8, [(1_000, 7, 1), (61_000, 8, 2)], [(62_000, 7, 0)])
@@ -54,7 +61,7 @@ def test_the_table_shows_buckets(shell: Terminal) -> None:
     assert ran.out.splitlines() == [
         "persistent://public/default/orders  billing/eu",
         "  marked delete 7:0",
-        "  configured    buckets (brokers are configured with BucketDelayedDeliveryTrackerFactory)",
+        "  configured    buckets (a broker is configured with BucketDelayedDeliveryTrackerFactory)",
         "  runs on       none (no broker has the topic loaded)",
         "  next load     in memory (ledger 101 has no entry 0, so a broker falls back to the in-memory tracker)",
         "  buckets       2 with 3 messages, 2 left, 1 done, 161 bytes, not counting 1 unreadable",
@@ -67,7 +74,7 @@ def test_the_table_shows_buckets(shell: Terminal) -> None:
         "",
         "persistent://public/default/orders  empty",
         "  marked delete 0:-1",
-        "  configured    buckets (brokers are configured with BucketDelayedDeliveryTrackerFactory)",
+        "  configured    buckets (a broker is configured with BucketDelayedDeliveryTrackerFactory)",
         "  runs on       none (no broker has the topic loaded)",
         "  next load     buckets (there is no bucket to recover)",
         "  buckets       none",
@@ -96,6 +103,17 @@ def test_json_has_every_number(shell: Terminal) -> None:
     ]
     assert (first["startLedgerId"], first["endLedgerId"], first["ledgerId"], first["state"]) == (7, 8, 100, "CLOSED")
     assert (second["problem"], second["segments"], second["left"]) == ("ledger 101 has no entry 0", None, None)
+
+
+def test_a_cursor_that_cannot_be_read_has_no_numbers(shell: Terminal, store: FakeMetadataStore) -> None:
+    node = cursor_path("public/default/persistent/orders", encode_cursor("odd"))
+    store.put(node, b"\xff")
+    ran = shell.run("delayed-index", "show", TOPIC, "-s", "odd")
+    (index,) = json.loads(shell.run("delayed-index", "show", TOPIC, "-s", "odd", "--output", "json").out)
+    store.remove(node)
+    assert ran.out.splitlines()[-1] == "  buckets       unknown"
+    assert {index[name] for name in ("indexes", "left", "done", "sizeBytes", "unreadable")} == {None}
+    assert index["buckets"] is None
 
 
 def test_a_subscription_that_is_not_there(shell: Terminal) -> None:

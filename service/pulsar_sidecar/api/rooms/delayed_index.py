@@ -119,20 +119,20 @@ class DelayedIndexAnswer(Answer):
     """What the subscription runs on now."""
     next_load: TrackerAnswer
     """What it will run on when the topic is loaded next."""
-    unreadable: int
+    unreadable: int | None
     """Buckets that are in none of the following counts, because their metadata could not be read."""
-    indexes: int
-    """Messages in all other buckets."""
+    indexes: int | None
+    """Messages in all other buckets; of buckets that overlap, in each of them."""
     left: int | None
     """Of them, those that are not acknowledged; null if the acknowledgements are unknown."""
     done: int | None
     """Of them, those that are acknowledged."""
-    size_bytes: int
+    size_bytes: int | None
     """Bytes of all buckets whose size is known."""
     problem: str | None
     """Why the subscription, or what it has acknowledged, could not be read; null if it could."""
-    buckets: list[BucketAnswer]
-    """In order of the ledgers that they cover."""
+    buckets: list[BucketAnswer] | None
+    """In order of the ledgers that they cover; null, and all counts with them, if the cursor could not be read."""
 
 
 class DueTimeAnswer(Answer):

@@ -18,7 +18,7 @@ from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.inspection.show import BucketView, IndexView, Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
 _PREFIX: Final = "pulsar_sidecar_delayed_message_index"
@@ -29,19 +29,21 @@ _MERGED: Final = 2
 """A new bucket that covers so many of the vanished ones at least was merged out of them."""
 
 
-_GAUGES: Final[Sequence[tuple[str, str, Callable[[IndexView, int], float | None]]]] = (
+_GAUGES: Final[Sequence[tuple[str, str, Callable[[IndexView, int | None], float | None]]]] = (
     (
         "bucket_total",
         "Stored buckets; brokers also count the bucket that they are filling.",
-        lambda view, _: len(view.buckets),
+        lambda view, _: None if view.buckets is None else len(view.buckets),
     ),
     ("loaded", "Indexes of buckets that a broker would load into memory with the topic.", lambda _, loaded: loaded),
     ("bucket_snapshot_size_bytes", "Bytes of all stored buckets.", lambda view, _: view.size_bytes),
     ("bucket_unreadable", "Buckets whose metadata could not be read.", lambda view, _: view.unreadable),
     (
         "next_load_on_buckets",
-        "1 if a broker that loads the topic recovers the buckets, 0 if not; absent if unknown.",
-        lambda view, _: {Tracker.UNKNOWN: None, Tracker.BUCKETS: 1}.get(view.next_load.tracker, 0),
+        "1 if a broker that loads the topic recovers the buckets, 0 if not; absent if unknown, or without buckets.",
+        lambda view, _: (
+            {Tracker.UNKNOWN: None, Tracker.BUCKETS: 1}.get(view.next_load.tracker, 0) if view.buckets else None
+        ),
     ),
 )
 
@@ -69,6 +71,9 @@ class DelayedIndexMetrics(Collector):
         with self._lock:
             before = self._seen.get(topic, {})
             for place, view in found.items():
+                self._loaded.pop(place, None)
+                if view.buckets is None:
+                    continue
                 if place in before:
                     self._count_changes(place, before[place].buckets, view.buckets)
                 self._count_loads(place, view.buckets, took_ms)
@@ -88,7 +93,7 @@ class DelayedIndexMetrics(Collector):
         for name, text, value_of in _GAUGES:
             family = Metric(f"{_PREFIX}_{name}", text, "gauge")
             for place, view in views.items():
-                value = value_of(view, loaded[place])
+                value = value_of(view, loaded.get(place))
                 if value is not None:
                     family.add_sample(family.name, self._labels(place), float(value))
             yield family
@@ -126,8 +131,10 @@ class DelayedIndexMetrics(Collector):
         self._latencies[place][_QUANTILES[bisect_left(_CLASSES_MS, took_ms)]] += 1
         self._sums_ms[place] += took_ms
 
-    def _count_changes(self, place: _Labels, before: Sequence[BucketView], now: Sequence[BucketView]) -> None:
+    def _count_changes(self, place: _Labels, before: Sequence[BucketView] | None, now: Sequence[BucketView]) -> None:
         """What brokers did since the last look; a bucket that came and went between two looks is not seen."""
+        if before is None:
+            return
         old = {(bucket.key, bucket.ledger_id) for bucket in before}
         new = {(bucket.key, bucket.ledger_id) for bucket in now}
         gone = [key for key, _ in old - new if key is not None]
@@ -154,7 +161,7 @@ class WatchedIndexes:
     clock: Clock
 
     def look(self, topic: TopicName) -> None:
-        """Look at all subscriptions of a topic; raises as `DelayedIndexService.show`."""
+        """Look at all subscriptions of a topic; raises as `DelayedIndexService.show`, also where one is unreadable."""
         started = self.clock.monotonic_seconds()
         try:
             views = self.service.show(topic)
@@ -163,3 +170,6 @@ class WatchedIndexes:
             raise
         took_ms = round((self.clock.monotonic_seconds() - started) * 1000)
         self.metrics.observe(topic, views, self.clock.now_ms(), took_ms)
+        for view in views:
+            if view.buckets is None:
+                raise TemporaryError(f"subscription {view.subscription} of {view.topic}: {view.problem}")

@@ -1,6 +1,6 @@
 """Reading delayed indexes: their content, overdue messages, and the cost of loads and of settings."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
@@ -12,21 +12,20 @@ from pulsar_sidecar.delayed_delivery.index.inspection.show import (
     configured_state,
     next_load,
     running_tracker,
+    unasked_tracker,
     view_of,
 )
 from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.ports import RunningTrackers
-from pulsar_sidecar.delayed_delivery.index.stored import StoredIndex, StoredIndexes
+from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndex, StoredIndexes
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
 _NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
-_NOT_ASKED = TrackerState(
-    Tracker.UNKNOWN,
-    "brokers do not report it; ask the owner for the size of the tracker's queues with askBroker=true (--ask-broker)",
-)
+
+_Buckets = Sequence[StoredBucket] | Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +71,29 @@ class DelayedIndexService:
     def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
         for _, stored in self.stored.read([place], subscription):
             configured, running = self._trackers(place, ask_broker=ask_broker)
-            if isinstance(stored, Unreadable):
-                state = running(subscription or "")
-                yield IndexView(place, subscription or "", None, configured, state, configured, (), stored.reason)
-                continue
-            for name, index in stored.subscriptions.items():
+            indexes = {subscription or "": stored} if isinstance(stored, Unreadable) else stored.subscriptions
+            for name, index in indexes.items():
+                buckets = index.buckets if isinstance(index, StoredIndex) else index
+                runs_on = running(name, buckets) if name else TrackerState(Tracker.UNKNOWN, "no subscription is known")
+                states = configured, runs_on, next_load(configured, buckets)
                 if isinstance(index, StoredIndex):
-                    yield view_of(index, configured, running(name), next_load(configured, index.buckets))
+                    yield view_of(index, *states)
                 else:
-                    yield IndexView(place, name, None, configured, running(name), configured, (), index.reason)
+                    yield IndexView(place, name, None, *states, None, index.reason)
 
-    def _trackers(self, place: TopicName, *, ask_broker: bool) -> tuple[TrackerState, Callable[[str], TrackerState]]:
+    def _trackers(
+        self, place: TopicName, *, ask_broker: bool
+    ) -> tuple[TrackerState, Callable[[str, _Buckets], TrackerState]]:
         """What the owner, or any broker, is configured to run, and what each subscription runs on."""
         try:
             owner = self.owner(place)
-            configured = configured_state(self.trackers.configured(owner))
+            configured = configured_state(owner or "a broker", self.trackers.configured(owner))
             if owner is None or (ask_broker and self.loaded.loaded_by(place) is None):
-                return configured, lambda _: _NOT_LOADED
+                return configured, lambda *_: _NOT_LOADED
             if not ask_broker:
-                known = configured.tracker is Tracker.IN_MEMORY
-                return configured, lambda _: configured if known else _NOT_ASKED
+                return configured, lambda _, buckets: unasked_tracker(configured, buckets)
             subscriptions = self.trackers.subscriptions(place)
-            return configured, lambda name: running_tracker(configured, subscriptions.get(name))
+            return configured, lambda name, _: running_tracker(configured, subscriptions.get(name))
         except SidecarError as error:
             unknown = TrackerState(Tracker.UNKNOWN, f"brokers could not be asked: {error}")
-            return unknown, lambda _: unknown
+            return unknown, lambda *_: unknown

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.delayed_delivery.index.metrics import DelayedIndexMetrics, WatchedIndexes
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 
 from tests.fakes.clock import FakeClock
@@ -64,6 +64,28 @@ def test_the_gauges_are_what_the_last_look_found(watched: Watched) -> None:
     watched.look()
     assert (watched.value("bucket_unreadable"), watched.value("next_load_on_buckets")) == (1, 0)
     assert watched.operations() == {("load", "succeed"): 3, ("load", "failed"): 1, ("load", "all"): 4}
+
+
+def test_what_could_not_be_read_is_in_no_gauge_and_no_change(watched: Watched) -> None:
+    watched.look()
+    names = ("bucket_total", "loaded", "bucket_snapshot_size_bytes", "bucket_unreadable", "next_load_on_buckets")
+    node = managed_ledger_path(TOPIC.managed_ledger_name) + "/s"
+    watched.store.put(node, b"\xff")
+    with pytest.raises(TemporaryError, match="cannot be read"):
+        watched.look()
+    assert {watched.value(name) for name in names} == {None}
+    watched.topic.cursor("s")
+    watched.look()
+    assert [watched.value(name) for name in names][:2] == [2, 3]
+    assert watched.operations() == {("load", "succeed"): 4, ("load", "all"): 4}
+
+
+def test_without_buckets_there_is_nothing_to_recover(watched: Watched) -> None:
+    watched.drop("6_6")
+    watched.drop("7_7")
+    watched.topic.cursor("s")
+    watched.look()
+    assert (watched.value("bucket_total"), watched.value("next_load_on_buckets")) == (0, None)
 
 
 def test_what_brokers_did_between_two_looks(watched: Watched) -> None:

@@ -45,9 +45,9 @@ def show(
     The service reads the metadata store and one entry of each bucket, and loads no topic. It counts acknowledgements as
     stored; a loaded topic may have more. Of a partitioned topic it shows each partition.
 
-    Brokers do not report which tracker a subscription runs on, so for a loaded topic the answer is `unknown`. With
-    --ask-broker the service concludes it from the size of the tracker's queues in the broker's statistics; if both
-    trackers may have that size, the answer stays `unknown`.
+    Brokers do not report which tracker a subscription runs on, so for a loaded topic with buckets the answer is
+    `unknown`. With --ask-broker the service concludes it from the size of the tracker's queues in the broker's
+    statistics; if both trackers may have that size, the answer stays `unknown`.
 
     Example: pulsar-sidecar delayed-index show persistent://public/default/orders -s billing
     """
@@ -125,8 +125,8 @@ def _lines(index: Mapping[str, Any], *, segments: bool) -> Iterator[str]:
         yield _line(name, f"{_TRACKERS.get(state['tracker'], state['tracker'])} ({state['reason']})")
     if index["problem"]:
         yield _line("problem", index["problem"])
-    buckets = index["buckets"]
-    yield _line("buckets", _total(index) if buckets else "none")
+    buckets = index["buckets"] or ()
+    yield _line("buckets", _total(index) if buckets else "unknown" if index["buckets"] is None else "none")
     if buckets:
         rows = [row for bucket in buckets for row in (_row(bucket), *(_segments(bucket) if segments else ()))]
         yield from (f"  {line}" for line in format_columns(rows).splitlines())

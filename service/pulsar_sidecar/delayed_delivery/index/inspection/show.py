@@ -1,12 +1,14 @@
 """What a subscription's delayed index holds, and which tracker a broker runs on it, out of what is stored.
 
-Invariants: a number is known or None, never a guess; a tracker is named only if nothing else is possible.
+Invariants: a number is known or None, never a guess; a tracker is named only if nothing else is possible, as far as the
+buckets' entries 0 show: `fsck` reads the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
+from typing import Final
 
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import (
@@ -128,6 +130,7 @@ class IndexView:
         configured: the tracker of the broker that owns the topic, or of any broker if none does.
         running: what the subscription runs on now.
         next_load: what it will run on when the topic is loaded next.
+        buckets: None if the cursor could not be read, and all counts with them.
         problem: why the subscription, or what it has acknowledged, could not be read; None if it could.
     """
 
@@ -137,34 +140,35 @@ class IndexView:
     configured: TrackerState
     running: TrackerState
     next_load: TrackerState
-    buckets: Sequence[BucketView] = ()
+    buckets: Sequence[BucketView] | None
     problem: str | None = None
 
     @property
-    def _readable(self) -> Sequence[BucketView]:
-        return [bucket for bucket in self.buckets if bucket.segments is not None]
-
-    @property
-    def unreadable(self) -> int:
+    def unreadable(self) -> int | None:
         """Buckets that are in none of the counts, because their entry 0 could not be read."""
-        return len(self.buckets) - len(self._readable)
+        return None if self.buckets is None else sum(bucket.segments is None for bucket in self.buckets)
 
     @property
-    def indexes(self) -> int:
-        return sum(bucket.indexes or 0 for bucket in self._readable)
+    def indexes(self) -> int | None:
+        return self._sum(lambda bucket: bucket.indexes)
 
     @property
     def left(self) -> int | None:
-        return _sum([bucket.left for bucket in self._readable])
+        return self._sum(lambda bucket: bucket.left)
 
     @property
     def done(self) -> int | None:
-        return _sum([bucket.done for bucket in self._readable])
+        return self._sum(lambda bucket: bucket.done)
 
     @property
-    def size_bytes(self) -> int:
+    def size_bytes(self) -> int | None:
         """Of the buckets whose size is known."""
-        return sum(bucket.size_bytes or 0 for bucket in self.buckets)
+        return None if self.buckets is None else sum(bucket.size_bytes or 0 for bucket in self.buckets)
+
+    def _sum(self, number_of: Callable[[BucketView], int | None]) -> int | None:
+        if self.buckets is None:
+            return None
+        return _sum([number_of(bucket) for bucket in self.buckets if bucket.segments is not None])
 
 
 def view_of(index: StoredIndex, configured: TrackerState, running: TrackerState, next_load: TrackerState) -> IndexView:
@@ -221,20 +225,29 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 # --- which tracker -------------------------------------------------------------------------------------------------
 
 
-def configured_state(configured: BrokerTracker) -> TrackerState:
-    """What a broker's configuration names."""
+_NOT_ASKED: Final = TrackerState(
+    Tracker.UNKNOWN,
+    "buckets, unless the topic is not loaded, or one could not be read when it was: brokers do not report that; ask "
+    "the owner for the size of the tracker's queues with askBroker=true (--ask-broker)",
+)
+
+
+def configured_state(broker: str, configured: BrokerTracker) -> TrackerState:
+    """What that broker's configuration names."""
     names = {BUCKET_TRACKER_FACTORY: Tracker.BUCKETS, IN_MEMORY_TRACKER_FACTORY: Tracker.IN_MEMORY}
     tracker = names.get(configured.factory, Tracker.UNKNOWN)
-    return TrackerState(tracker, f"brokers are configured with {configured.factory.rpartition('.')[2]}")
+    return TrackerState(tracker, f"{broker} is configured with {configured.factory.rpartition('.')[2]}")
 
 
-def next_load(configured: TrackerState, buckets: Sequence[StoredBucket]) -> TrackerState:
+def next_load(configured: TrackerState, buckets: Sequence[StoredBucket] | Unreadable) -> TrackerState:
     """What a broker of 4.0.8 with this configuration runs on these buckets when it loads the topic."""
     return recovery_of(buckets) if configured.tracker is Tracker.BUCKETS else configured
 
 
-def recovery_of(buckets: Sequence[StoredBucket]) -> TrackerState:
+def recovery_of(buckets: Sequence[StoredBucket] | Unreadable) -> TrackerState:
     """What the bucket tracker makes of them (``recoverBucketSnapshot``)."""
+    if isinstance(buckets, Unreadable):
+        return TrackerState(Tracker.UNKNOWN, buckets.reason)
     if not buckets:
         return TrackerState(Tracker.BUCKETS, "there is no bucket to recover")
     for bucket in buckets:
@@ -251,7 +264,22 @@ def recovery_of(buckets: Sequence[StoredBucket]) -> TrackerState:
         if isinstance(bucket.ledger, Unreadable) or isinstance(bucket.snapshot, Unreadable):
             reason = f"{bucket.name} could not be read; if a broker cannot either, it falls back to memory"
             return TrackerState(Tracker.UNKNOWN, reason)
-    return TrackerState(Tracker.BUCKETS, "every bucket can be recovered")
+    return TrackerState(Tracker.BUCKETS, "entry 0 of every bucket can be read")
+
+
+def unasked_tracker(configured: TrackerState, buckets: Sequence[StoredBucket] | Unreadable) -> TrackerState:
+    """What a subscription runs on if the topic is loaded, as far as that is known without asking its broker."""
+    match configured.tracker:
+        case Tracker.IN_MEMORY:
+            return TrackerState(Tracker.IN_MEMORY, f"{configured.reason}; none if it has not loaded the topic")
+        case Tracker.BUCKETS if not buckets:
+            # What a broker could not recover stays, and nothing else lets it fall back.
+            reason = "there is no bucket that a broker could not have recovered; none if it has not loaded the topic"
+            return TrackerState(Tracker.BUCKETS, reason)
+        case Tracker.BUCKETS:
+            return TrackerState(Tracker.UNKNOWN, buckets.reason) if isinstance(buckets, Unreadable) else _NOT_ASKED
+        case _:
+            return configured
 
 
 def running_tracker(configured: TrackerState, found: Subscription | None) -> TrackerState:
@@ -261,6 +289,8 @@ def running_tracker(configured: TrackerState, found: Subscription | None) -> Tra
     """
     if found is None:
         return TrackerState(Tracker.NONE, "the broker does not show the subscription")
+    if configured.tracker is Tracker.UNKNOWN:
+        return configured
     size, delayed = found.delayed_index_bytes, found.delayed_messages
     if size == 0:
         return TrackerState(Tracker.NONE, "no delayed message has arrived since the topic was loaded")

@@ -1,7 +1,7 @@
 """What is shown of a delayed index: every number, and a tracker only where it is certain."""
 
 import pytest
-from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker
+from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker, TrackerState
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
@@ -20,6 +20,8 @@ from tests.fakes.delayed_index import (
     index_service,
 )
 from tests.fakes.metadata import FakeMetadataStore
+
+OWNER = "http://broker-1:8080"
 
 
 class World:
@@ -67,11 +69,17 @@ def test_unknown_acknowledgements_leave_the_counts_open(world: World) -> None:
 def test_a_subscription_that_cannot_be_read_is_shown(world: World) -> None:
     world.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("odd")), b"\xff")
     odd = world.service.show(TOPIC)[0]
-    assert (odd.subscription, odd.buckets) == ("odd", ())
+    assert odd.subscription == "odd"
     assert odd.problem is not None
+    assert {odd.buckets, odd.indexes, odd.left, odd.done, odd.size_bytes, odd.unreadable} == {None}
+    assert odd.next_load == TrackerState(Tracker.UNKNOWN, odd.problem)
+    world.trackers.owned_by = world.trackers.loaded = OWNER
+    assert world.service.show(TOPIC)[0].running.tracker is Tracker.UNKNOWN
     world.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
-    (whole,) = world.service.show(TOPIC)
-    assert whole.problem is not None
+    for ask_broker in (False, True):
+        (whole,) = world.service.show(TOPIC, ask_broker=ask_broker)
+        assert whole.problem is not None
+        assert {whole.running.tracker, whole.next_load.tracker} == {Tracker.UNKNOWN}
 
 
 def test_nobody_and_nothing(world: World) -> None:
@@ -108,7 +116,7 @@ def _misname(world: World) -> None:
 @pytest.mark.parametrize(
     ("change", "expected", "reason"),
     [
-        (lambda _: None, Tracker.BUCKETS, "every bucket can be recovered"),
+        (lambda _: None, Tracker.BUCKETS, "entry 0 of every bucket can be read"),
         (_lose_ledger, Tracker.IN_MEMORY, "ledger 101 does not exist"),
         (_lose_entry, Tracker.IN_MEMORY, "ledger 101 has no entry 0"),
         (_hide_entry, Tracker.UNKNOWN, "could not be read"),
@@ -137,7 +145,7 @@ def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, e
     ],
 )
 def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed: int, expected: Tracker) -> None:
-    world.trackers.owned_by = world.trackers.loaded = "http://broker-1:8080"
+    world.trackers.owned_by = world.trackers.loaded = OWNER
     world.trackers.sizes = {"s": (delayed, size)}
     (s,) = world.service.show(TOPIC, "s", ask_broker=True)
     assert s.running.tracker is expected
@@ -145,18 +153,37 @@ def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed:
     assert t.running.tracker is Tracker.NONE
 
 
+def test_another_tracker_is_not_taken_for_one_of_brokers_own(world: World) -> None:
+    world.trackers.owned_by = world.trackers.loaded = OWNER
+    world.trackers.configuration = BrokerTracker("com.example.OurTrackerFactory", TrackerSettings())
+    world.trackers.sizes = {"s": (10, 384)}
+    unknown = TrackerState(Tracker.UNKNOWN, f"{OWNER} is configured with OurTrackerFactory")
+    for ask_broker in (False, True):
+        (s,) = world.service.show(TOPIC, "s", ask_broker=ask_broker)
+        assert {s.configured, s.running, s.next_load} == {unknown}
+
+
+def test_without_buckets_no_broker_has_fallen_back(world: World) -> None:
+    world.trackers.owned_by = OWNER
+    s, t = world.service.show(TOPIC)
+    assert (s.running.tracker, t.running.tracker) == (Tracker.UNKNOWN, Tracker.BUCKETS)
+    assert "askBroker" in s.running.reason
+
+
 def test_brokers_are_asked_for_no_more_than_is_needed(world: World) -> None:
     def running() -> Tracker:
         return world.service.show(TOPIC, "s")[0].running.tracker
 
     assert running() is Tracker.NONE
-    world.trackers.owned_by = "http://broker-1:8080"
+    world.trackers.owned_by = OWNER
     assert running() is Tracker.UNKNOWN
     (s,) = world.service.show(TOPIC, "s", ask_broker=True)  # the statistics of a topic that is not loaded would load it
     assert s.running.tracker is Tracker.NONE
     world.trackers.configuration = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
     (s,) = world.service.show(TOPIC, "s")
     assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.IN_MEMORY}
+    assert s.configured.reason == f"{OWNER} is configured with InMemoryDelayedDeliveryTrackerFactory"
+    assert s.running.reason == f"{s.configured.reason}; none if it has not loaded the topic"
     world.trackers.error = UnreachableError("no broker answers")
     (s,) = world.service.show(TOPIC, "s")
     assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.UNKNOWN}
