@@ -14,10 +14,11 @@ from pulsar_sidecar.delayed_delivery.index.settings import (
     BrokerTracker,
     TrackerSettings,
 )
+from pulsar_sidecar.model.lookups import Unreadable
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import TOPIC, FakeBucketEntries, FakeLedgerLengths, IndexedTopic, stored_indexes
-from tests.fakes.delayed_messages import FakeCluster
+from tests.fakes.delayed_messages import FakeCluster, at
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.api.serving import Served, served
@@ -27,9 +28,13 @@ PATH = "/admin/v2/persistent/public/default/orders/delayedIndex"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
+def cluster() -> FakeCluster:
+    return FakeCluster(FakeClock())
+
+
+@pytest.fixture(scope="module")
+def server(cluster: FakeCluster) -> Iterator[Served]:
     """Ten messages of ledger 7, three of which are due, on a subscription without consumers; one bucket."""
-    cluster = FakeCluster(FakeClock())
     cluster.publish(3, 1_000)
     cluster.publish(7, 600_000)
     cluster.subscribe("billing", consumers=0)
@@ -71,8 +76,24 @@ def test_overdue_says_why_and_what_helps(shell: Terminal) -> None:
     assert (billing["messages"], billing["sample"][0]["messageId"]) == (3, "7:0")
     assert billing["sample"][0]["dueMs"] == billing["firstDueMs"] < found["dueByMs"] < found["nowMs"]
     assert "nothing is overdue" in shell.run("delayed-index", "overdue", str(TOPIC), "--late-seconds", "600").out
-    cut = shell.run("delayed-index", "overdue", str(TOPIC), "--limit", "2")
+    cut = shell.run("delayed-index", "overdue", str(TOPIC), "--limit", "2", "--late-seconds", "600")
     assert (cut.code, "has more than 2 entries" in cut.err) == (4, True)
+    assert cut.out.splitlines() == ["nothing is overdue in the first 2 entries"]
+
+
+def test_what_could_not_be_read_is_told_and_ends_with_4(
+    shell: Terminal, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cluster.entries, at(4), Unreadable("no bookie"))
+    late = shell.run("delayed-index", "overdue", str(TOPIC), "--late-seconds", "600")
+    assert late.code == 4
+    assert late.out.splitlines() == [f"{TOPIC}  billing: 0 messages are overdue", "  1 entries could not be read"]
+    simulated = shell.run("delayed-index", "simulate", str(TOPIC))
+    assert simulated.code == 4
+    assert "6 delayed messages, 4 other entries, 1 of them unreadable" in simulated.out
+    monkeypatch.setattr(FakeLedgerLengths, "measured", lambda *_: Unreadable("no bookie answers"))
+    forecast = shell.run("delayed-index", "forecast", str(TOPIC))
+    assert (forecast.code, f"not in these figures: {TOPIC}: no bookie answers" in forecast.out) == (4, True)
 
 
 def test_a_forecast_of_a_topic_and_of_a_namespace(shell: Terminal) -> None:

@@ -48,7 +48,7 @@ def overdue(
     """Show messages that are due and not acknowledged, the reason if it is known, and the remedy.
 
     The service reads the backlog from the bookies, and the reason from the broker's statistics. It changes nothing, and
-    loads the topic. Exit code 4: --limit was reached before the end of the backlog.
+    loads the topic. Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.
 
     Example: pulsar-sidecar delayed-index overdue persistent://public/default/orders -s billing
     """
@@ -57,6 +57,7 @@ def overdue(
     report = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_overdue_lines)
     if not report["complete"]:
         output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
+    if not report["complete"] or any(each["unreadable"] for each in report["subscriptions"]):
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -71,11 +72,16 @@ def forecast(
     """Show what loading a topic would cost its broker now: entries to read again, seconds, memory.
 
     For a namespace, the command shows the ten most expensive topics or partitions. It asks no broker about a topic and
-    loads none. The figures rest on assumptions, which it shows as well.
+    loads none. The figures rest on assumptions, which it shows as well. Exit code 4: something could not be read, and
+    is not in the figures.
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
-    show_answer(ctx, form, "GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast", lines=_forecast_lines)
+    found = show_answer(
+        ctx, form, "GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast", lines=_forecast_lines
+    )
+    if found["unreadable"]:
+        raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -110,7 +116,7 @@ def simulate(
     """Put the topic's delayed messages into a bucket tracker with other settings, and compare it with today's.
 
     The service reads the entries from the bookies into a tracker of its own. It changes nothing in the cluster and
-    loads no topic. Exit code 4: --limit was reached before the end of the backlog.
+    loads no topic. Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.
 
     Example: pulsar-sidecar delayed-index simulate persistent://public/default/orders --min-index-count 10000
     --time-step 60 --max-num-buckets 50
@@ -127,6 +133,7 @@ def simulate(
     found = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_simulation_lines)
     if not all(each["complete"] for each in found):
         output.info("a backlog has more entries than the limit; read more with --limit")
+    if any(each["unreadable"] or not each["complete"] for each in found):
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -136,7 +143,7 @@ def simulate(
 def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
     late = [each for each in report["subscriptions"] if each["messages"] or each["unreadable"]]
     if not late:
-        yield "nothing is overdue"
+        yield "nothing is overdue" + ("" if report["complete"] else f" in the first {report['entriesRead']:,} entries")
     for each in late:
         yield f"{each['topic']}  {each['subscription']}: {each['messages']:,} messages are overdue"
         if each["messages"]:
@@ -151,8 +158,8 @@ def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    tracker = "bucket" if found["bucketsConfigured"] else "in-memory"
-    yield f"{found['topics']:,} topics or partitions, brokers with the {tracker} tracker: {_cost(found['total'])}"
+    tracker = "with" if found["bucketsConfigured"] else "without"
+    yield f"{found['topics']:,} topics or partitions, brokers {tracker} the bucket tracker: {_cost(found['total'])}"
     for topic in found["worst"]:
         yield ""
         yield f"{topic['topic']}: {_cost(topic['asConfigured'])}"
@@ -171,6 +178,8 @@ def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
 def _simulation_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in found:
         others = f"{each['others']:,} other entries"
+        if each["unreadable"]:
+            others += f", {each['unreadable']:,} of them unreadable"
         yield f"{each['topic']}  {each['subscription']}: {each['delayed']:,} delayed messages, {others}"
         today, other = each["today"], each["simulated"]
         yield f"  {'':20}{'today':>24}{'simulated':>24}"

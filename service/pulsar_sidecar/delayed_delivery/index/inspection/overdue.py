@@ -1,7 +1,7 @@
 """Messages that are due and not acknowledged, with the reasons that are known for it and what helps.
 
 Invariants: a message counts once for each subscription that has not acknowledged it, and only if its entry was read; a
-reason is named only where the broker's own figures show it.
+reason is named only where the broker's own figures show it; a stuck tracker is what remains, and so only perhaps one.
 """
 
 from collections.abc import Callable, Sequence
@@ -59,8 +59,9 @@ class OverdueReason(Enum):
     )
     REPLAY_PENDING = "replay pending", "wait: the broker sends them again; if that lasts, check the consumers"
     STUCK_TRACKER = (
-        "stuck tracker",
-        "unload the topic; if that helps for a while only, set delayedDeliveryMaxNumBuckets to -1 on the brokers",
+        "perhaps a stuck tracker",
+        "if no dispatch rate and no load that is still reading the backlog explains it, unload the topic; if that "
+        "helps for a while only, set delayedDeliveryMaxNumBuckets to -1 on the brokers",
     )
     POLICY_DISABLED = (
         "delayed delivery disabled",
