@@ -140,7 +140,7 @@ class SparkEngine:
 
 
 def _carried(summaries: DataFrame) -> DataFrame:
-    """`tables.SUMMARIES` with `tables.CARRIED`; ``is_suspect`` where something does not rise, and has no gaps there."""
+    """`tables.SUMMARIES` with their neighbours; ``is_suspect`` where something does not rise: no gaps count there."""
     order = Window.partitionBy(*NAMES).orderBy("row_group")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     carried = summaries.select(

@@ -1,7 +1,7 @@
 """The audit as a plan of Spark's: which rows meet which, and where they are written.
 
 What is brought to the driver does not grow with the number of ledgers: counts, nodes that could not be read,
-missing references, of which more than `audit.guards.MOST_MISSING` make no audit, and what is to be looked up,
+missing references, of which more than `audit.results.guards.MOST_MISSING` make no audit, and what is to be looked up,
 unless it is so much that it has to be shuffled.
 """
 
@@ -139,7 +139,7 @@ class SparkEngine:
         reported = first_pass.Reported(facts)
         gone = self._missing_ids(sets, counts["missing_ledgers"], reported)
         named_in_vain = self._keep(self._missing(facts, gone))
-        # As `audit.usage.made_before`: what is younger was made while the inputs were taken.
+        # As `audit.engine.usage.made_before`: what is younger was made while the inputs were taken.
         missing = named_in_vain.where(F.col("ledger_id") <= counts["newest"])
         candidates = counts["candidate_ledgers"]
         few = candidates + reported.references() <= _MOST_BROADCAST_IDS
@@ -339,7 +339,7 @@ def _packed(facts: DataFrame, *tags: str) -> DataFrame:
 
 
 def _not_replaced(singles: DataFrame) -> DataFrame:
-    """As `audit.usage.not_replaced`."""
+    """As `audit.engine.usage.not_replaced`."""
     is_compacted = F.col("kind") == LedgerKind.COMPACTED.value
     youngest = singles.where(is_compacted).groupBy("path").agg(F.max("ledger_id").alias("youngest"))
     return singles.join(youngest, "path", "left").where(~is_compacted | (F.col("ledger_id") == F.col("youngest")))

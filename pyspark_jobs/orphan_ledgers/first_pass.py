@@ -45,7 +45,7 @@ FACTS = schema_of("""
 """What one pass over nodes tells; columns that a tag does not need are null.
 
 ``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`forms`): of
-`audit.usage.NAMED_USAGE`, its `LOADED`, or `SINGLES`. ``ledgers`` counts what a row stands for.
+`audit.engine.usage.NAMED_USAGE`, its `LOADED`, or `SINGLES`. ``ledgers`` counts what a row stands for.
 """
 
 

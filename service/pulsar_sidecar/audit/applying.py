@@ -29,7 +29,7 @@ from pulsar_sidecar.model.progress import ReportCount
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
 
 Batches = Callable[[], Iterable[pa.RecordBatch]]
-"""The deletable rows in order, with `audit.plans.PLAN_COLUMNS`; each call begins again."""
+"""The deletable rows in order, with `audit.results.plans.PLAN_COLUMNS`; each call begins again."""
 
 
 @dataclass(frozen=True, slots=True)

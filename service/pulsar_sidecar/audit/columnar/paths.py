@@ -1,6 +1,6 @@
 """What paths tell, for a whole column of them at once: ledger ids, owners, and what kind of node stands there.
 
-`ledger_ownership.paths.ledger_id_of_path` and `audit.engine.places`, vectorised. Invariant: a path is answered here
+`ledger_ownership.paths.ledger_id_of_path` and `ledger_ownership.places`, vectorised. Invariant: a path is answered here
 only if it has the plain form that nearly all have; all others are null or left to those exact functions.
 """
 
@@ -88,7 +88,7 @@ def _word(text: bytes) -> np.uint64:
 
 
 def plain_owners_at(paths: pa.Array) -> Owners:
-    """`audit.engine.places.owner_at` for a column, null where a path is not plain."""
+    """`ledger_ownership.places.owner_at` for a column, null where a path is not plain."""
     fields = _fields(paths, _PLAIN_PATH)
     if fields[0].null_count:
         fields = list(map(pc.coalesce, fields, _schema_fields(paths)))
@@ -96,7 +96,7 @@ def plain_owners_at(paths: pa.Array) -> Owners:
 
 
 def plain_owners_of(managed_ledgers: pa.Array) -> Owners:
-    """`audit.engine.places.owner_of_managed_ledger` for a column, null where a name is not plain."""
+    """`ledger_ownership.places.owner_of_managed_ledger` for a column, null where a name is not plain."""
     return _owners(_fields(managed_ledgers, _PLAIN_NAME))
 
 

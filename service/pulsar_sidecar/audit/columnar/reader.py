@@ -114,11 +114,11 @@ class ColumnReader:
         return _completed(pa.array(lengths, mask=lengths == UNKNOWN), left, rest)
 
     def owners_at(self, paths: pa.Array) -> Owners:
-        """`audit.engine.places.owner_at` of each."""
+        """`ledger_ownership.places.owner_at` of each."""
         return self._owners(plain_owners_at, owner_at, paths)
 
     def owners_of(self, managed_ledgers: pa.Array) -> Owners:
-        """`audit.engine.places.owner_of_managed_ledger` of each."""
+        """`ledger_ownership.places.owner_of_managed_ledger` of each."""
         return self._owners(plain_owners_of, owner_of_managed_ledger, managed_ledgers)
 
     def _owners(

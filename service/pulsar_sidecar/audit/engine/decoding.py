@@ -280,10 +280,10 @@ class DecodedPart:
         ids: the ledgers of managed ledgers' lists, list by list.
         list_nodes: which nodes these lists are, by their places among the rows.
         list_lengths: how many ledgers each has.
-        usage: of the lists (`audit.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
-        unsized: the lists' other ledgers (`audit.decoding.SINGLES`).
-        singles: all other references (`audit.decoding.SINGLES`).
-        loaded: of the cursors (`audit.usage.LOADED`).
+        usage: of the lists (`audit.engine.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
+        unsized: the lists' other ledgers (`audit.columnar.reader.SINGLES`).
+        singles: all other references (`audit.columnar.reader.SINGLES`).
+        loaded: of the cursors (`audit.engine.usage.LOADED`).
     """
 
     rows: int
@@ -345,7 +345,7 @@ def _shadows(decoded: DecodedNodes) -> Iterator[Shadow]:
 
 
 def lists_naming(columns: ColumnReader, wanted: Numbers, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """References to some ledgers from managed ledgers' lists (`audit.decoding.REFERENCES`)."""
+    """References to some ledgers from managed ledgers' lists (`audit.engine.decoding.REFERENCES`)."""
     some = columns.may_name(batch.column("value"), wanted)
     return decode_nodes(batch.filter(pa.array(some)), columns).lists_naming(wanted)
 

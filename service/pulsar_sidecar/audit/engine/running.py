@@ -86,7 +86,7 @@ class WrittenTables:
     Attributes:
         files: their digests by their names.
         plan: None if a guard failed.
-        extract: the rows that the report shows.
+        report_rows: what the report shows of them.
     """
 
     output: UnfinishedDirectory
@@ -133,7 +133,7 @@ def run_audit(engine: AuditEngine[Tables], opened: OpenedInputs, options: AuditO
 
 
 def as_of_ms(dump: Manifest) -> int:
-    """The dump's time by the store's clock, which `audit.guards.demand_fitting` has checked to be there."""
+    """The dump's time by the store's clock, which `audit.results.guards.demand_fitting` has checked to be there."""
     assert dump.as_of is not None
     return dump.as_of.store_time_ms
 

@@ -58,7 +58,7 @@ def single_usage(columns: ColumnReader, singles: pa.Table, sizes: pa.Table) -> p
 def usage_taken_off(columns: ColumnReader, missing: pa.RecordBatch) -> pa.RecordBatch:
     """`NAMED_USAGE` of missing ledgers with a size in managed ledgers' lists (``REFERENCES``), below zero.
 
-    Missing ledgers of other lists are `audit.decoding.DecodedNodes.unsized`, which are counted one by one.
+    Missing ledgers of other lists are `audit.engine.decoding.DecodedNodes.unsized`, which are counted one by one.
     """
     is_data = pc.equal(missing.column("kind"), LedgerKind.DATA.value)
     listed = missing.filter(pc.and_(is_data, pc.is_valid(missing.column("size_bytes"))))
@@ -67,7 +67,7 @@ def usage_taken_off(columns: ColumnReader, missing: pa.RecordBatch) -> pa.Record
 
 
 def loaded_topics(columns: ColumnReader, cursors: pa.RecordBatch) -> pa.RecordBatch:
-    """`LOADED` of `audit.decoding.CURSORS`."""
+    """`LOADED` of `audit.columnar.reader.CURSORS`."""
     _, _, topics = columns.owners_of(cursors.column("managed_ledger"))
     loaded = pa.RecordBatch.from_arrays([topics, cursors.column("in_ledger")], schema=LOADED)
     return loaded.filter(pc.is_valid(topics))
@@ -158,7 +158,7 @@ def count_of_lengths(lengths: pa.ChunkedArray | pa.Array) -> Count:
 
 
 def missing_rows(references: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """`MISSING_LEDGERS` of references to missing ledgers (rows of `audit.decoding.REFERENCES`)."""
+    """`MISSING_LEDGERS` of references to missing ledgers (rows of `audit.engine.decoding.REFERENCES`)."""
     return pa.RecordBatch.from_pylist([_missing_row(each) for each in references], schema=MISSING_LEDGERS)
 
 
@@ -172,12 +172,12 @@ def not_below(gone: Numbers, unread: Collection[str], root: str) -> Numbers:
 
 
 def made_before(references: pa.Table, newest: int) -> pa.Table:
-    """The `audit.decoding.REFERENCES` to ledgers that are not younger than ``newest``."""
+    """The `audit.engine.decoding.REFERENCES` to ledgers that are not younger than ``newest``."""
     return references.filter(pc.less_equal(references.column("ledger_id"), newest))
 
 
 def not_replaced(gone: pa.Table, singles: pa.Table) -> pa.Table:
-    """The `audit.decoding.SINGLES` in ``gone`` without compacted ledgers whose cursor names a younger one."""
+    """The `audit.columnar.reader.SINGLES` in ``gone`` without compacted ledgers whose cursor names a younger one."""
     compacted = singles.filter(pc.equal(singles.column("kind"), LedgerKind.COMPACTED.value))
     youngest: dict[str, int] = {}
     for path, ledger_id in zip(*(compacted.column(name).to_pylist() for name in ("path", "ledger_id")), strict=True):
