@@ -12,16 +12,12 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.deduplication.publishing.messages import Batch, BatchLimits
-from pulsar_sidecar.deduplication.publishing.ports import (
-    DEDUPLICATION_ENABLED,
-    Receipt,
-    SequencedProducer,
-    SequencedProducers,
-)
+from pulsar_sidecar.deduplication.publishing.ports import Receipt, SequencedProducer, SequencedProducers
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import DeduplicationStatus
 
 from tests.cluster.clients import PatientClient
 from tests.cluster.patience import until
@@ -136,7 +132,7 @@ class LosingAnswers:
         return self.real.partitions(topic)
 
     def deduplication_status(self, topic: TopicName) -> str:
-        return DEDUPLICATION_ENABLED if self.lie else self.real.deduplication_status(topic)
+        return DeduplicationStatus.ENABLED if self.lie else self.real.deduplication_status(topic)
 
 
 @dataclass

@@ -5,7 +5,7 @@ One model for every room; `adapters.pulsar.rest.topic_stats` is the only place t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final, NamedTuple
 
 from pulsar_sidecar.model.errors import TemporaryError
@@ -39,6 +39,17 @@ class SubscriptionType(Enum):
         Only these hold delayed messages back, and only these pause for acknowledgement state (PIP-299).
         """
         return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+
+class DeduplicationStatus(StrEnum):
+    """``MessageDeduplication.Status`` in the words of a broker's statistics; another version may report other words."""
+
+    INITIALIZED = "Initialized"
+    RECOVERING = "Recovering"
+    ENABLED = "Enabled"
+    REMOVING = "Removing"
+    DISABLED = "Disabled"
+    FAILED = "Failed"
 
 
 class ConnectedConsumer(NamedTuple):
@@ -95,7 +106,7 @@ class TopicStats:
     Attributes:
         broker: the owner, ``host:port`` of its web service, as far as the answer names it.
         producers: the names of the connected producers, replicators' included.
-        deduplication_status: the name of a ``MessageDeduplication.Status``.
+        deduplication_status: the broker's own word, which `DeduplicationStatus` may not have.
     """
 
     broker: str | None

@@ -19,13 +19,11 @@ from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import DeduplicationStatus
 
 MOST_SHOWN: Final = 20
 _PATIENCE_SECONDS: Final = 5.0
 _BETWEEN_LOOKS_SECONDS: Final = 0.25
-ENABLED: Final = "Enabled"
-DISABLED: Final = "Disabled"
-RECOVERING: Final = "Recovering"
 
 SYSTEM_TOPIC: Final = "a system topic is never deduplicated: brokers store the policy, and never act on it"
 
@@ -154,7 +152,7 @@ class PolicyChanges:
         deciding = [place for place in places if not place.is_system_topic]
         expected = None
         if policy is DeduplicationPolicy.ENABLED:
-            expected = ENABLED if after.applied else DISABLED
+            expected = DeduplicationStatus.ENABLED if after.applied else DeduplicationStatus.DISABLED
         found = self._statuses(deciding, expected)
         listed = places if level is PolicyLevel.TOPIC else list(found)
         shown = [TopicStatus(place, found.get(place)) for place in listed]

@@ -14,13 +14,7 @@ from typing import Final, Protocol
 from cachetools import cachedmethod
 
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
-from pulsar_sidecar.deduplication.inspection.policy_changes import (
-    DISABLED,
-    ENABLED,
-    RECOVERING,
-    Policies,
-    RunningDeduplication,
-)
+from pulsar_sidecar.deduplication.inspection.policy_changes import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.policies import (
     BrokerDeduplication,
     DeduplicationPolicy,
@@ -32,6 +26,7 @@ from pulsar_sidecar.model.errors import NotFoundError, SidecarError, Undecodable
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import DeduplicationStatus
 
 _LATE: Final = "no snapshot was taken for long"
 _NORMAL_INTERVALS: Final = 2
@@ -230,7 +225,7 @@ class StuckCursors:
         for cursor in found:
             status = statuses.get(cursor.topic)
             judged = cursor
-            if cursor.reason is StuckReason.LEFT_OVER and status == ENABLED:
+            if cursor.reason is StuckReason.LEFT_OVER and status == DeduplicationStatus.ENABLED:
                 # What the broker does counts, whatever the policies say.
                 if not _exceeds(limits, cursor.since):
                     continue
@@ -255,10 +250,11 @@ def _remedy(cursor: StuckCursor, status: str | None, broker: BrokerDeduplication
     load, unload = f"pulsar-admin topics stats {cursor.topic}", f"pulsar-admin topics unload {cursor.topic}"
     is_loaded = status is not None
     unless = "" if asked else "if no broker has it loaded, "
-    if status == RECOVERING:
+    if status == DeduplicationStatus.RECOVERING:
         return "wait: its broker is replaying it"
-    if is_loaded and (status != ENABLED):
-        late = " (its broker reports Disabled: it may have deleted the cursor by now)" if status == DISABLED else ""
+    if is_loaded and status != DeduplicationStatus.ENABLED:
+        is_off = status == DeduplicationStatus.DISABLED
+        late = " (its broker reports Disabled: it may have deleted the cursor by now)" if is_off else ""
         return f"unload the topic and load it, so that its broker tries again{late}: {unload}; {load}"
     entries = 0 if cursor.since is None else cursor.since.entries
     if cursor.reason is StuckReason.LEFT_OVER:

@@ -6,9 +6,6 @@ from pulsar_sidecar.deduplication.publishing.messages import Batch
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
-DEDUPLICATION_ENABLED = "Enabled"
-"""``MessageDeduplication.Status``, as topic statistics spell it."""
-
 
 class Receipt(NamedTuple):
     """A broker's answer to a batch; ``position`` is None for a duplicate."""

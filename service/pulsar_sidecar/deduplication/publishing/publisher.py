@@ -18,14 +18,14 @@ from pulsar_sidecar.deduplication.publishing.messages import (
     OutgoingMessage,
 )
 from pulsar_sidecar.deduplication.publishing.partition_publisher import PartitionPublisher, Patience
-from pulsar_sidecar.deduplication.publishing.ports import DEDUPLICATION_ENABLED, SequencedProducer, SequencedProducers
+from pulsar_sidecar.deduplication.publishing.ports import SequencedProducer, SequencedProducers
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme, router
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicDomain, TopicName
-from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX
+from pulsar_sidecar.model.topic_stats import REPLICATOR_PREFIX, DeduplicationStatus
 
-_STATUSES_OF_A_LOAD: Final = ("Initialized", "Recovering")
+_STATUSES_OF_A_LOAD: Final = (DeduplicationStatus.INITIALIZED, DeduplicationStatus.RECOVERING)
 
 
 class PublisherOptions(TypedDict, total=False):
@@ -254,7 +254,7 @@ class ExactlyOncePublisher:
         status = self._producers.deduplication_status(topic)
         if status in _STATUSES_OF_A_LOAD:
             raise TemporaryError(f"deduplication of {topic} is {status}; try again")
-        if status != DEDUPLICATION_ENABLED:
+        if status != DeduplicationStatus.ENABLED:
             raise ConflictError(
                 f"deduplication of {topic} is {status}: the broker would store what is sent again twice. Enable it: "
                 f"pulsar-admin topicPolicies set-deduplication --enable {topic.base} (or for its namespace)"
