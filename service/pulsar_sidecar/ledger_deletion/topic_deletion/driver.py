@@ -134,7 +134,7 @@ class TopicDeleter:
         operation = replace(planned, last_reason=reason, incarnations=incarnations(self.store, planned.node_paths))
         with self.steps.taking(Step.OPERATION_CREATED):
             node = self.store.create(operation_path(operation_id), encode_operation(operation))
-        if self._take_over(node) is None:
+        if self._take_over(operation_id, node) is None:
             raise TemporaryError(f"another sidecar has taken over the topic deletion {operation_id}")
         self._driving.add(operation_id)
         return HeldOperation(operation, node.version)
@@ -245,7 +245,8 @@ class TopicDeleter:
                 self.store.delete(operation_path(operation_id), node.version)
             return None
         operation = _decoded(node.data)
-        current = self._take_over(node) if operation is not None and operation.not_before_ms <= now_ms else None
+        is_due = operation is not None and operation.not_before_ms <= now_ms
+        current = self._take_over(operation_id, node) if is_due else None
         if current is None:
             return None
         held = HeldOperation(decode_node(current.data, Operation), current.version)
@@ -256,9 +257,8 @@ class TopicDeleter:
         self._driving.add(operation_id)
         return held
 
-    def _take_over(self, node: Node) -> Node | None:
+    def _take_over(self, operation_id: OperationId, node: Node) -> Node | None:
         """Become its driver; its node as it is then, or None where another sidecar drives it or has ended it."""
-        operation_id = OperationId(node.path.rpartition("/")[2])
         if not self._became_driver(operation_id):
             return None
         current = self.store.read(node.path)
