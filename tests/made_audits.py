@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import open_audit
-from pulsar_sidecar.adapters.parquet.inputs import AuditTables
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches
 from pulsar_sidecar.analysis.documents import Engine
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES
 from pulsar_sidecar.audit.results.summaries import AuditSummary
-from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.results.tables import Subtree, Table
 
 
 @dataclass
@@ -45,6 +45,10 @@ class MadeAudit:
     def unattributed(self) -> dict[int, str]:
         """Reasons by ledger."""
         return {row["ledger_id"]: row["reason"] for row in self.rows(Table.UNATTRIBUTED_LEDGERS)}
+
+
+def dumped_nodes(directory: Path, subtree: Subtree) -> list[dict[str, Any]]:
+    return [row for batch in node_batches(directory, subtree) for row in batch.to_pylist()]
 
 
 def open_to_others(directory: Path) -> list[Path]:

@@ -44,6 +44,7 @@ from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.shadows import Shadows
 from tests.cluster.topics import Workload
+from tests.made_audits import dumped_nodes
 
 NAMESPACE = "public/audited"
 CHURN_SEED = 5
@@ -183,7 +184,7 @@ def unreferenced(world: World) -> set[int]:
 
 def creation_times(dumped: Path) -> dict[int, int]:
     """Of every ledger in a dump, milliseconds by the store's clock."""
-    rows = read_table(dumped, Table.NODES, Subtree.LEDGERS).to_pylist()
+    rows = dumped_nodes(dumped, Subtree.LEDGERS)
     found = {ledger_id_of_path(row["path"]): row["ctime_ms"] for row in rows}
     return {ledger_id: ctime_ms for ledger_id, ctime_ms in found.items() if ledger_id is not None}
 
@@ -203,9 +204,9 @@ def segments_of(directory: Path, root: str = "") -> set[int]:
 
 def nodes_references(directory: Path) -> set[int]:
     found: set[int] = set()
-    for row in read_table(directory, Table.NODES, Subtree.SCHEMAS).to_pylist():
+    for row in dumped_nodes(directory, Subtree.SCHEMAS):
         found |= schema_references(row["value"]) if row["value"] else set()
-    for row in read_table(directory, Table.NODES, Subtree.MANAGED_LEDGERS).to_pylist():
+    for row in dumped_nodes(directory, Subtree.MANAGED_LEDGERS):
         parts = row["path"].removeprefix(f"{MANAGED_LEDGERS}/").split("/")
         depth = len(parts) - parts.index("persistent") if "persistent" in parts else 0
         if depth == 2:
@@ -266,7 +267,7 @@ def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: P
 def lengths_of(dumped: Path) -> dict[int, int | None]:
     """Of every ledger in a dump, by its own node; None for one that is not closed."""
     found = {}
-    for row in read_table(dumped, Table.NODES, Subtree.LEDGERS).to_pylist():
+    for row in dumped_nodes(dumped, Subtree.LEDGERS):
         ledger_id = ledger_id_of_path(row["path"])
         if ledger_id is not None:
             metadata = decode_ledger_metadata(row["value"])
@@ -304,7 +305,7 @@ def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> 
         with running_until(stop, [lambda: churn(store, stop)]):
             for _ in range(3):
                 dumped = world.dump()
-                paths = [r["path"] for r in read_table(dumped, Table.NODES, Subtree.MANAGED_LEDGERS).to_pylist()]
+                paths = [r["path"] for r in dumped_nodes(dumped, Subtree.MANAGED_LEDGERS)]
                 assert staying <= set(paths)
         for path in sorted(staying):
             store.delete(path)

@@ -243,13 +243,11 @@ class Configuration:
         enabled: whether anything is cancelled at all.
         reconcile_interval_ms: how often a subscription's acknowledgements are looked at at least.
         persist_patience_ms: how long ``wait=persisted`` waits.
-        log_patience_ms: how long a request waits for the log to be read at the start.
     """
 
     enabled: bool = True
     reconcile_interval_ms: int = 10_000
     persist_patience_ms: int = 15_000
-    log_patience_ms: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pulsar_sidecar.audit.sources.manifests import InputKind, Manifest, NewestWr
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
 from tests.fakes.clock import START_MS, FakeClock
-from tests.made_audits import open_to_others
+from tests.made_audits import dumped_nodes, open_to_others
 from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node
 
 
@@ -33,10 +33,6 @@ def make(directory: Path, source: Nodes | None = None, **wishes: Any) -> Manifes
     )
 
 
-def paths(directory: Path, subtree: Subtree | None = None) -> set[str]:
-    return {row["path"] for row in read_table(directory, Table.NODES, subtree).to_pylist()}
-
-
 def test_every_node_is_there_but_zookeepers_own(tmp_path: Path) -> None:
     make(tmp_path / "dump")
     rows = {row["path"]: row for row in read_table(tmp_path / "dump", Table.NODES).to_pylist()}
@@ -48,7 +44,7 @@ def test_every_node_is_there_but_zookeepers_own(tmp_path: Path) -> None:
 
 def test_nodes_are_sorted_by_what_they_belong_to(tmp_path: Path) -> None:
     make(tmp_path / "dump")
-    below = {subtree: paths(tmp_path / "dump", subtree) for subtree in Subtree}
+    below = {each: {row["path"] for row in dumped_nodes(tmp_path / "dump", each)} for each in Subtree}
     assert below[Subtree.LEDGERS] == {"/ledgers/00", "/ledgers/00/0000", "/ledgers/00/0000/L0007"}
     assert below[Subtree.BOOKKEEPER] == {"/ledgers", "/ledgers/INSTANCEID", "/ledgers/idgen"}
     assert "/managed-ledgers" in below[Subtree.MANAGED_LEDGERS]

@@ -50,9 +50,9 @@ def demand_digests(threads: Workers, *directories: tuple[Path, Sequence[FileDige
         pass
 
 
-def read_table(directory: Path, table: Table, subtree: Subtree | None = None) -> pa.Table:
-    """A whole table, or one part of it, in memory; empty if there is no such part."""
-    folder = directory / table.value if subtree is None else directory / table.value / f"subtree={subtree.value}"
+def read_table(directory: Path, table: Table) -> pa.Table:
+    """A whole table in memory; empty if there is no such table."""
+    folder = directory / table.value
     if not folder.exists():
         return SCHEMAS[table].empty_table()
     return ds.dataset(folder, schema=SCHEMAS[table], format="parquet").to_table()
@@ -87,7 +87,7 @@ class AuditTables:
     def deletable(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The plan's rows in order; ``columns`` must name ``standing``.
 
-        Memory does not grow with the plan. That the order is right is for `audit.plans.PlanDigest` to see.
+        Memory does not grow with the plan. That the order is right is for `audit.results.plans.PlanDigest` to see.
         """
         for path in self._files(Table.ORPHAN_LEDGERS):
             with pq.ParquetFile(path) as file:

@@ -104,6 +104,7 @@ class CancellationIndex:
         self.lock = threading.RLock()
         """Whoever needs several calls at one moment holds it meanwhile."""
         self._tracked: dict[SubscriptionKey, _Tracked] = {}
+        # With cachetools' LRUCache an end takes 3 microseconds more, and what is remembered 5 MB.
         self._ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = OrderedDict()
 
     # --- learning --------------------------------------------------------------------------------------------------

@@ -25,6 +25,8 @@ from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 log = structlog.get_logger("delayed-delivery")
 
 _MOST_AWAITED = 200_000
+_READ_SECONDS = 10.0
+"""How long a request waits for the log to be read at the start."""
 
 
 class CancellationStore:
@@ -146,13 +148,13 @@ class CancellationStore:
                 return True
         return False
 
-    def await_log(self, patience_ms: int) -> None:
+    def await_log(self) -> None:
         """Wait until the log has been read once.
 
         Raises:
             TemporaryError: it has not.
         """
-        if not self.caught_up.wait(patience_ms / 1000):
+        if not self.caught_up.wait(_READ_SECONDS):
             raise TemporaryError("the sidecar is still reading its cancellation log; try again in a moment")
 
 

@@ -104,7 +104,7 @@ class Canceller:
             TemporaryError: brokers or bookies could not be asked, or the log could not be written; what was not
                 answered was not acknowledged.
         """
-        self.store.await_log(self.configuration.log_patience_ms)
+        self.store.await_log()
         began_ms = self.ports.clock.now_ms()
         snapshot = self._look(topic, targets, known)
         plan = self._plan(targets, snapshot, options)

@@ -126,7 +126,7 @@ class Rescheduler:
         self, topic: TopicName, target: Target, deliver_at_ms: int | None, options: CancelOptions
     ) -> Rescheduled:
         """See `DelayedDelivery.reschedule`; ``topic`` holds the entry."""
-        self.store.await_log(self.configuration.log_patience_ms)
+        self.store.await_log()
         if not self.store.follows:
             raise TemporaryError("the sidecar is not connected to its cancellation log; nothing was changed, try again")
         known = self.store.intents.valid((topic, target.position))

@@ -266,7 +266,7 @@ class DelayedDelivery:
             NotFoundError: nothing is known of it.
         """
         self._check_enabled()
-        self._store.await_log(self._configuration.log_patience_ms)
+        self._store.await_log()
         found = self._store.index.find(topic, position)
         if not found and (partitions := self._ports.topics.partitions(topic)):
             index = self._ports.topics.partition_of_ledger(topic, partitions, position.ledger_id)

@@ -36,6 +36,9 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
 
 _REMEMBERED_ENTRIES: Final = 20_000
+_MOST_BYTES: Final = 10 * 1024 * 1024
+_FULL_BATCH_MS: Final = 200
+"""How long a full batch is waited for; what came by then is received."""
 _GRACE_SECONDS: Final = 10.0
 """How much longer than agreed a busy machine may take to answer."""
 _READ_TIMEOUT_MS: Final = 10_000
@@ -49,15 +52,11 @@ class ConsumerSettings:
 
     Attributes:
         max_messages: most messages of one `receive`.
-        max_bytes: most bytes of one `receive`, -1 for no limit.
-        receive_timeout_ms: how long `receive` waits for a full batch; what came by then is returned.
         postpone_ms: when a postponed message comes again.
         consumer_name: what brokers show in their stats; None lets the broker choose.
     """
 
     max_messages: int = 500
-    max_bytes: int = 10 * 1024 * 1024
-    receive_timeout_ms: int = 200
     postpone_ms: int = 1000
     consumer_name: str | None = None
 
@@ -74,9 +73,7 @@ class SharedPendingDeletions:
         settings: ConsumerSettings,
     ) -> None:
         """Subscribe to the topics, the last of which is the one of retries; ``clock`` is the brokers'."""
-        policy = pulsar.ConsumerBatchReceivePolicy(
-            settings.max_messages, settings.max_bytes, settings.receive_timeout_ms
-        )
+        policy = pulsar.ConsumerBatchReceivePolicy(settings.max_messages, _MOST_BYTES, _FULL_BATCH_MS)
         names = [str(topic) for topic in topics]
         with translated(f"subscribing to {', '.join(names)}"):
             self._consumer = client.subscribe(
@@ -89,7 +86,7 @@ class SharedPendingDeletions:
                 initial_position=pulsar.InitialPosition.Earliest,
                 batch_receive_policy=policy,
             )
-        self._batches = BatchReceiver(self._consumer, settings.receive_timeout_ms)
+        self._batches = BatchReceiver(self._consumer, _FULL_BATCH_MS)
         self._client = client
         self._admin = admin
         self._retry = topics[-1]
