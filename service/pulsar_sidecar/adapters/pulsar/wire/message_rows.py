@@ -9,10 +9,10 @@ metadata alone: `BookieReplayedEntries`.
 import hashlib
 import struct
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from cachetools import LRUCache
 from google.protobuf.message import DecodeError
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
@@ -43,7 +43,7 @@ class MessageRows:
     """Rows of the entries of one topic, in order; what it remembers is the chunks of the newest chunked messages."""
 
     def __init__(self) -> None:
-        self._chunked: OrderedDict[tuple[str, str], _Chunked] = OrderedDict()
+        self._chunked: LRUCache[tuple[str, str], _Chunked] = LRUCache(_MOST_CHUNKED)
 
     def of(self, entry: LedgerEntry) -> Sequence[MessageRow]:
         """The rows of an entry, at least one.
@@ -77,9 +77,6 @@ class MessageRows:
             # The message was sent again from its beginning, or it is another one: a uuid may come twice.
             self._chunked.pop(key, None)
         chunked = self._chunked.setdefault(key, _Chunked())
-        self._chunked.move_to_end(key)
-        if len(self._chunked) > _MOST_CHUNKED:
-            self._chunked.popitem(last=False)
         chunked.take(metadata.chunk_id, payload)
         if metadata.chunk_id != metadata.num_chunks_from_msg - 1:
             return payload_hash(payload), PayloadState.READ
