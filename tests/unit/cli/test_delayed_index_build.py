@@ -89,6 +89,6 @@ def test_a_topic_loaded_at_the_same_moment_is_told(shell: Terminal, index: Index
     approved = index.plan().hash
     index.load_at_the_change()
     ran = shell.run(*BUILD, "--execute", "--plan", approved)
-    assert ran.code == 0, ran.err
+    assert ran.code == 4, ran.err
     assert "loaded-meanwhile" in ran.out
     assert "unload" in ran.err

@@ -82,8 +82,6 @@ def build(
     chosen = ctx.obj.format(form)
     rows = [row for each in document["subscriptions"] for row in _built(each)]
     output.document(document if chosen is output.Format.JSON else rows, chosen)
-    if any(each["outcome"] == "loaded-meanwhile" for each in document["subscriptions"]):
-        output.info(f"a broker loaded the topic meanwhile: run pulsar-admin topics unload {topic} once more")
     if not any(each["buckets"] for each in document["subscriptions"]):
         output.info("there is nothing to build: no unacknowledged delayed message is without a bucket")
     elif not document["executed"]:
@@ -92,6 +90,9 @@ def build(
             "nothing was changed. Build with: "
             f"pulsar-sidecar delayed-index build {topic}{only} --execute --plan {document['plan']}"
         )
+    if any(each["outcome"] == "loaded-meanwhile" for each in document["subscriptions"]):
+        output.info(f"a broker loaded the topic meanwhile: run pulsar-admin topics unload {topic} once more")
+        raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=_CHECK_EXIT_CODES)
