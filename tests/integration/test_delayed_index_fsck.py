@@ -7,6 +7,7 @@ bucket tracker recovers each subscription's buckets and each message is delivere
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 )
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, bucket_custom_metadata
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 from pyroaring import BitMap
@@ -121,6 +123,15 @@ class Damaged:
         ledger_id = self.write(rows)
         self.name({self.key(rows): ledger_id})
         return ledger_id
+
+    def lengthen(self, number: int) -> None:
+        """The node of one of the topic's ledgers names one entry more than bookies have."""
+
+        def longer(data: bytes) -> bytes:
+            metadata = decode_ledger_metadata(data)
+            return encode_ledger_metadata(replace(metadata, last_entry_id=EntryId(metadata.last_entry_id + 1)))
+
+        self.rewrite_node(self.rows(number)[0][1], longer)
 
     def rewrite_node(self, ledger_id: int, change: Callable[[bytes], bytes]) -> None:
         path = ledger_path(LedgerId(ledger_id))
@@ -318,6 +329,26 @@ def test_a_loaded_topic_is_refused_and_nothing_is_changed(stage: Stage) -> None:
         answer = stage.sidecar.request("POST", f"{topic.path}/delayedIndex/repair", None, plan="0" * 64, **EVERYTHING)
         assert (answer.status_code, "not the approved one" in answer.text) == (409, True)
         assert stage.check(topic) == {(kind, "dangling", ledger_id) for kind, ledger_id in found}
+
+
+def test_a_message_that_no_bookie_has_does_not_keep_a_repair_from_its_unloaded_topic(stage: Stage) -> None:
+    with ExitStack() as stack:
+        topic = stage.topic(stack)
+        topic.subscribe("s", SHARED)
+        topic.send(25, now_ms() + 3_600_000)
+        topic.unload()
+        one = Damaged(stage, topic, "s")
+        one.lengthen(2)
+        rows = one.rows(2)
+        due_ms, data_ledger, last = rows[-1]
+        one.name({one.key(rows): one.write([*rows, (due_ms, data_ledger, last + 1)])})
+        gone = one.sound(0)
+        stage.store.delete(ledger_path(LedgerId(gone)))
+        plan = stage.plan(topic)
+        assert [(each["step"], each["ledgerId"]) for each in plan["actions"]] == [("drop-pointer", gone)]
+        assert (plan["left"], plan["checked"]["unread"]) == ([], 1)
+        answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
+        assert [each["problem"] for each in answers] == [None]
 
 
 def test_a_sound_topic_is_clean_while_messages_flow(stage: Stage) -> None:

@@ -7,6 +7,7 @@ import pytest
 from pulsar_sidecar.api.rooms import delayed_index_checks
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
 
 from tests.fakes.checked_index import FIRST, CheckedIndex, FakeDeletions, FakeLoaded, repair_of, tracker
 from tests.fakes.deletion_service import FakeDeletionService
@@ -48,7 +49,16 @@ def test_a_clean_topic_and_a_clean_namespace(shell: Terminal) -> None:
             "clean: 1 topics, 1 subscriptions, 2 buckets, 7 indexes, 7 of 7 messages compared, "
             "2 ledgers searched for orphans",
         ), ran.err
-    assert "at most 52.71% are not" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
+    assert "at most 85.59% are not" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
+
+
+def test_messages_that_cannot_be_read_are_counted(shell: Terminal, index: CheckedIndex) -> None:
+    index.messages.answers[7, 3] = Unreadable("its bookies are away")
+    ran = shell.run("delayed-index", "fsck", TOPIC)
+    assert (ran.code, ran.out.strip()) == (
+        0,
+        "clean: 1 topics, 1 subscriptions, 2 buckets, 7 indexes, 6 of 7 messages compared (1 could not be read)",
+    ), ran.err
 
 
 def test_findings_are_told_with_what_to_do(shell: Terminal, index: CheckedIndex) -> None:

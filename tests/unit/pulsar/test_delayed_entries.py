@@ -165,6 +165,22 @@ def test_an_offloaded_ledger_is_read_by_the_broker(world: World) -> None:
     assert world.read(at(OFFLOADED, 2)) == Absent(), "the broker said so"
 
 
+def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(world: World) -> None:
+    """A broker that is asked for a message loads the topic."""
+    world.hold(at(CLOSED, 0))
+    entries = BulkDelayedEntries(world.store, world.bulk, None, "/ledgers", FakeClock())
+    lost = [at(CLOSED, 1), at(OPEN, 2), at(OFFLOADED, 1)]
+    answers = entries.read(TOPIC, [at(CLOSED, 0), at(CLOSED, 10), at(99, 0), *lost])
+    assert isinstance(answers[at(CLOSED, 0)], EntryFacts)
+    assert answers[at(CLOSED, 10)] == answers[at(99, 0)] == Absent()
+    for position in lost:
+        answer = answers[position]
+        assert isinstance(answer, Unreadable), position
+        assert answer.reason.endswith(f"a broker is not asked, which would load {TOPIC}")
+    world.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
+    assert isinstance(entries.read(TOPIC, [at(CLOSED, 0)])[at(CLOSED, 0)], Unreadable)
+
+
 def test_a_listed_ledger_without_metadata_is_not_absent(world: World) -> None:
     assert isinstance(world.read(at(LOST, 0)), Unreadable)
 

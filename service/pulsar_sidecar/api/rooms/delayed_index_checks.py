@@ -145,10 +145,12 @@ class CheckedAnswer(Answer):
     """Messages compared with their index."""
     entries_left: int
     """Messages with an index that are not acknowledged: ``entries`` is a sample of them, or all."""
+    unread: int
+    """Messages of that sample that bookies do not have, or do not deliver now."""
     ledgers: int | None
     """Ledgers searched for orphans; null if they were not searched."""
     wrong_share_bound: float
-    """If every message compared was right: with 95 % confidence no larger share of them is wrong."""
+    """If every message compared was right: with 95 % confidence no larger share is wrong; 1 if some are unread."""
 
 
 class CheckAnswer(Answer):
@@ -245,7 +247,7 @@ def _add_topic_routes(
 ) -> None:
     @routes.get(f"{path}/delayedIndex/fsck", name=f"{version}check_delayed_index")
     def check_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Checking) -> CheckAnswer:
-        """What is wrong with the delayed indexes of a topic. Loads nothing, unless bookies lack a message.
+        """What is wrong with the delayed indexes of a topic. Loads nothing.
 
         404: no such topic; one that was deleted may have orphans.
         """

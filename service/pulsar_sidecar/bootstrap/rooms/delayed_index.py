@@ -8,7 +8,7 @@ from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketSnap
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import LedgerWriter
 from pulsar_sidecar.adapters.metadata.ledger_ids import ZooKeeperLedgerIds
 from pulsar_sidecar.adapters.pulsar.rest.broker_trackers import RestBrokerTrackers
-from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes
+from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BookieDelayTimes, BulkDelayedEntries
 from pulsar_sidecar.api.rooms import delayed_index, delayed_index_checks, delayed_index_planning
 from pulsar_sidecar.api.rooms.delayed_delivery.routes import waiting_router
 from pulsar_sidecar.bootstrap.bucket_deletions import BucketDeletions
@@ -86,7 +86,7 @@ def _repair(cluster: ClusterAccess, trackers: RestBrokerTrackers, pointers: Buck
         store=store,
         stored=cluster.stored_indexes,
         buckets=cluster.buckets,
-        messages=cluster.delayed_entries,
+        messages=BulkDelayedEntries(store, cluster.entries, None, root, cluster.clock),
         ledgers=lambda: cluster.whole_store().ledgers(),
         brokers=trackers,
         ledgers_root=root,

@@ -37,11 +37,14 @@ _MOST_KNOWN: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BulkDelayedEntries:
-    """`delayed_delivery.ports.DelayedEntries`, over the metadata store, the bookies and a broker."""
+    """`delayed_delivery.ports.DelayedEntries`, over the metadata store, the bookies and a broker.
+
+    Without a broker, which would load the topic, what bookies do not have is unreadable.
+    """
 
     _store: MetadataStore
     _entries: BookieEntries
-    _rest: AdminRest
+    _rest: AdminRest | None
     _root: str
     _clock: Clock
     _known: dict[tuple[TopicName, LedgerId], tuple[float, LedgerMetadata]] = field(default_factory=dict)
@@ -137,7 +140,7 @@ class BulkDelayedEntries:
         return {**dict.fromkeys(beyond, Absent()), **self._from_broker(topic, ledger_id, lost)}
 
     def _last_position(self, topic: TopicName) -> Position:
-        document = self._rest.get(topic_path(topic, "/lastMessageId"))
+        document = self._broker(topic).get(topic_path(topic, "/lastMessageId"))
         try:
             assert isinstance(document, dict)
             return Position(LedgerId(int(document["ledgerId"])), EntryId(int(document["entryId"])))
@@ -149,10 +152,15 @@ class BulkDelayedEntries:
     ) -> dict[EntryId, EntryAnswer]:
         return {entry_id: self._asked(topic, Position(ledger_id, entry_id)) for entry_id in wanted}
 
+    def _broker(self, topic: TopicName) -> AdminRest:
+        if self._rest is None:
+            raise TemporaryError(f"a broker is not asked, which would load {topic}")
+        return self._rest
+
     def _asked(self, topic: TopicName, position: Position) -> EntryAnswer:
         try:
             path = topic_path(topic, f"/ledger/{position.ledger_id}/entry/{position.entry_id}")
-            return entry_facts_in_headers(self._rest.headers(path))
+            return entry_facts_in_headers(self._broker(topic).headers(path))
         except NotFoundError:
             return Absent()
         except SidecarError as error:

@@ -109,7 +109,7 @@ def fsck(
 
     The command compares pointers with ledgers, bitmaps with segments, and segments with messages, and checks brokers'
     settings. It reads the metadata store and the bookies, and reads again where it finds something: what brokers change
-    in between is not a finding. No topic is loaded as long as bookies have its messages.
+    in between is not a finding. No topic is loaded: a message that bookies do not have is not compared.
 
     Example: pulsar-sidecar delayed-index fsck persistent://public/default/orders
 
@@ -198,13 +198,16 @@ def _named(finding: Mapping[str, Any], *names: str) -> list[str]:
 
 
 def _extent(checked: Mapping[str, Any], *, clean: bool) -> str:
-    sampled = checked["entries"] < checked["entriesLeft"]
-    bound = f" (if all are right, at most {checked['wrongShareBound']:.2%} are not, with 95 % confidence)"
+    note = ""
+    if checked["unread"]:
+        note = f" ({checked['unread']:,} could not be read)"
+    elif checked["entries"] < checked["entriesLeft"]:
+        note = f" (if all are right, at most {checked['wrongShareBound']:.2%} are not, with 95 % confidence)"
     ledgers = "" if checked["ledgers"] is None else f", {checked['ledgers']:,} ledgers searched for orphans"
     return (
         f"{'clean: ' if clean else ''}{checked['topics']:,} topics, {checked['subscriptions']:,} subscriptions, "
         f"{checked['buckets']:,} buckets, {checked['indexes']:,} indexes, {checked['entries']:,} of "
-        f"{checked['entriesLeft']:,} messages compared{bound if sampled else ''}{ledgers}"
+        f"{checked['entriesLeft']:,} messages compared{note}{ledgers}"
     )
 
 

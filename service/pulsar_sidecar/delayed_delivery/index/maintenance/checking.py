@@ -1,8 +1,7 @@
 """Checks delayed indexes of a topic, a namespace or a tenant: reads what is stored and compares it.
 
 Invariant: what is found was found twice, of the same bucket, `BETWEEN_SECONDS` apart: brokers write and delete buckets
-in several steps, and what changed meanwhile is not a finding. Only messages that no bookie has are asked for at a
-broker; otherwise nothing loads a topic.
+in several steps, and what changed meanwhile is not a finding. Nothing loads a topic.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,7 +74,11 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class CheckPorts:
-    """What a check reads."""
+    """What a check reads.
+
+    Attributes:
+        messages: from bookies alone: a topic that a broker loads for one cannot be repaired.
+    """
 
     clock: Clock
     store: MetadataStore
@@ -206,7 +209,7 @@ class IndexChecker:
         if not isinstance(index.acknowledged, PositionRanges) or not topic.ledgers:
             return
         acknowledged = AcknowledgedEntries(index.acknowledged)
-        checked.entries_left += sum(acknowledged.count_left(segment.bitmaps) for segment in bucket.snapshot)
+        left = sum(acknowledged.count_left(segment.bitmaps) for segment in bucket.snapshot)
         first = min(topic.ledgers)
         chosen = {
             position: at_ms
@@ -215,7 +218,7 @@ class IndexChecker:
         }
         answers = self._read(index.topic, list(chosen))
         known = {position: at_ms for position, at_ms in chosen.items() if position in answers}
-        checked.entries += len(known)
+        checked.compare(left, len(chosen), len(known))
         yield from check_messages(index, bucket, known, answers)
 
     def _read(self, topic: TopicName, positions: Sequence[Position]) -> dict[Position, EntryAnswer]:

@@ -1,11 +1,15 @@
 """What can be wrong with a delayed index: each kind with its consequence and its remedy."""
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Self
 
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+
+_MISSED: Final = 0.05
+"""How probably a sample may miss that more is wrong than is said."""
 
 
 class RepairStep(Enum):
@@ -180,6 +184,8 @@ class Checked:
         indexes: in buckets' segments.
         entries: messages compared with their index.
         entries_left: messages with an index that are not acknowledged, of which ``entries`` is a sample or all.
+        unread: messages of the sample that could not be read.
+        thinnest: of the buckets that a sample was taken of, the most messages for which one was compared.
         ledgers: ledgers whose metadata was read in search of orphans; None if they were not searched.
     """
 
@@ -189,14 +195,26 @@ class Checked:
     indexes: int = 0
     entries: int = 0
     entries_left: int = 0
+    unread: int = 0
+    thinnest: float = 0.0
     ledgers: int | None = None
+
+    def compare(self, left: int, sample: int, compared: int) -> None:
+        """One bucket more: its messages, how many of them were to be compared, and how many could be."""
+        self.entries_left += left
+        self.entries += compared
+        self.unread += sample - compared
+        if compared < left:
+            self.thinnest = max(self.thinnest, left / compared if compared else math.inf)
 
     @property
     def wrong_share_bound(self) -> float:
         """If every entry compared was right: with 95 % confidence no larger share of them is wrong.
 
-        0 if all were compared, 1 if none was.
+        0 if all were compared, 1 if some could not be read: nothing is known of such.
         """
-        if self.entries >= self.entries_left:
-            return 0.0
-        return 1.0 - 0.05 ** (1.0 / self.entries) if self.entries else 1.0
+        if self.unread:
+            return 1.0
+        # Samples of n of a bucket's N miss a share p with a probability of at most exp(-p*n). All wrong ones together
+        # are the most where all are in the bucket with the largest N/n.
+        return min(1.0, math.log(1 / _MISSED) * self.thinnest / self.entries_left) if self.thinnest else 0.0

@@ -1,10 +1,13 @@
 """Each kind of damage is found, with its bucket, and a sound index is clean, also while brokers change it."""
 
+import math
 import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.checking import (
     BETWEEN_SECONDS,
@@ -61,7 +64,8 @@ def test_a_sample_has_a_bound_and_is_the_same_each_time() -> None:
     index = CheckedIndex()
     report = check(index, CheckOptions(sample=2))
     assert (report.checked.entries, report.checked.entries_left, report.checked.ledgers) == (4, 7, None)
-    assert report.checked.wrong_share_bound == pytest.approx(1 - 0.05**0.25)
+    # Half of the four in the first bucket: of seven they are the ones of which most could be wrong unseen.
+    assert report.checked.wrong_share_bound == pytest.approx(math.log(20) * 2 / 7)
     assert check(index, CheckOptions(sample=0)).checked.wrong_share_bound == 1.0
     index.messages.due_ms[7, 3] = 5
     assert len({tuple(found(index, CheckOptions(sample=2))) for _ in range(20)}) == 1
@@ -459,7 +463,21 @@ def test_a_message_that_cannot_be_read_is_no_finding_and_not_counted() -> None:
     index = CheckedIndex()
     index.messages.answers[7, 3] = Unreadable("its bookies are away")
     report = check(index)
-    assert (report.findings, report.checked.entries, report.checked.entries_left) == ((), 6, 7)
+    assert report.findings == ()
+    assert (report.checked.entries, report.checked.entries_left, report.checked.unread) == (6, 7, 1)
+    assert report.checked.wrong_share_bound == 1.0, "nothing is known of what may be no message any more"
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=4))
+def test_whatever_a_sample_easily_misses_is_within_its_bound(buckets: list[tuple[int, int, int]]) -> None:
+    """Of each bucket: its messages, how many of them are compared, and how many are wrong."""
+    checked, missed, wrong = Checked(), 1.0, 0
+    for left, sample, bad in buckets:
+        compared, bad_here = min(left, sample), min(left, bad)
+        checked.compare(left, compared, compared)
+        missed *= math.comb(left - bad_here, compared) / math.comb(left, compared)
+        wrong += bad_here
+    assert missed <= 0.05 or wrong / checked.entries_left <= checked.wrong_share_bound + 1e-9
 
 
 def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None:
@@ -472,8 +490,8 @@ def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None
     index.messages.before = fail
     report = check(index)
     assert [each.kind for each in report.findings] == [K.OVERLAP, K.OVERLAP]
-    assert (report.checked.buckets, report.checked.entries) == (3, 0)
-    assert report.checked.entries_left > 0
+    assert (report.checked.buckets, report.checked.entries, report.checked.wrong_share_bound) == (3, 0, 1.0)
+    assert report.checked.unread == report.checked.entries_left > 0
 
 
 def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_says() -> None:
