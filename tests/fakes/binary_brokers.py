@@ -18,10 +18,11 @@ Answers = Sequence[api.BaseCommand | bytes] | None
 
 @dataclass(slots=True)
 class BinaryBroker:
-    """``seen`` is what came; ``acked`` the positions; ``open`` the consumers that have not left."""
+    """``seen`` is what came, ``messages`` with it; ``acked`` positions; ``open`` consumers that have not left."""
 
     url: str = ""
     seen: list[api.BaseCommand] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
     acked: list[tuple[int, int]] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     connections: int = 0
@@ -122,10 +123,11 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
     with connection:
         while True:
             try:
-                came, _ = reader.next()
+                came, message = reader.next()
             except OSError:
                 return
             broker.seen.append(came)
+            broker.messages += [message] if message else []
             answers = (broker.answer or usual)(broker, came)
             if answers is None:
                 return

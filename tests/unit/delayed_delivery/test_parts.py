@@ -179,3 +179,11 @@ def test_chunks_of_another_producer_are_not_mixed_up() -> None:
         at(2): mine._replace(chunk=Chunk("u", 1, 2)),
     }
     assert chunks_of(mine, answers) == {0: at(0), 1: at(2)}
+
+
+def test_chunks_of_another_message_and_another_time_are_not_mixed_up_and_of_one_sent_twice_the_later_counts() -> None:
+    mine = EntryFacts(NOW, NOW, chunk=Chunk("u", 0, 2), producer_name="a")
+    last = mine._replace(chunk=Chunk("u", 1, 2))
+    other = {at(4): mine._replace(publish_time_ms=NOW + 1), at(5): last._replace(publish_time_ms=NOW + 1)}
+    assert chunks_of(mine, {at(0): mine, at(1): last, at(2): last, **other}) == {0: at(0), 1: at(2)}
+    assert chunks_of(mine, {at(0): mine, **other}) == {0: at(0)}

@@ -18,6 +18,7 @@ from pulsar_sidecar.model.errors import (
     OutcomeUnknownError,
     TemporaryError,
 )
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
@@ -158,6 +159,21 @@ def test_all_chunks_of_a_message_go_together(cluster: FakeCluster) -> None:
     cluster.publish(1, chunk=Chunk("u", 2, 3))
     assert statuses(FakeSidecar(cluster).cancel(4)) == [CancellationStatus.ACKED]
     assert subscription.acked == {at(0), at(2), at(4)}
+
+
+@pytest.mark.parametrize(("whole", "acked"), [(True, {at(0), at(1)}), (False, set())])
+def test_chunks_of_another_message_under_the_same_uuid_are_not_touched(
+    cluster: FakeCluster, whole: bool, acked: set[Position]
+) -> None:
+    # A producer that begins again under its name gives its messages the sequence ids, and so the uuids, of others.
+    subscription = cluster.subscribe()
+    for index in (0, 1) if whole else (0,):
+        cluster.publish(1, chunk=Chunk("p-0", index, 2))
+    cluster.pass_ms(1)
+    for index in (0, 1):
+        cluster.publish(1, chunk=Chunk("p-0", index, 2))
+    FakeSidecar(cluster).cancel(0)
+    assert subscription.acked == acked
 
 
 def test_a_message_acknowledged_by_somebody_else_was_not_cancelled_by_us(cluster: FakeCluster) -> None:

@@ -1,6 +1,7 @@
 """A copy that was not sent is told from one that may have been stored: only the first may be tried again."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BrokerAddress,
     TopicOwners,
 )
+from pulsar_sidecar.adapters.pulsar.wire.encoding import metadata_of
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
@@ -21,6 +23,7 @@ from pulsar_sidecar.wire import PulsarApi_pb2 as api
 from tests.fakes.binary_brokers import Answers, BinaryBroker, binary_broker, challenge, refusal, usual
 from tests.fakes.bookie_servers import FakeBookies, stored_entry
 from tests.fakes.bookkeeper import ledger_metadata_bytes
+from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_messages import LEDGER, TOPIC, at
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.test_message_metadata import message, stored
@@ -51,6 +54,14 @@ class World:
 
     def republish(self) -> str:
         return self.republisher.republish(TOPIC, (at(0),), None, {"replaces": "7:0"})
+
+
+class TickingClock(FakeClock):
+    """Time passes whenever it is asked for."""
+
+    def now_ms(self) -> int:
+        self.advance_ms(1)
+        return super().now_ms()
 
 
 @pytest.fixture
@@ -93,6 +104,12 @@ def _refuse(code: int) -> Reply:
 def test_a_copy_is_published_and_its_producer_leaves(world: World) -> None:
     assert world.republish().endswith(":-1")
     assert world.broker.kinds()[-3:] == ["PRODUCER", "SEND", "CLOSE_PRODUCER"]
+
+
+def test_all_chunks_of_a_copy_have_one_time_by_which_they_are_found_again(world: World) -> None:
+    replace(world.republisher, _clock=TickingClock()).republish(TOPIC, (at(0), at(0)), None, {})
+    first, second = (metadata_of(message)[0].publish_time for message in world.broker.messages)
+    assert first == second
 
 
 def test_an_owner_that_is_gone_is_looked_up_again(world: World) -> None:

@@ -229,7 +229,11 @@ def chunk_candidates(position: Position, chunk: Chunk) -> list[Position]:
 
 
 def chunks_of(facts: EntryFacts, entries: Mapping[Position, EntryAnswer]) -> dict[int, Position]:
-    """The positions of a message's chunks by chunk id; of a chunk that was sent twice, the later one."""
+    """The positions of a message's chunks by chunk id; of a chunk that was sent twice, the later one.
+
+    A producer that begins again under its name may use a uuid again, for a message of another time; clients give all
+    chunks of one message the same.
+    """
     assert facts.chunk is not None
     return {
         answer.chunk.chunk_id: position
@@ -238,6 +242,7 @@ def chunks_of(facts: EntryFacts, entries: Mapping[Position, EntryAnswer]) -> dic
         and answer.chunk is not None
         and answer.chunk.uuid == facts.chunk.uuid
         and answer.producer_name == facts.producer_name
+        and answer.publish_time_ms == facts.publish_time_ms
     }
 
 

@@ -242,7 +242,8 @@ class BrokerRepublisher:
         self, topic: TopicName, entries: Sequence[Position], deliver_at_ms: int | None, properties: Mapping[str, str]
     ) -> str:
         name = f"pulsar-sidecar-reissuing-{secrets.token_hex(8)}"
-        parts = [self._changed(self._stored(one), name, deliver_at_ms, properties) for one in entries]
+        now_ms = self._clock.now_ms()
+        parts = [self._changed(self._stored(one), name, now_ms, deliver_at_ms, properties) for one in entries]
         encrypted = any(metadata.encryption_keys for metadata, _ in parts)
         try:
             with self._owners.using(topic) as connection:
@@ -263,12 +264,12 @@ class BrokerRepublisher:
         return self._entries.read(position.ledger_id, metadata, position.entry_id).payload
 
     def _changed(
-        self, entry: bytes, name: str, deliver_at_ms: int | None, properties: Mapping[str, str]
+        self, entry: bytes, name: str, now_ms: int, deliver_at_ms: int | None, properties: Mapping[str, str]
     ) -> tuple[api.MessageMetadata, bytes]:
         metadata, payload_at = metadata_of(entry)
         metadata.producer_name = name
         metadata.sequence_id = 0
-        metadata.publish_time = self._clock.now_ms()
+        metadata.publish_time = now_ms
         metadata.ClearField("highest_sequence_id")
         metadata.ClearField("deliver_at_time")
         if deliver_at_ms is not None:
