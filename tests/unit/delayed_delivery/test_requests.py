@@ -290,6 +290,21 @@ def test_what_cannot_be_written_down_is_not_acknowledged(cluster: FakeCluster) -
     assert subscription.acked == set()
 
 
+def test_what_was_acknowledged_in_time_counts_although_the_end_of_another_cannot_be_written_down(
+    cluster: FakeCluster,
+) -> None:
+    cluster.subscribe()
+    cluster.publish(1, due_in_ms=500)
+    cluster.publish(1, due_in_ms=3_000)
+    sidecar = FakeSidecar(cluster)
+    cluster.after = lambda call: fail_each(cluster, "append", TemporaryError("no bookie")) if call == "append" else None
+    with pytest.raises(TemporaryError):
+        sidecar.cancel(0, 1)
+    cluster.before = cluster.after = lambda call: None
+    cluster.pass_ms(1_500)
+    assert statuses(sidecar.cancel(1)) == [CancellationStatus.ACKED]
+
+
 @pytest.mark.parametrize("lost", [TemporaryError, OutcomeUnknownError])
 def test_a_lost_answer_is_accepted_and_settled_by_the_loop(cluster: FakeCluster, lost: type[Exception]) -> None:
     subscription = cluster.subscribe()

@@ -292,8 +292,8 @@ class Canceller:
         in_time, raced = split(
             planned, lambda one: not policy.may_be_dispatched(one.cancellation.deliver_at_ms, confirmed_ms)
         )
-        self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         self.store.index.learn_all(one.cancellation.at(CancellationStatus.ACKED) for one in in_time)
+        self.store.finish([one.cancellation.at(CancellationStatus.RACED, Cause.DISPATCHED, _RACED) for one in raced])
         _set_result(raced, SubscriptionResult(name, CancellationStatus.RACED, Cause.DISPATCHED, _RACED))
         _set_result(in_time, SubscriptionResult(name, CancellationStatus.ACKED))
 
