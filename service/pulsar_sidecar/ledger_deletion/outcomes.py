@@ -26,9 +26,8 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Unreferenced,
     Verdict,
 )
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import UndecodableError
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 
 MAX_MESSAGE_BYTES = 1_000_000
 
@@ -70,7 +69,6 @@ class LoggedLedger:
     """A ledger's metadata, which the outcome topic has from before the deletion."""
 
     ledger_id: LedgerId
-    path: str
     metadata: bytes
 
 
@@ -103,11 +101,7 @@ def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
         if document["step"] != JUDGED:
             return []
         return [
-            LoggedLedger(
-                LedgerId(entry["ledgerId"]),
-                _own_path(entry["ledgerId"], entry["ledger"]["path"]),
-                base64.b64decode(entry["ledger"]["metadata"], validate=True),
-            )
+            LoggedLedger(_ledger_id(entry), base64.b64decode(entry["ledger"]["metadata"], validate=True))
             for entry in document["entries"]
             if "ledger" in entry
         ]
@@ -115,13 +109,11 @@ def logged_ledgers(payload: bytes) -> list[LoggedLedger]:
         raise UndecodableError(f"an outcome message cannot be read: {type(error).__name__}") from error
 
 
-def _own_path(ledger_id: object, path: object) -> str:
-    # What is restored is written there, so a forged message must not choose the place.
-    if not isinstance(ledger_id, int) or not isinstance(path, str):
-        raise TypeError("a kept ledger has an id and a path")
-    if not path.endswith(ledger_path(LedgerId(ledger_id), root="")):
-        raise ValueError("a kept ledger's path is not its own")
-    return path
+def _ledger_id(entry: dict[str, object]) -> LedgerId:
+    ledger_id = entry["ledgerId"]
+    if type(ledger_id) is not int or not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise TypeError("a kept ledger has an id")
+    return LedgerId(ledger_id)
 
 
 def _judged_entry(message_id: str, facts: Facts, verdict: Verdict) -> dict[str, object]:

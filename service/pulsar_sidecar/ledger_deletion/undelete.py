@@ -19,6 +19,7 @@ from pulsar_sidecar.ledger_deletion.service import ProtectedLedger, UndeleteResu
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -102,6 +103,7 @@ def undelete(
     since_ms: int,
     force: bool,
     protection_ms: int,
+    root: str,
     steps: Steps,
 ) -> UndeleteResult:
     """Write back the metadata of a ledger that was deleted after ``since_ms``, and protect it from now on.
@@ -113,7 +115,9 @@ def undelete(
     logged = _last_logged(topics, ledger_id, since_ms)
     if logged is None:
         raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the searched time")
-    if store.read(logged.path) is not None:
+    # Whoever may produce to the topic wrote the bytes; where they go is not theirs to say.
+    path = ledger_path(ledger_id, root)
+    if store.read(path) is not None:
         raise ConflictError(f"ledger {ledger_id} exists; there is nothing to restore")
     try:
         readable = entries.readable(logged.ledger_id, decode_ledger_metadata(logged.metadata))
@@ -129,7 +133,7 @@ def undelete(
         protect(store, ledger_id, protected_until_ms)
     try:
         with steps.taking(Step.LEDGER_BROUGHT_BACK):
-            store.create(logged.path, logged.metadata)
+            store.create(path, logged.metadata)
     except AlreadyExistsError as error:
         raise ConflictError(f"another client restored ledger {ledger_id} at the same moment") from error
     return UndeleteResult(ledger_id, readable, protected_until_ms)

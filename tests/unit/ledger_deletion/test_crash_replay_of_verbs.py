@@ -6,6 +6,7 @@ from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encod
 from pulsar_sidecar.ledger_deletion.send import redrive
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protect, protections, undelete
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -64,7 +65,15 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
 
     def bring_back(steps: CrashAt) -> None:
         undelete(
-            world.store, world.entries, world.topics, orphan, since_ms=0, force=True, protection_ms=1_000, steps=steps
+            world.store,
+            world.entries,
+            world.topics,
+            orphan,
+            since_ms=0,
+            force=True,
+            protection_ms=1_000,
+            root=DEFAULT_LEDGERS_ROOT,
+            steps=steps,
         )
 
     with pytest.raises(Crash):

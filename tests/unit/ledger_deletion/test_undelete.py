@@ -15,7 +15,7 @@ from pulsar_sidecar.ledger_deletion.undelete import (
     protections,
     undelete,
 )
-from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -52,6 +52,7 @@ def restore(world: World, ledger_id: int, *, since_ms: int = FOR_EVER, force: bo
         since_ms=since_ms,
         force=force,
         protection_ms=PROTECTION_MS,
+        root=DEFAULT_LEDGERS_ROOT,
         steps=Steps(),
     )
 
@@ -173,14 +174,14 @@ def test_strange_messages_on_the_outcome_topic_are_passed_over(world: World, top
     assert restore(world, ledger_id).readable
 
 
-def test_a_forged_message_cannot_write_anywhere_else(world: World, topic: TopicName) -> None:
-    victim = "/managed-ledgers/public/default/persistent/new-topic"
+@pytest.mark.parametrize("victim", ["/managed-ledgers/public/default/persistent/new-topic", "/admin/00/0000/L0007"])
+def test_a_forged_message_cannot_write_anywhere_else(world: World, victim: str) -> None:
     entry = {"ledgerId": 7, "ledger": {"path": victim, "metadata": base64.b64encode(b"forged").decode()}}
     payload = json.dumps({"step": "judged", "sidecar": "s", "atMs": 1, "entries": [entry]}).encode()
     world.topics.put(DeletionTopic.OUTCOME, payload)
-    with pytest.raises(NotFoundError):
-        restore(world, 7, force=True)
+    restore(world, 7, force=True)
     assert world.store.peek(victim) is None
+    assert LedgerId(7) in world.ledgers()
 
 
 # --- protected until somebody has had the time to relink it ----------------------------------------------------------

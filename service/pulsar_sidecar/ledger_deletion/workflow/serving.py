@@ -279,6 +279,7 @@ class LedgerDeletion:
             since_ms=max(0, ports.clock.now_ms() - configuration.undelete_lookback_ms),
             force=force,
             protection_ms=configuration.undelete_protection_ms,
+            root=configuration.ledgers_root,
             steps=self._runtime.steps,
         )
         self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
