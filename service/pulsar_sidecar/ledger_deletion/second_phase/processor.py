@@ -270,7 +270,7 @@ class PendingDeletionProcessor:
                 case DeletionResult.DELETED:
                     self._deleted(attempt.batch, evaluation, conditional=conditional)
                 case DeletionResult.GONE:
-                    detail = "another client deleted it just now"
+                    detail = "it was deleted after it was read"
                     self._clear_mark(evaluation)
                     attempt.batch.finish(evaluation, Decision.KEPT, OutcomeReason.ALREADY_GONE, detail)
                 case DeletionResult.CONFLICT | DeletionResult.UNKNOWN:
