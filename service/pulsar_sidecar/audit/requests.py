@@ -141,6 +141,8 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
         address = text.removeprefix(beginning)
         is_address = kind is not SourceKind.ZOOKEEPER_ADMIN or address.startswith(("http://", "https://"))
         if address not in ("", text) and is_address:
+            if kind is SourceKind.ZOOKEEPER_ADMIN:
+                _demand_no_password(address)
             return kind, address
     raise InvalidInputError(f"{text!r:.200} is not a source of a dump; write {_DUMP_FORMS}")
 
@@ -154,6 +156,7 @@ def listing_source(text: str) -> tuple[SourceKind, tuple[str, ...]]:
     if text == METADATA:
         return SourceKind.ZOOKEEPER, ()
     servers = text.removeprefix("bookie-http://")
+    _demand_no_password(servers)
     if servers == text or not all(server.strip() for server in servers.split(",")):
         raise InvalidInputError(f"{text!r:.200} is not a source of a listing; write {_LISTING_FORMS}")
     return SourceKind.BOOKIE_HTTP, tuple(f"http://{server.strip()}" for server in servers.split(","))
@@ -166,6 +169,7 @@ def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
         InvalidInputError: the URL does not name a group.
     """
     gateway, _, group = url.partition("/metrics/job/")
+    _demand_no_password(gateway)
     job, *labels = (unquote(part) for part in group.rstrip("/").split("/"))
     try:
         parts = urlsplit(gateway)
@@ -177,6 +181,12 @@ def pushgateway_group(url: str) -> tuple[str, str, dict[str, str]]:
             f"{url!r:.200} is not a group of a Pushgateway; write http://HOST:9091/metrics/job/NAME"
         )
     return gateway, job, dict(zip(labels[::2], labels[1::2], strict=True))
+
+
+def _demand_no_password(address: str) -> None:
+    """Manifests and errors show addresses; this one does not."""
+    if "@" in address:
+        raise InvalidInputError("an address takes no user and no password: manifests and errors show it")
 
 
 def zookeeper_rate(asked: float | None) -> float | None:

@@ -47,6 +47,8 @@ def _with_scheme(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
         if not url.startswith(tuple(f"{scheme}:" for scheme in schemes)):
             raise ValueError(f"must begin with {' or '.join(f'{scheme}:' for scheme in schemes)}")
+        if "@" in url:
+            raise ValueError("takes no user and no password: errors and the status show it")
         return url.rstrip("/")
 
     return AfterValidator(check)
@@ -73,6 +75,7 @@ _PAIRS = (
 _Sources = Sequence[tuple[str, Mapping[str, str]]]
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 HttpUrl = Annotated[str, _with_scheme("http", "https")]
+HttpUrlList = Annotated[tuple[HttpUrl, ...], BeforeValidator(_split_list)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
 
@@ -124,7 +127,7 @@ class PulsarCluster(_Group):
     """Whether this BookKeeper serves only this Pulsar cluster. While it is false, the sidecar cannot rule out that
     another cluster references a ledger: it deletes only the ledgers that a topic deletion took from this cluster's own
     lists, and sends other records to the dead-letter topic."""
-    bookie_http_urls: TextList = ()
+    bookie_http_urls: HttpUrlList = ()
     """Comma-separated URLs of the bookies' HTTP admin services. The sidecar deletes through them when the metadata
     store cannot delete. Such a deletion is unconditional: it deletes the ledger even if the ledger has changed since
     the sidecar decided."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
-from pulsar_sidecar.audit.requests import dump_source, listing_source, zookeeper_rate
+from pulsar_sidecar.audit.requests import dump_source, listing_source, pushgateway_group, zookeeper_rate
 from pulsar_sidecar.audit.results.tables import CURSOR_LEDGERS, NODES, Subtree
 from pulsar_sidecar.audit.sources.cursor_ledgers import CursorLedgers
 from pulsar_sidecar.audit.sources.dumping import Subtrees, log_segments
@@ -245,6 +245,18 @@ def test_sources_of_listings() -> None:
     for text in ("", "bookie-http://", "bookie-http://a,,b", "http://a:1", str(Path("/"))):
         with pytest.raises(InvalidInputError, match="is not a source of a listing"):
             listing_source(text)
+
+
+@pytest.mark.parametrize(("read", "text"), [
+    (dump_source, "zk-admin:http://me:s3cret@a:8080"),
+    (listing_source, "bookie-http://me:s3cret@a:8000"),
+    (listing_source, "bookie-http://a:8000,me:s3cret@b:8000"),
+    (pushgateway_group, "http://me:s3cret@a:9091/metrics/job/audit"),
+])  # fmt: skip
+def test_an_address_that_manifests_and_errors_show_takes_no_password(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(InvalidInputError, match="no user and no password") as refusal:
+        read(text)
+    assert "s3cret" not in str(refusal.value)
 
 
 def test_a_living_zookeeper_is_read_gently_unless_told_otherwise() -> None:

@@ -191,6 +191,14 @@ def test_lists_are_separated_by_commas() -> None:
     assert settings.bookie_http_urls == ("http://a:8000", "http://b:8000")
 
 
+@pytest.mark.parametrize("setting", ["web_service_url", "advertised_url", "bookie_http_urls"])
+def test_an_address_that_errors_and_the_status_show_takes_no_password(setting: str) -> None:
+    problem = refused({setting: "http://me:s3cret@a:8080"})
+    assert "takes no user and no password" in problem
+    assert "s3cret" not in problem
+    assert "must begin with" in refused({setting: "a:8080"})
+
+
 def test_secrets_are_not_shown() -> None:
     settings = load(
         {"auth_params": "token:abcdef", "token_secret_key": SECRET, "metadata_store_auth": "digest:u:abcdef"}
