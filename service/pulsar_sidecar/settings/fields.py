@@ -125,8 +125,8 @@ class PulsarCluster(_Group):
     """Path of BookKeeper's ledgers in the metadata store (``zkLedgersRootPath``)."""
     bookkeeper_exclusive_to_cluster: bool = False
     """Whether this BookKeeper serves only this Pulsar cluster. While it is false, the sidecar cannot rule out that
-    another cluster references a ledger: it deletes only the ledgers that a topic deletion took from this cluster's own
-    lists, and sends other records to the dead-letter topic."""
+    another cluster references a ledger: it deletes only the ledgers that this cluster's own lists named (when a topic
+    was deleted, or the watch saw the reference vanish), and sends other records to the dead-letter topic."""
     bookie_http_urls: HttpUrlList = ()
     """Comma-separated URLs of the bookies' HTTP admin services. The sidecar deletes through them when the metadata
     store cannot delete. Such a deletion is unconditional: it deletes the ledger even if the ledger has changed since
