@@ -8,9 +8,19 @@ import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
 from pulsar_sidecar.deduplication.publishing.checkpoint import Checkpoint, Mark, StoredPoint
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
-CHECKPOINT = Checkpoint("t", "p", RecordFormat.LINES, False, (StoredPoint(None, None),), 3, (Mark(9, "ab" * 32),))
+CHECKPOINT = Checkpoint(
+    "t",
+    "p",
+    RecordFormat.LINES,
+    HashingScheme.JAVA_STRING_HASH,
+    False,
+    (StoredPoint(None, None),),
+    3,
+    (Mark(9, "ab" * 32),),
+)
 
 
 def test_a_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:

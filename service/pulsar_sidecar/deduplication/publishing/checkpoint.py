@@ -16,6 +16,7 @@ from typing import Annotated, Any, BinaryIO, Final
 import msgspec
 
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -70,6 +71,7 @@ class Checkpoint:
     topic: str
     producer_name: str
     record_format: RecordFormat
+    hashing: HashingScheme
     is_partitioned: bool
     partitions: tuple[StoredPoint, ...]
     records: int
@@ -87,6 +89,7 @@ class Checkpoint:
             self.topic,
             self.producer_name,
             self.record_format,
+            self.hashing,
             self.is_partitioned,
             [
                 _Partition(each.offset, None if each.position is None else str(each.position), each.is_sent)
@@ -119,6 +122,7 @@ def checkpoint_of(text: str) -> Checkpoint:
         topic=found.topic,
         producer_name=found.producer_name,
         record_format=found.format,
+        hashing=found.hashing_scheme,
         is_partitioned=found.is_partitioned,
         partitions=tuple(
             StoredPoint(each.offset, _position(each.message_id), each.is_sent) for each in found.partitions
@@ -128,12 +132,15 @@ def checkpoint_of(text: str) -> Checkpoint:
     )
 
 
-def check_same_job(checkpoint: Checkpoint, topic: str, producer_name: str, record_format: RecordFormat) -> None:
-    """Raises ConflictError if the checkpoint is of another topic, producer or format."""
+def check_same_job(
+    checkpoint: Checkpoint, topic: str, producer_name: str, record_format: RecordFormat, hashing: HashingScheme
+) -> None:
+    """Raises ConflictError if the checkpoint is of another topic, producer, format or hashing scheme."""
     for what, had, has in (
         ("topic", checkpoint.topic, topic),
         ("producer name", checkpoint.producer_name, producer_name),
         ("format", checkpoint.record_format.value, record_format.value),
+        ("hashing scheme", checkpoint.hashing.value, hashing.value),
     ):
         if had != has:
             raise ConflictError(
@@ -225,6 +232,7 @@ class _Document(msgspec.Struct, rename="camel"):
     topic: str
     producer_name: str
     format: RecordFormat
+    hashing_scheme: HashingScheme
     is_partitioned: bool
     partitions: Sequence[_Partition]
     records: _Number

@@ -226,7 +226,7 @@ class FilePublisher:
                 f"--fresh, and there is a checkpoint: {checkpoint.records} records of this file are published as "
                 f"{checkpoint.producer_name}; continue with --resume, or choose another producer name and --checkpoint"
             )
-        check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format)
+        check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format, request.hashing)
 
     def _weigh(self, publisher: ExactlyOncePublisher, checkpoint: Checkpoint | None) -> None:
         """Find each partition's resume point, and the points of the next checkpoint, before and once it covers them."""
@@ -291,17 +291,11 @@ class FilePublisher:
     def _resend_last(self, publisher: ExactlyOncePublisher) -> None:
         """Go on only where brokers refuse the last stored record of each partition as a duplicate."""
         messages = []
-        for index, point in enumerate(self._resume):
+        for point in self._resume:
             if not point.is_last_remembered:
                 continue
             self._resent.append(point.after)
             messages.append(_message(next(self._reader(is_complete=True).records(point.after))))
-            found = publisher.partition_of(messages[-1])
-            if found != index:
-                raise ConflictError(
-                    f"partition {index} holds the record at byte {point.after}, and its key leads to partition {found} "
-                    "now; repeat the command with the --hashing-scheme of before"
-                )
         for message in messages:
             with self._steps.taking(PublishStep.RECORD_RESENT):
                 publisher.publish(message)
@@ -345,6 +339,7 @@ class FilePublisher:
             topic=str(request.topic),
             producer_name=request.producer_name,
             record_format=request.record_format,
+            hashing=request.hashing,
             is_partitioned=publisher.partitions > 0,
             partitions=tuple(points),
             records=self._records,

@@ -174,14 +174,15 @@ def check_against_file(points: Sequence[ResumePoint], start: int, records: Itera
         elif point.whole_from < record.offset <= point.after:
             raise ConflictError(
                 f"the topic lacks the record at byte {record.offset} in partition {index}, and holds later ones of "
-                f"this producer: the file, or the number of partitions, has changed; {_START_ANEW}"
+                f"this producer: the file, the hashing scheme or the number of partitions has changed; {_START_ANEW}"
             )
     for index, left in enumerate(missed):
         if left:
             raise ConflictError(
                 f"partition {index} has the sequence id {min(left)} of this producer, and no record of the file that "
-                "belongs there begins at this byte: the file was shrunk or changed, its format is another one, or the "
-                f"number of partitions has changed; {_START_ANEW}"
+                "belongs there begins at this byte: the file was shrunk or changed, its format or hashing scheme is "
+                "another one, its last line was published with --complete, or the number of partitions has changed; "
+                f"{_START_ANEW}"
             )
 
 

@@ -22,6 +22,7 @@ from pulsar_sidecar.deduplication.publishing.checkpoint import (
     verified,
 )
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
+from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -30,6 +31,7 @@ CHECKPOINT = Checkpoint(
     topic="persistent://a/b/c",
     producer_name="p",
     record_format=RecordFormat.LINES,
+    hashing=HashingScheme.JAVA_STRING_HASH,
     is_partitioned=True,
     partitions=(StoredPoint(6, Position(LedgerId(7), EntryId(2))), StoredPoint(None, None)),
     records=3,
@@ -119,11 +121,13 @@ def test_what_is_no_checkpoint_at_all(text: str) -> None:
 
 
 def test_a_checkpoint_of_another_job() -> None:
-    check_same_job(CHECKPOINT, "persistent://a/b/c", "p", RecordFormat.LINES)
+    lines, java = RecordFormat.LINES, HashingScheme.JAVA_STRING_HASH
+    check_same_job(CHECKPOINT, "persistent://a/b/c", "p", lines, java)
     for job, reason in (
-        (("persistent://a/b/d", "p", RecordFormat.LINES), "topic"),
-        (("persistent://a/b/c", "q", RecordFormat.LINES), "producer name"),
-        (("persistent://a/b/c", "p", RecordFormat.JSON_LINES), "format"),
+        (("persistent://a/b/d", "p", lines, java), "topic"),
+        (("persistent://a/b/c", "q", lines, java), "producer name"),
+        (("persistent://a/b/c", "p", RecordFormat.JSON_LINES, java), "format"),
+        (("persistent://a/b/c", "p", lines, HashingScheme.MURMUR3_32_HASH), "hashing scheme"),
     ):
         with pytest.raises(ConflictError, match=f"the checkpoint is of {reason} "):
             check_same_job(CHECKPOINT, *job)

@@ -757,7 +757,15 @@ def test_a_key_that_leads_elsewhere_than_before() -> None:
     job = Job(json_lines(40), JSON_REQUEST).partitioned()
     job.run()
     job.data += json_lines(5)
-    refused(job, "the --hashing-scheme of before", hashing=HashingScheme.MURMUR3_32_HASH)
+    for each in PARTITIONS:
+        job.brokers.topic(each).forget(REQUEST.producer_name)
+    refused(job, "of hashing scheme JavaStringHash", hashing=HashingScheme.MURMUR3_32_HASH)
+    job.checkpoints.text = None
+    refused(
+        job,
+        "lacks the record at byte 40 .* the hashing scheme or the number of partitions has changed",
+        hashing=HashingScheme.MURMUR3_32_HASH,
+    )
 
 
 def forgotten(job: Job) -> Iterator[Sequence[int]]:
