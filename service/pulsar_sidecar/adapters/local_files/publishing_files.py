@@ -30,15 +30,15 @@ def source_file(path: Path) -> Iterator[SourceFile]:
         TemporaryError: reading it failed.
     """
     try:
+        # Looked at first: opening a pipe waits until somebody writes to it.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InvalidInputError(f"{path} is not a regular file; write what is to be published into one first")
         file = path.open("rb", buffering=_READ_AHEAD_BYTES)
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read ({os.strerror(error.errno or 0)})") from error
     with file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise InvalidInputError(f"{path} is not a regular file; write what is to be published into one first")
         try:
-            yield SourceFile(file, status.st_size)
+            yield SourceFile(file, os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise TemporaryError(f"{path} cannot be read ({error}); run the same command again") from error
 

@@ -280,3 +280,5 @@ def _refuse_what_is_never_deduplicated(topic: TopicName, producer_name: str | No
         )
     if producer_name == "":
         raise InvalidInputError("a producer name has at least one character; leave it out to be given one")
+    if any("\ud800" <= character <= "\udfff" for character in producer_name or ""):
+        raise InvalidInputError("a producer name is Unicode text, without lone surrogates")

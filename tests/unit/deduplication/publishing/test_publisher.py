@@ -394,6 +394,7 @@ def test_a_refusal_ends_the_publisher(brokers: FakeDeduplicatingBrokers) -> None
         ("pulsar/127.0.0.1:8080/healthcheck", NAME),
         ("public/default/records", "pulsar.repl.west"),
         ("public/default/records", ""),
+        ("public/default/records", "a\udcff"),
     ],
 )
 def test_what_brokers_never_deduplicate_is_refused(topic: str, name: str, brokers: FakeDeduplicatingBrokers) -> None:
