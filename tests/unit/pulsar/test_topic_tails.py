@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.wire import topic_tails
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
@@ -155,6 +156,14 @@ def test_a_trimmed_and_an_empty_topic(topic: Topic, tails: BrokerTopicTails) -> 
 def test_more_entries_than_permits(topic: Topic, tails: BrokerTopicTails) -> None:
     topic.entries = [batch("mine", *range(number, number + 300)) for number in range(0, 30_000, 300)]
     assert [each.offset for each in tails.read_back(TOPIC, None, "mine").records] == [*range(30_000)]
+
+
+def test_of_a_whole_topic_the_newest_records_are_kept(
+    topic: Topic, tails: BrokerTopicTails, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_tails, "_MOST_RECORDS", 4)
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE[-4:], at(0))
+    assert tails.read_back(TOPIC, at(0), "mine") == Tail(MINE, at(0)), "a checkpoint needs all"
 
 
 def test_a_topic_that_moves_is_read_again(topic: Topic, tails: BrokerTopicTails) -> None:
