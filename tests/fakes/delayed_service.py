@@ -35,6 +35,8 @@ class FakeDelayedDelivery:
     results: tuple[SubscriptionResult, ...] = (SubscriptionResult("s", CancellationStatus.ACKED),)
     warnings: tuple[str, ...] = ("a warning",)
     fails: SidecarError | None = None
+    unreadable: int = 0
+    """Entries that a preview could not read."""
     fails_at: int | None = None
     """The batch of a selection fails that begins with this entry."""
     batch_seconds: float = 0.0
@@ -57,6 +59,7 @@ class FakeDelayedDelivery:
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         selection.check()
         reading = self._read(topic)
+        reading.unreadable = self.unreadable
         return preview(selection, {topic: reading.rows}, {topic: reading})
 
     def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:

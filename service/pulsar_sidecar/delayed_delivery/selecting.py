@@ -24,10 +24,10 @@ from pulsar_sidecar.delayed_delivery.backlog import (
     positions_of,
     waiting_entries,
 )
-from pulsar_sidecar.delayed_delivery.cancel.plan import choose_subscriptions
-from pulsar_sidecar.delayed_delivery.cancel.requests import Target
+from pulsar_sidecar.delayed_delivery.cancel.plan import SubscriptionChoice, choose_subscriptions
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Target
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts, Ports
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
@@ -202,17 +202,21 @@ def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading:
 
     Entries that the index has at another due time are not read. Selected ones always are: an entry's own metadata
     decides whether it is cancelled.
+
+    Raises:
+        NotFoundError: there is no such topic, or no partition has one of the subscriptions.
+        ConflictError: nothing can be cancelled on one of the subscriptions, or on any.
     """
     now_ms = ports.brokers_now_ms()
     topics = ports.topics
     found: dict[TopicName, Rows] = {}
+    choices: list[SubscriptionChoice] = []
     for partition in partitions_of(topics, topic):
         subscriptions = topics.subscriptions(partition)
         state = topics.state(partition)
-        chosen = choose_subscriptions(selection.subscriptions, subscriptions).admitted
-        waiting = waiting_entries(
-            state.ledgers, [state.cursors[one.name].acknowledged for one in chosen if one.name in state.cursors]
-        )
+        choices.append(choose_subscriptions(selection.subscriptions, subscriptions))
+        chosen = [one.name for one in choices[-1].admitted if one.name in state.cursors]
+        waiting = waiting_entries(state.ledgers, [state.cursors[name].acknowledged for name in chosen])
         if partition not in reading:
             others = ports.due_times.outside(partition, selection.due_from_ms, selection.due_to_ms)
             reading[partition] = PartitionReading(
@@ -224,7 +228,17 @@ def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading:
         while portion := list(islice(unread, _READ_AT_ONCE)):
             read_before.learn(selection, ports.entries.read(partition, portion))
         found[partition] = read_before.found(waiting, now_ms)
+    _demand_subscriptions(selection, choices)
     return found
+
+
+def _demand_subscriptions(selection: Selection, choices: Sequence[SubscriptionChoice]) -> None:
+    """Where nothing can be cancelled, nothing found would look like nothing that waits."""
+    admitted = {one.name for choice in choices for one in choice.admitted}
+    for refusal in (refusal for choice in choices for refusal in choice.refusals):
+        if refusal.subscription not in admitted and (selection.subscriptions or not admitted):
+            error = NotFoundError if refusal.status is CancellationStatus.NOT_FOUND else ConflictError
+            raise error(f"{refusal.reason}; nothing was cancelled")
 
 
 # --- showing -------------------------------------------------------------------------------------------------------

@@ -116,6 +116,13 @@ def test_a_selection_after_a_preview(terminal: Terminal, fake: FakeDelayedDelive
     assert len(fake.asked) == 3
 
 
+def test_a_selection_that_could_not_read_everything_ends_with_4(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    fake.unreadable = 2
+    ran = terminal.run("topics", "cancel-delayed-messages", TOPIC, "--property", "customer=1", "--yes")
+    assert (ran.code, len(ran.out.splitlines()), len(fake.asked)) == (4, 3, 3)
+    assert "2 entries could not be read" in ran.err
+
+
 @pytest.mark.parametrize(
     "options", [(), ("--file", "x", "--key", "k"), ("--property", "nonsense"), ("--file", "/no/such/file")]
 )

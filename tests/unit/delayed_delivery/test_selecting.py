@@ -10,10 +10,11 @@ from pulsar_sidecar.delayed_delivery.ports import Chunk, EntryAnswer, EntryFacts
 from pulsar_sidecar.delayed_delivery.selecting import PartitionReading, Preview, Selection, hash_of
 from pulsar_sidecar.delayed_delivery.workflow import service
 from pulsar_sidecar.delayed_delivery.workflow.service import PreviewCache
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import SubscriptionType
 from pyroaring import BitMap
 
 from tests.fakes.delayed_messages import LEDGER, TOPIC, FakeCluster, FakeSidecar, at
@@ -206,6 +207,42 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     assert not outcome.cancelled
     assert cluster.reads[position] == 2
     assert cluster.subscriptions_["s"].by_sidecar == set()
+
+
+@pytest.mark.parametrize(
+    ("names", "types", "error", "reason"),
+    [
+        (("typo",), {}, NotFoundError, "no subscription 'typo'"),
+        (("s", "typo"), {}, NotFoundError, "no subscription 'typo'"),
+        (("s",), {"s": SubscriptionType.EXCLUSIVE}, ConflictError, "'s' is Exclusive"),
+        ((), {"s": SubscriptionType.FAILOVER}, ConflictError, "no Shared or Key_Shared subscription"),
+    ],
+)
+def test_a_selection_on_no_such_subscription_is_an_error_and_not_nothing(
+    cluster: CountingCluster,
+    sidecar: FakeSidecar,
+    names: tuple[str, ...],
+    types: dict[str, SubscriptionType],
+    error: type[Exception],
+    reason: str,
+) -> None:
+    cluster.publish(1, key="k")
+    cluster.clock.advance_ms(1)
+    for name, kind in types.items():
+        cluster.subscriptions_[name].type = kind
+    with pytest.raises(error, match=reason):
+        sidecar.room.preview(TOPIC, replace(KEY, subscriptions=names))
+    with pytest.raises(error, match=reason):
+        sidecar.room.confirm_selected(TOPIC, replace(KEY, subscriptions=names), "x")
+
+
+def test_a_subscription_that_cannot_be_cancelled_on_does_not_stop_a_selection_of_all(
+    cluster: CountingCluster, sidecar: FakeSidecar
+) -> None:
+    cluster.publish(1, key="k")
+    cluster.clock.advance_ms(1)
+    cluster.subscribe("sticky", type=SubscriptionType.KEY_SHARED, sticky=True)
+    assert sidecar.room.preview(TOPIC, KEY).count == 1
 
 
 def test_what_the_index_places_at_another_time_is_not_read(cluster: CountingCluster, sidecar: FakeSidecar) -> None:

@@ -132,7 +132,8 @@ def cancel_delayed_messages(
 ) -> None:
     """Cancel many delayed messages: those of a file, or those with a due time, key or property after a preview.
 
-    The command writes one JSON line for each message to standard output. Exit code 4: some were not cancelled.
+    The command writes one JSON line for each message to standard output. Exit code 4: some were not cancelled, or an
+    entry could not be read, so that it is not known whether it is one of them.
 
     Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
@@ -142,10 +143,10 @@ def cancel_delayed_messages(
         raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
     path, client = topic_path(topic, of_any_domain=True), ctx.obj.client()
     if file is not None:
-        verdicts = _of_lines(client, path, file, _how(wait=wait, defer=defer))
+        _report(_of_lines(client, path, file, _how(wait=wait, defer=defer)), unreadable=0)
     else:
-        verdicts = _of_selection(client, path, selection, yes=yes, defer=defer)
-    _report(verdicts)
+        preview = _previewed(client, path, selection)
+        _report(_of_selection(client, path, preview, yes=yes, defer=defer), unreadable=preview["unreadable"])
 
 
 @app.command(epilog=EXIT_CODES)
@@ -215,22 +216,27 @@ def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
         raise InvalidInputError(f"cannot read {file}: {error}") from error
 
 
-def _of_selection(
-    client: Client, path: str, selection: Mapping[str, object], *, yes: bool, defer: bool
-) -> Iterator[dict[str, Any]]:
-    preview = client.call("POST", f"{path}/delayedMessages/preview", selection)
-    output.info(f"{preview['count']} messages, due from {preview['firstDue']} to {preview['lastDue']}")
+def _previewed(client: Client, path: str, selection: Mapping[str, object]) -> Mapping[str, Any]:
+    preview: Mapping[str, Any] = client.call("POST", f"{path}/delayedMessages/preview", selection)
+    due = f", due from {preview['firstDue']} to {preview['lastDue']}" if preview["count"] else ""
+    output.info(f"{preview['count']} messages{due}")
     for one in preview["sample"][:5]:
         output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
     if preview["unreadable"]:
         output.info(f"{preview['unreadable']} entries could not be read and are not included")
+    return preview
+
+
+def _of_selection(
+    client: Client, path: str, preview: Mapping[str, Any], *, yes: bool, defer: bool
+) -> Iterator[dict[str, Any]]:
     if not preview["count"] or not (yes or typer.confirm("Cancel them?", err=True)):
         return
     body = json.dumps({**preview["selection"], "hash": preview["hash"], "defer": defer}).encode()
     yield from client.lines("POST", f"{path}/delayedMessages/cancel", body, {})
 
 
-def _report(verdicts: Iterable[dict[str, Any]]) -> None:
+def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int) -> None:
     counts: Counter[str] = Counter()
     cancelled = total = 0
     for verdict in verdicts:
@@ -240,7 +246,7 @@ def _report(verdicts: Iterable[dict[str, Any]]) -> None:
         counts.update(one["proof"] for one in verdict["verdicts"])
     shown = ", ".join(f"{count} {proof}" for proof, count in counts.most_common())
     output.info(f"{cancelled} of {total} messages are cancelled" + (f" ({shown})" if shown else ""))
-    if cancelled < total:
+    if cancelled < total or unreadable:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 

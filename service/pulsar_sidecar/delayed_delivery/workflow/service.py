@@ -282,6 +282,8 @@ class DelayedDelivery:
 
         Raises:
             InvalidInputError: the selection selects everything or nothing.
+            NotFoundError: there is no such topic or subscription.
+            ConflictError: nothing can be cancelled on one of the subscriptions, or on any.
         """
         self._check_enabled()
         selection.check()
@@ -301,7 +303,7 @@ class DelayedDelivery:
         """Exactly what was previewed, in batches for `cancel_batch`; nothing is changed yet.
 
         Raises:
-            ConflictError: the selection finds other messages now.
+            ConflictError: the selection finds other messages now; further as `preview`.
         """
         self._check_enabled()
         selection.check()

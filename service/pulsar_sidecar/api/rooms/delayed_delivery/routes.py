@@ -199,7 +199,8 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
     def preview(topic: V2Topic, payload: schemas.SelectionPayload) -> schemas.PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
-        It reads the topic's waiting messages; nothing is changed. Messages due within 5 seconds are left out.
+        It reads the topic's waiting messages; nothing is changed. Messages due within 5 seconds are left out. 404: no
+        such topic or subscription. 409: nothing can be cancelled on one of the subscriptions, or on any.
         """
         return schemas.PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
