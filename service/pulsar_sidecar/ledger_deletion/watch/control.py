@@ -38,8 +38,9 @@ class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_f
 
     def holds_ledger(self, ledger_id: LedgerId, topic: TopicName) -> str | None:
         """The hold that a ledger falls under, or None."""
-        names = (str(ledger_id), topic.tenant, topic.namespace, str(topic.base), str(topic))
-        return next((hold for hold in self.holds if hold in names), None)
+        names = (topic.tenant, topic.namespace, str(topic.base), str(topic))
+        # Digits may be a ledger's id and a tenant's name: they hold both.
+        return next((hold for hold in self.holds if hold in names or parse_ledger_id(hold) == ledger_id), None)
 
 
 def find_leader(store: MetadataStore) -> SidecarInstance | None:
@@ -59,9 +60,6 @@ def parse_hold(text: str) -> str:
     Raises:
         InvalidInputError: it is none of these.
     """
-    ledger_id = parse_ledger_id(text)
-    if ledger_id is not None:
-        return str(ledger_id)
     if "://" in text:
         return str(parse_topic_name(text))
     parts = text.split("/")

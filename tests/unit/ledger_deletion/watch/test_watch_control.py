@@ -38,7 +38,7 @@ def node(store: FakeMetadataStore) -> WatchControlNode:
     ("text", "kept"),
     [
         ("7", "7"),
-        ("007", "7"),
+        ("007", "007"),
         ("0", "0"),
         (str(2**63 - 1), str(2**63 - 1)),
         ("public", "public"),
@@ -93,16 +93,26 @@ def test_which_hold_a_ledger_falls_under(hold: str, falls_under: bool) -> None:
     assert control.holds_ledger(LedgerId(7), TOPIC) == (hold if falls_under else None)
 
 
+@pytest.mark.parametrize(
+    ("ledger_id", "tenant", "falls_under"), [(7, "public", True), (8, "007", True), (8, "7", False)]
+)
+def test_digits_hold_the_ledger_and_the_tenant(ledger_id: int, tenant: str, falls_under: bool) -> None:
+    """A tenant may be called so; kept as a number, its name would hold nothing."""
+    control = WatchControl(holds=(parse_hold("007"),))
+    topic = parse_topic_name(f"persistent://{tenant}/default/orders")
+    assert control.holds_ledger(LedgerId(ledger_id), topic) == ("007" if falls_under else None)
+
+
 def test_the_first_hold_is_told() -> None:
     assert WatchControl(holds=("public", "7")).holds_ledger(LedgerId(7), TOPIC) == "public"
     assert WatchControl().holds_ledger(LedgerId(7), TOPIC) is None
 
 
 def test_holds_are_kept_sorted_and_once(node: WatchControlNode) -> None:
-    for item in ("public", "9", "public", "009"):
+    for item in ("public", "9", "public", "9"):
         node.hold(item)
     assert node.read() == WatchControl(None, ("9", "public"))
-    assert node.unhold("09") == node.read() == WatchControl(None, ("public",))
+    assert node.unhold("9") == node.read() == WatchControl(None, ("public",))
 
 
 def test_a_hold_that_is_not_there_cannot_be_taken_back(node: WatchControlNode) -> None:
