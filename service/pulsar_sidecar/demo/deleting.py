@@ -29,6 +29,8 @@ SUBSCRIPTIONS: Final = ("billing", "search", "mail")
 
 _CREATORS = 8
 _DELETERS = 32
+DELETERS_WHILE_WATCHED: Final = 6
+"""What leaks of so many topics at once is no more than the watch's brake bears."""
 _REQUEST_SECONDS = 60
 _RECEIVE_SECONDS = 60
 """A client that was connected to a broker that died has to find the next one first."""
@@ -128,7 +130,7 @@ class DeletionScenario:
         orphans, attempt = frozenset[LedgerId](), 0
         while not orphans and attempt < _MOST_ATTEMPTS:
             attempt += 1
-            orphans = self._without_sidecar(f"public/watched-{attempt}").orphans
+            orphans = self._without_sidecar(f"public/watched-{attempt}", DELETERS_WHILE_WATCHED).orphans
         started = self.environment.clock.monotonic_seconds()
         self.environment.report(f"   {len(orphans)} ledgers leaked; waiting for the sidecar to find them")
         self._wait_until(lambda: not self.existing(orphans), _DRAIN_SECONDS)
@@ -141,9 +143,9 @@ class DeletionScenario:
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ordered])
         return frozenset(ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None)
 
-    def _without_sidecar(self, namespace: str) -> DeletionResult:
+    def _without_sidecar(self, namespace: str, at_once: int = _DELETERS) -> DeletionResult:
         names, ledgers = self._prepare(namespace)
-        failed = self._delete_and_kill(self.web_service_url, namespace, names)
+        failed = self._delete_and_kill(self.web_service_url, namespace, names, at_once)
         self.environment.report("   the user repeats what failed until each topic is reported gone")
         delete_again(self.web_service_url, namespace, failed, self._wait)
         return self._count(namespace, ledgers, self.topics - len(failed))
@@ -153,13 +155,13 @@ class DeletionScenario:
         names = make_topics(self.inspector.client, self.web_service_url, namespace, self.topics)
         return names, len(self._of_namespace(namespace, self._scan().ledgers))
 
-    def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str]) -> list[str]:
+    def _delete_and_kill(self, url: str, namespace: str, names: Sequence[str], at_once: int = _DELETERS) -> list[str]:
         self.environment.report(
             f"   deleting all of them, and killing both brokers (kill -9) after {KILL_AFTER_ANSWERS} answers"
         )
         answers = threading.Semaphore(0)
         with ThreadPoolExecutor(1) as pool:
-            run = pool.submit(delete_topics, url, namespace, names, answers.release)
+            run = pool.submit(delete_topics, url, namespace, names, answers.release, at_once=at_once)
             for _ in range(min(KILL_AFTER_ANSWERS, len(names))):
                 answers.acquire()
             self.environment.kill_brokers()
@@ -279,8 +281,9 @@ def delete_topics(
     answered: Callable[[], None] = lambda: None,
     *,
     gone_is_done: bool = False,
+    at_once: int = _DELETERS,
 ) -> list[str]:
-    """``DELETE`` each topic once, many at a time, calling ``answered`` after each; those that were not accepted.
+    """``DELETE`` each topic once, ``at_once`` at a time, calling ``answered`` after each; those that were not accepted.
 
     Nothing is repeated, and a broken connection is a failure like an error's answer.
     """
@@ -295,7 +298,7 @@ def delete_topics(
             answered()
         return answer.ok or (gone_is_done and answer.status_code == 404)
 
-    with ThreadPoolExecutor(_DELETERS) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         verdicts = list(pool.map(delete, names))
     return [name for name, accepted in zip(names, verdicts, strict=True) if not accepted]
 
