@@ -25,6 +25,7 @@ from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
 from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
+    LOCAL_POLICIES,
     POLICIES,
     instance_id_of,
     instance_id_path,
@@ -117,7 +118,8 @@ class Assessor:
         self, records: Sequence[PendingDeleteLedgerInfo], unreadable: Sequence[UnreadableNode]
     ) -> list[Verdict]:
         """The second phase's verdict on each record now; unreadable nodes protect as in an audit."""
-        protection = Protection(unreadable, self.store.children(POLICIES) or ())
+        tenants = [each for path in (POLICIES, LOCAL_POLICIES) for each in self.store.children(path) or ()]
+        protection = Protection(unreadable, tenants)
         return [self._verdict(facts, protection) for facts in self.gatherer.gather([(each, None) for each in records])]
 
     def _verdict(self, facts: Facts, protection: Protection) -> Verdict:
@@ -157,6 +159,7 @@ class Assessor:
 
     def _cause(self, record: PendingDeleteLedgerInfo, owner: str, *, replaced: bool) -> LeakCause:
         topic = record.topic
-        paths = [owner, managed_ledger_path(topic.managed_ledger_name), f"{POLICIES}/{topic.namespace}"]
-        is_owner, is_topic, is_namespace = (node is not None for node in self.store.read_many(paths))
-        return cause_of(record.component, owner=is_owner, topic=is_topic, namespace=is_namespace, replaced=replaced)
+        paths = [owner, managed_ledger_path(topic.managed_ledger_name)]
+        paths += [f"{path}/{topic.namespace}" for path in (POLICIES, LOCAL_POLICIES)]
+        is_owner, is_topic, *policies = (node is not None for node in self.store.read_many(paths))
+        return cause_of(record.component, owner=is_owner, topic=is_topic, namespace=any(policies), replaced=replaced)

@@ -58,7 +58,7 @@ def cause_of(component: LedgerComponent, *, owner: bool, topic: bool, namespace:
         component: what the ledger was for.
         owner: whether the node that named the ledger still exists.
         topic: whether the managed ledger's node does.
-        namespace: whether the namespace's policies do.
+        namespace: whether the namespace's policies do, or its local ones.
         replaced: whether the copy in tiered storage has replaced BookKeeper's.
     """
     match component:

@@ -37,7 +37,7 @@ from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes, s
 from tests.fakes.world import INSTANCE_ID, TopicPlan, World
 from tests.unit.ledger_deletion.worlds import MAY_BE_SHARED, TOPIC
 
-POLICIES = "/admin/policies"
+POLICIES, LOCAL_POLICIES = "/admin/policies", "/admin/local-policies"
 
 
 @dataclass
@@ -210,6 +210,19 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     assert tuple(causes) == CAUSES[gone]
 
 
+@pytest.mark.parametrize(("local", "cause"), [(True, LeakCause.TOPIC_DELETION), (False, LeakCause.NAMESPACE_DELETION)])
+def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking, local: bool, cause: LeakCause) -> None:
+    """Policies may be in a configuration store of their own."""
+    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    GONE["everything"](asking)
+    if local:
+        asking.world.store.put(f"{LOCAL_POLICIES}/public/default")
+    vanished = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
+    evidence = asking.assessor.evidence(candidate, vanished)
+    assert evidence is not None
+    assert evidence.cause is cause
+
+
 def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
     candidate = asking.candidate(asking.world.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
@@ -286,13 +299,24 @@ def test_what_could_not_be_read_protects_the_kind_that_it_may_name(asking: Askin
     assert isinstance(asking.verdict(lost, unreadable_node("/managed-ledgers/public", "NoAuth")), Delete)
 
 
-@pytest.mark.parametrize(("tenants", "goes"), [((), True), (("public",), True), (("other",), False)])
-def test_a_tenant_that_the_policies_do_not_know_is_protected(
-    asking: Asking, tenants: tuple[str, ...], goes: bool
+@pytest.mark.parametrize(
+    ("tenants", "local", "goes"),
+    [
+        ((), (), True),
+        (("public",), (), True),
+        (("other",), (), False),
+        ((), ("public",), True),
+        ((), ("other",), False),
+        (("other",), ("public",), True),
+    ],
+)
+def test_a_tenant_that_neither_policies_nor_local_policies_know_is_protected(
+    asking: Asking, tenants: tuple[str, ...], local: tuple[str, ...], goes: bool
 ) -> None:
+    """As in an audit: policies may be in a configuration store of their own."""
     asking.world.store.remove(POLICIES)
-    for tenant in tenants:
-        asking.world.store.put(f"{POLICIES}/{tenant}")
+    for path in (*(f"{POLICIES}/{tenant}" for tenant in tenants), *(f"{LOCAL_POLICIES}/{tenant}" for tenant in local)):
+        asking.world.store.put(path)
     assert isinstance(asking.verdict(asking.trimmed()), Delete) == goes
 
 

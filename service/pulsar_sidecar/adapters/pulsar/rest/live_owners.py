@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_deduplication_status, parse_internal_stats
-from pulsar_sidecar.ledger_ownership.paths import POLICIES
+from pulsar_sidecar.ledger_ownership.paths import LOCAL_POLICIES, POLICIES
 from pulsar_sidecar.model.errors import PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -174,7 +174,7 @@ def read_boundaries(store: MetadataStore, namespace: str) -> tuple[str, ...] | N
 
     A namespace that was never loaded has them in its policies only, one without any has the full range.
     """
-    local, policies = store.read_many([f"/admin/local-policies/{namespace}", f"{POLICIES}/{namespace}"])
+    local, policies = store.read_many([f"{LOCAL_POLICIES}/{namespace}", f"{POLICIES}/{namespace}"])
     if local is None and policies is None:
         return None
     for node in (local, policies):
