@@ -134,6 +134,18 @@ def test_a_bucket_that_cannot_be_listed_is_no_absence(bucket: ScriptedBucket, an
     assert isinstance(failure(bucket), TemporaryError)
 
 
+def test_an_object_that_is_listed_and_denied_is_no_absence(bucket: ScriptedBucket) -> None:
+    contents = (
+        f"<Contents><Key>{KEY.removeprefix('/copies/')}</Key><LastModified>2026-11-20T11:35:40.000Z</LastModified>"
+        '<ETag>"x"</ETag><Size>1</Size></Contents></ListBucketResult>'
+    )
+    listing = Answer(200, LISTED.headers, EMPTY_LISTING.replace(b"</ListBucketResult>", contents.encode()))
+    bucket.answer = lambda request: listing if request.method == "GET" else ABSENT
+    error = failure(bucket)
+    assert isinstance(error, TemporaryError)
+    assert "lists" in str(error)
+
+
 def test_nothing_is_deleted_when_only_the_index_is_foreign(bucket: ScriptedBucket) -> None:
     held = {
         KEY: present("x-amz-meta-", role="data", **OURS),

@@ -196,12 +196,14 @@ class _Bucket:
             raise self._unasked(key, error) from error
 
     def _confirm_bucket(self, copy: OffloadedCopy) -> None:
-        """A listing, unlike a HEAD, fails when the bucket itself is missing."""
+        """A listing, unlike a HEAD, fails when the bucket itself is missing; and it knows of no such copy either."""
         prefix = copy.key(ObjectRole.DATA)
         try:
-            next(iter(obstore.list(self._store, prefix=prefix)), None)
+            listed = next(iter(obstore.list(self._store, prefix=prefix)), None)
         except CLIENT_ERRORS as error:
             raise self._unasked(prefix, error) from error
+        if listed:
+            raise TemporaryError(f"{self._location} lists {prefix} and answers that it has no such object; look again")
 
     def _delete(self, key: str) -> None:
         try:
