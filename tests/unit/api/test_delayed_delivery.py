@@ -9,7 +9,14 @@ from typing import cast
 import pytest
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
-from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    DisabledError,
+    NotAuthorizedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.delayed_service import FakeDelayedDelivery
@@ -268,6 +275,22 @@ def test_a_batch_of_a_selection_that_fails_says_so_and_the_others_go_on(
     assert [one["line"] for one in found] == [1, 2, 3]
     assert [one["cancelled"] for one in found] == [False, False, True]
     assert [one["verdicts"][0]["cause"] for one in found] == ["broker", "broker", None]
+    assert [one["verdicts"][0]["proof"] for one in found] == ["UNKNOWN", "UNKNOWN", "ACKED"]
+
+
+@pytest.mark.parametrize(("error", "proof"), [
+    (TemporaryError("the log could not be written"), "UNKNOWN"),
+    (OutcomeUnknownError("the answer was lost"), "UNKNOWN"),
+    (NotFoundError("there is no topic"), "NOT_FOUND"),
+    (NotAuthorizedError("not this role"), "REFUSED"),
+])  # fmt: skip
+def test_a_line_is_called_refused_only_if_nothing_was_changed(
+    server: Served, fake: FakeDelayedDelivery, error: SidecarError, proof: str
+) -> None:
+    fake.fails = error
+    (found,) = lines(server, '{"ledgerId":7,"entryId":1}')
+    (verdict,) = cast("list[dict[str, str]]", found["verdicts"])
+    assert (verdict["proof"], verdict["reason"]) == (proof, str(error))
 
 
 @pytest.mark.parametrize("selection", [{}, {"dueFrom": 5, "dueTo": 5}, {"dueFrom": -1}])

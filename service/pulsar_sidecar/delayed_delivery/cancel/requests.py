@@ -73,7 +73,8 @@ class CancellationStatus(Enum):
     RACED = "RACED"
     """The broker may have dispatched it before the acknowledgement came; it is acknowledged now."""
     UNKNOWN = "UNKNOWN"
-    """Whether the message was delivered before its end, or whether its copy was published, is not known."""
+    """Whether the message was delivered before its end, or whether its copy was published, is not known; or what
+    became of a request that broke off, which may be repeated."""
     NOT_FOUND = "NOT_FOUND"
     """There is no such topic, subscription or entry, and that was read."""
     REFUSED = "REFUSED"

@@ -101,8 +101,8 @@ class Canceller:
 
         Raises:
             NotFoundError: there is no such topic.
-            TemporaryError: brokers or bookies could not be asked, or the log could not be written; what was not
-                answered was not acknowledged.
+            TemporaryError: brokers or bookies could not be asked, or the log could not be written; nothing was
+                acknowledged that is not in the log.
         """
         self.store.await_log()
         began_ms = self.ports.clock.now_ms()

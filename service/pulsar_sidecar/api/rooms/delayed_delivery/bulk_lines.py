@@ -25,7 +25,7 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     TargetOutcome,
 )
 from pulsar_sidecar.delayed_delivery.selecting import SelectedBatch
-from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, PermanentError, SidecarError
 
 LINES_AT_ONCE: Final = 5_000
 BATCHES_AT_ONCE: Final = 3
@@ -162,8 +162,11 @@ def _verdicts(numbers: Sequence[int], cancel: Callable[[], list[TargetOutcome]])
         outcomes = cancel()
     except NotFoundError as error:
         return [_bad_line(number, CancellationStatus.NOT_FOUND, Cause.NO_TOPIC, error) for number in numbers]
-    except SidecarError as error:
+    except PermanentError as error:
         return [_bad_line(number, CancellationStatus.REFUSED, Cause.BROKER, error) for number in numbers]
+    except SidecarError as error:
+        # Some may be in the log, or acknowledged on one of several subscriptions or partitions.
+        return [_bad_line(number, CancellationStatus.UNKNOWN, Cause.BROKER, error) for number in numbers]
     return [
         _line(number, str(one.target.position), str(one.topic), one.cancelled, one.results, one.warnings)
         for one, number in zip(outcomes, numbers, strict=True)
