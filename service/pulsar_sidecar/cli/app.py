@@ -18,6 +18,7 @@ from pulsar_sidecar.cli.groups import (
     deduplication,
     delayed_index,
     delayed_messages,
+    greeting,
     ledger_deletion,
     subscriptions,
     topics,
@@ -60,6 +61,7 @@ def command_line(programs: Programs) -> TyperGroup:
         audit.app,
         topics.namespaces_app,
         subscriptions.app,
+        greeting.app,
     ):
         app.add_typer(group)
     root = get_group(app)

@@ -1,0 +1,1 @@
+"""A room that greets: it shows what a room touches."""
