@@ -18,7 +18,6 @@ from pulsar_sidecar.cli.groups import (
     deduplication,
     delayed_index,
     delayed_messages,
-    greeting,
     ledger_deletion,
     subscriptions,
     topics,
@@ -61,7 +60,6 @@ def command_line(programs: Programs) -> TyperGroup:
         audit.app,
         topics.namespaces_app,
         subscriptions.app,
-        greeting.app,
     ):
         app.add_typer(group)
     root = get_group(app)

@@ -4,14 +4,7 @@ To add a room: its folder, a module here that opens it and has its entry, its ro
 ``cli/groups``, and one line in `ROOMS`.
 """
 
-from pulsar_sidecar.bootstrap.rooms import (
-    ack_state,
-    deduplication,
-    delayed_delivery,
-    delayed_index,
-    greeting,
-    ledger_deletion,
-)
+from pulsar_sidecar.bootstrap.rooms import ack_state, deduplication, delayed_delivery, delayed_index, ledger_deletion
 
 ROOMS = (
     ledger_deletion.ENTRY,
@@ -19,5 +12,4 @@ ROOMS = (
     ack_state.ENTRY,
     delayed_index.ENTRY,
     deduplication.ENTRY,
-    greeting.ENTRY,
 )

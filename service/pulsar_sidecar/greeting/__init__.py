@@ -1,1 +1,0 @@
-"""A room that greets: it shows what a room touches."""
