@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    decode_metadata,
     decode_segment,
     encode_metadata,
     encode_segment,
@@ -66,6 +67,8 @@ def test_snapshots_are_written_as_java_writes_them(java: JavaTrackers) -> None:
                 assert [encode_segment(segment) for segment in segments] == tail
                 # The ledgers of a map have no order, so only the bytes' number is the same.
                 assert len(encode_metadata(map(segment_metadata_of, segments))) == len(head)
+                times = ((each.min_schedule_timestamp, each.max_schedule_timestamp) for each in decode_metadata(head))
+                assert all(end <= start for (_, end), (start, _) in pairwise(times)), "fsck relies on it"
                 seen += 1
     assert seen > FEW
 

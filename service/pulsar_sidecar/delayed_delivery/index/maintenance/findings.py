@@ -74,7 +74,7 @@ class FindingKind(Enum):
     WRONG_BITMAP = (
         "wrong-bitmap",
         "a broker does not dispatch an entry whose bit is set and whose index is missing before the bucket is gone, "
-        "and may dispatch one without a bit twice",
+        "may dispatch one without a bit twice, and dispatches late what is in a segment out of order",
         _REPAIR,
         RepairStep.RETIRE,
     )

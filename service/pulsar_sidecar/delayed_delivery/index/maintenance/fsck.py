@@ -6,6 +6,7 @@ follows from. The same bytes give the same findings in the same words.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from pyroaring import BitMap
@@ -211,18 +212,27 @@ def contradictions(metadata: SegmentMetadata, segment: DelayedIndexes) -> list[s
     return found
 
 
-def repeated(snapshot: SnapshotMetadata) -> int:
-    """How many indexes are in another segment too, perhaps with another time; a sound bucket has none."""
+def contradictions_of_segments(snapshot: SnapshotMetadata) -> Iterator[str]:
+    """How the segments of a bucket disagree with each other.
+
+    An index in two of them may have two times. A broker loads one segment after the other, and holds back what has a
+    bit: so what is due before the segment that is loaded comes late.
+    """
     distinct = PositionBits.union(segment.bitmaps for segment in snapshot).ledgers.values()
-    return sum(segment.count for segment in snapshot) - sum(map(len, distinct))
+    if twice := sum(segment.count for segment in snapshot) - sum(map(len, distinct)):
+        yield f"{twice:,} indexes are in two segments"
+    for number, (before, after) in enumerate(pairwise(snapshot), 1):
+        if after.min_schedule_timestamp < before.max_schedule_timestamp:
+            yield f"segment {number + 1} begins before the end of segment {number}"
+            return
 
 
 def check_segments(
     index: StoredIndex, bucket: StoredBucket, snapshot: SnapshotMetadata, segments: Iterable[DelayedIndexes]
 ) -> Iterator[Finding]:
-    """Whether each segment agrees with entry 0, and none has an index of another one."""
-    if twice := repeated(snapshot):
-        yield of_bucket(index, bucket, FindingKind.WRONG_BITMAP, f"{twice:,} indexes are in two segments")
+    """Whether each segment agrees with entry 0, and all of them with each other."""
+    for cause in contradictions_of_segments(snapshot):
+        yield of_bucket(index, bucket, FindingKind.WRONG_BITMAP, cause)
     for number, (metadata, segment) in enumerate(zip(snapshot, segments, strict=True), 1):
         for contradiction in contradictions(metadata, segment):
             cause = f"segment {number}: {contradiction}"

@@ -14,8 +14,8 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.findings import FindingKi
 from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     OrphanedBucket,
     contradictions,
+    contradictions_of_segments,
     message_difference,
-    repeated,
 )
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.stored import METADATA_ENTRY, StoredIndex, StoredTopic, decode_snapshot
@@ -94,7 +94,7 @@ class OrphanJudge:
         assert isinstance(snapshot, tuple)
         if not snapshot or len(snapshot) != ledger.last_entry_id or any(map(contradictions, snapshot, segments)):
             return RepairStep.HAND_OVER
-        if repeated(snapshot):  # and one of two times would not be compared with the message
+        if any(contradictions_of_segments(snapshot)):
             return RepairStep.HAND_OVER
         due_ms = {
             position: at_ms

@@ -169,6 +169,11 @@ def disorder_a_segment(index: CheckedIndex) -> None:
     index.entries.payloads[FIRST, 1] = encode_segment(DelayedIndexes.of(reversed(index.rows[FIRST][0])))
 
 
+def seal_the_later_segment_first(index: CheckedIndex) -> None:
+    index.rows[FIRST] = (index.rows[FIRST][1], index.rows[FIRST][0])
+    index.seal(FIRST, 7, 8)
+
+
 def leave_a_segment_out_of_entry_0(index: CheckedIndex) -> None:
     segments = decode_metadata(index.entries.payloads[FIRST, 0])
     index.entries.payloads[FIRST, 0] = encode_metadata(segments[:1])
@@ -208,7 +213,7 @@ def index_a_ledger_of_another_topic(index: CheckedIndex) -> None:
 
 
 def overlap(index: CheckedIndex) -> None:
-    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *index.rows[FIRST], *index.rows[SECOND])
+    index.topic.seal(SUBSCRIPTION, 102, 7, 9, *sorted([*index.rows[FIRST], *index.rows[SECOND]]))
     index.name()
 
 
@@ -257,6 +262,7 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
     (lose_the_cursors_ledger, [(K.UNREADABLE_NODE, None)]),
     (set_a_bit, [(K.WRONG_BITMAP, FIRST)]),
     (disorder_a_segment, [(K.WRONG_BITMAP, FIRST)]),
+    (seal_the_later_segment_first, [(K.WRONG_BITMAP, FIRST)]),
     (leave_a_segment_out_of_entry_0, [(K.WRONG_BITMAP, FIRST)]),
     (cover_another_ledger, [(K.WRONG_BITMAP, FIRST)]),
     (index_a_message_in_two_segments, [(K.WRONG_BITMAP, FIRST)]),
@@ -307,6 +313,7 @@ def lose_entry_0(index: CheckedIndex) -> None:
             (cut_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*SnapshotMetadata"),
             (index_a_message_in_two_segments, (TOPIC, SUBSCRIPTION), "^1 indexes are in two segments$"),
             (disorder_a_segment, (TOPIC, SUBSCRIPTION), "^segment 1: its times do not ascend"),
+            (seal_the_later_segment_first, (TOPIC, SUBSCRIPTION), "^segment 2 begins before the end of segment 1$"),
         ]
     ],
 )

@@ -278,6 +278,12 @@ def swap_segments(stage: Stage) -> None:
     payloads[FIRST, 1], payloads[FIRST, 2] = payloads[FIRST, 2], payloads[FIRST, 1]
 
 
+def seal_the_later_segment_first(stage: Stage) -> None:
+    stage.index.rows[FIRST] = (stage.index.rows[FIRST][1], stage.index.rows[FIRST][0])
+    stage.index.seal(FIRST, 7, 8)
+    stage.index.store.advance_ms(HOUR_MS)
+
+
 def index_a_message_in_two_segments(stage: Stage) -> None:
     # The later of the two times is the message's own.
     first, second = stage.index.rows[FIRST]
@@ -376,6 +382,7 @@ def name_another_over_it(stage: Stage) -> None:
         move_a_message,
         swap_segments,
         disorder_a_segment,
+        seal_the_later_segment_first,
         index_a_message_in_two_segments,
         move_the_first_message,
         lose_the_messages,

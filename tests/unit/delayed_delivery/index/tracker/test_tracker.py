@@ -17,6 +17,8 @@ from pulsar_sidecar.delayed_delivery.index.tracker.snapshot_access import Bucket
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
+from pyroaring import BitMap
 
 from tests.unit.delayed_delivery.index.tracker.trackers import CURSOR, START_MS, TOPIC, Site, rows_of, state_of
 
@@ -288,6 +290,39 @@ def test_a_pointer_that_cannot_be_read_ends_the_recovery(properties: dict[str, s
     with pytest.raises(UndecodableError):
         site.recovered()
     assert site.properties.properties == properties
+
+
+def claim_every_entry(metadata: bytes) -> bytes:
+    message = metadata_pb.SnapshotMetadata.FromString(metadata)
+    [ledger_id] = message.metadata_list[0].delayed_index_bit_map
+    every_entry = BitMap()
+    every_entry.add_range(0, 2**32)
+    message.metadata_list[0].delayed_index_bit_map[ledger_id] = every_entry.serialize()
+    return message.SerializeToString()
+
+
+@pytest.mark.parametrize("behaviour", Behaviour)
+@pytest.mark.parametrize(
+    ("entry", "damage", "why"),
+    [
+        (0, lambda payload: payload[:-1], "are not a SnapshotMetadata"),
+        (0, claim_every_entry, "claims 4,294,967,296 entries"),
+        (1, lambda payload: payload[:-1], "are not a SnapshotSegment"),
+    ],
+)
+def test_a_damaged_bucket_ends_the_recovery_and_stays(
+    entry: int, damage: Callable[[bytes], bytes], why: str, behaviour: Behaviour
+) -> None:
+    site = Site(SMALL)
+    _filled(site, 3)
+    snapshot = site.storage.snapshots[LedgerId(1)]
+    payloads = [damage(each) if at == entry else each for at, each in enumerate(snapshot.payloads)]
+    site.storage.snapshots[LedgerId(1)] = replace(snapshot, payloads=tuple(payloads))
+    before = copy.deepcopy((site.storage.snapshots, site.properties.properties))
+    site.behaviour = behaviour
+    with pytest.raises(RecoveryFailedError, match=why):
+        site.recovered()
+    assert (site.storage.snapshots, site.properties.properties) == before
 
 
 def test_a_failed_load_is_tried_again_by_the_next_call() -> None:
