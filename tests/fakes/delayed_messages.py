@@ -187,7 +187,7 @@ class FakeCluster:
 
     # --- Topics ----------------------------------------------------------------------------------------------------
 
-    def partitions(self, topic: TopicName) -> int | None:
+    def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
         with self._call("partitions"):
             return 0 if self.topic_exists and topic == TOPIC else None
 

@@ -127,8 +127,8 @@ class DueTimes(Protocol):
 class Topics(Protocol):
     """Topics as brokers report them; a call may load a topic, and creates none."""
 
-    def partitions(self, topic: TopicName) -> int | None:
-        """Number of partitions, 0 for a topic without; None when a broker knows no such topic."""
+    def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
+        """Number of partitions, 0 for a topic without, asked now or at most so long ago; None without such a topic."""
 
     def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
         """The partition whose managed ledger lists the ledger, None when none does."""

@@ -3,10 +3,19 @@
 from collections import Counter
 
 import pytest
-from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause, SubscriptionResult
+from pulsar_sidecar.delayed_delivery.backlog import partitions_of
+from pulsar_sidecar.delayed_delivery.cancel.requests import (
+    CancellationStatus,
+    CancelOptions,
+    Cause,
+    SubscriptionResult,
+    Target,
+)
 from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.delayed_messages import FakeCluster, FakeSidecar, at
+from tests.fakes.delayed_messages import LEDGER, TOPIC, FakeCluster, FakeSidecar, at
 
 _DUE_IN_MS = 120_000
 
@@ -66,6 +75,36 @@ def test_a_topic_that_is_gone_is_told(looking: Looking) -> None:
     looking.cluster.topic_exists = False
     with pytest.raises(NotFoundError):
         looking.cancel(1)
+
+
+class Growing(FakeCluster):
+    """A topic whose second partition has just come, and has every message; one partition is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
+        self.asked.append(max_age_seconds)
+        return 1 if max_age_seconds else 2
+
+    def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
+        return 1 if (partitions, ledger_id) == (2, LEDGER) else None
+
+
+@pytest.mark.parametrize("partition", [1, None])
+def test_a_partition_that_has_just_come_is_found(partition: int | None) -> None:
+    cluster = Growing()
+    cluster.subscribe()
+    (position,) = cluster.publish(1, _DUE_IN_MS)
+    (outcome,) = FakeSidecar(cluster).room.cancel(TOPIC, [Target(position, None, None, (), partition)], CancelOptions())
+    assert (outcome.topic, outcome.cancelled) == (TOPIC.partition(1), True)
+    assert (cluster.asked[0] > 0, cluster.asked[1:]) == (True, [0.0])
+
+
+def test_selections_and_overdue_messages_are_looked_for_in_every_partition_there_is_now() -> None:
+    cluster = Growing()
+    assert partitions_of(cluster, TOPIC) == [TOPIC.partition(0), TOPIC.partition(1)]
 
 
 def test_the_limit_of_ranges_is_kept(looking: Looking) -> None:

@@ -209,6 +209,12 @@ def test_a_policy_of_the_topic_of_the_partition_and_of_the_broker(world: World) 
 
 def test_partitions_and_a_topic_that_does_not_exist(world: World) -> None:
     assert world.topics.partitions(TOPIC) == 3
+    world.answers["/partitions"] = _json({"partitions": 4})
+    assert world.topics.partitions(TOPIC, max_age_seconds=10) == 3
+    assert world.topics.partitions(TOPIC) == 4
+    world.answers["/partitions"] = _json({"partitions": 5})
+    world.clock.advance_ms(10_000)
+    assert world.topics.partitions(TOPIC, max_age_seconds=10) == 5
     gone = Answer(404, b'{"reason":"Topic not found"}')
     world.answers["/partitions"] = world.answers["/stats"] = gone
     assert world.topics.partitions(TOPIC.partition(7)) is None

@@ -62,6 +62,8 @@ _SAFE_LEAD_MS = 5_000
 _ROUND_SECONDS = 0.2
 _LEADING_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 15.0
+_PARTITIONS_SECONDS = 10.0
+"""How old the number of partitions may be for a message that is in one of so many."""
 _MOST_ROWS: Final = 2_000_000
 """Of all previews together, 66 MB; the oldest ones go first, and are then read again when they are confirmed."""
 _MOST_PREVIEWS: Final = 32
@@ -205,7 +207,14 @@ class DelayedDelivery:
 
     def _located(self, topic: TopicName, targets: Sequence[Target]) -> dict[TopicName | None, list[int]]:
         """The targets' indexes by the topic that holds their entries; None for those of no partition."""
-        partitions = self._ports.topics.partitions(topic)
+        places = self._places(topic, targets, _PARTITIONS_SECONDS)
+        # There may be more partitions now than are remembered.
+        return self._places(topic, targets, 0.0) if None in places else places
+
+    def _places(
+        self, topic: TopicName, targets: Sequence[Target], max_age_seconds: float
+    ) -> dict[TopicName | None, list[int]]:
+        partitions = self._ports.topics.partitions(topic, max_age_seconds=max_age_seconds)
         if partitions is None:
             raise NotFoundError(f"there is no topic {topic}")
         if not partitions:

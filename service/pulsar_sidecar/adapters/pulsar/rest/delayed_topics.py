@@ -1,7 +1,7 @@
 """What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
 
-Invariant: asking creates nothing; what is remembered for some seconds (partitions, policies, and subscriptions for
-those who say how old they may be) is never what decides whether a topic or a subscription exists.
+Invariant: asking creates nothing; what is remembered for some seconds (policies, and partitions and subscriptions
+for those who say how old they may be) is never what decides whether a topic or a subscription exists.
 """
 
 import logging
@@ -27,7 +27,6 @@ from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 _RUNTIME_SECONDS: Final = 60.0
 _POLICY_SECONDS: Final = 10.0
-_PARTITIONS_SECONDS: Final = 10.0
 _CLOCK_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 10_000
 
@@ -95,7 +94,7 @@ class BrokerTopics:
         self._clock = clock
         # One thread of its own, which keeps its connections.
         renewer = self._renewer = ThreadPoolExecutor(1, thread_name_prefix="renewing")
-        self._partitions: _Remembered[int] = _Remembered(clock, _PARTITIONS_SECONDS, renewer)
+        self._partitions: _Remembered[int] = _Remembered(clock, 0.0, renewer)
         self._policies: _Remembered[DelayPolicy] = _Remembered(clock, _POLICY_SECONDS, renewer)
         self._runtime: _Remembered[RuntimeConfiguration] = _Remembered(clock, _RUNTIME_SECONDS, renewer)
         self._subscriptions: _Remembered[Mapping[str, Subscription]] = _Remembered(clock, 0.0, renewer)
@@ -105,9 +104,11 @@ class BrokerTopics:
         """Renew nothing any more; idempotent."""
         self._renewer.shutdown(cancel_futures=True)
 
-    def partitions(self, topic: TopicName) -> int | None:
+    def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
         try:
-            return self._partitions.get(topic, lambda: partitions_in(self._answer(topic_path(topic, "/partitions"))))
+            return self._partitions.get(
+                topic, lambda: partitions_in(self._answer(topic_path(topic, "/partitions"))), max_age_seconds
+            )
         except NotFoundError:
             return None
 
