@@ -6,7 +6,7 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.model.clocks import Pace
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
 
@@ -219,6 +219,12 @@ def test_damaged_ledger_metadata_is_not_seen(topic: StoredTopic) -> None:
     topic.add(3, payloads(5))
     topic.store.put(ledger_path(LedgerId(3)), b"damaged")
     assert told(topic.reader().read(topic.name)) == [(3, 0, 4, UnseenCause.UNREADABLE)]
+
+
+def test_a_damaged_list_of_ledgers_is_an_error_that_names_its_topic(topic: StoredTopic) -> None:
+    topic.store.put(managed_ledger_path(topic.name.managed_ledger_name), b"\xff")
+    with pytest.raises(UndecodableError, match=f"the ledgers of {topic.name} cannot be read: 1 bytes are not"):
+        next(topic.reader().read(topic.name))
 
 
 def test_a_topic_that_does_not_exist(topic: StoredTopic) -> None:

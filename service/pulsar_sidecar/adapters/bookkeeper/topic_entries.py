@@ -13,7 +13,7 @@ from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metada
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference, managed_ledger_references
 from pulsar_sidecar.model.clocks import Pace
-from pulsar_sidecar.model.errors import NotFoundError, SidecarError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry, LedgerMetadata, UnseenCause, UnseenEntries
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -45,12 +45,17 @@ class BookieTopicEntries:
 
         Raises:
             NotFoundError: there is no such topic; a partitioned topic has no entries of its own.
+            UndecodableError: the list of ledgers is damaged.
             TemporaryError: the metadata store could not be asked. A bookie that does not answer is no error.
         """
         topic_node = self._store.read(managed_ledger_path(topic.managed_ledger_name))
         if topic_node is None:
             raise NotFoundError(f"there is no topic {topic}")
-        for ledger_id, reference in managed_ledger_references(topic_node.data).ledgers.items():
+        try:
+            listed = managed_ledger_references(topic_node.data).ledgers
+        except UndecodableError as error:
+            raise UndecodableError(f"the ledgers of {topic} cannot be read: {error}") from error
+        for ledger_id, reference in listed.items():
             if first.ledger_id <= ledger_id <= last.ledger_id:
                 begin = first.entry_id if ledger_id == first.ledger_id else EntryId(0)
                 end = last.entry_id if ledger_id == last.ledger_id else _END.entry_id
