@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.api.rooms import deduplication
 from pulsar_sidecar.deduplication.policies import DeduplicationPolicy
+from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.deduplication import TOPIC, DeduplicatedTopics
 from tests.fakes.deletion_service import FakeDeletionService
@@ -13,6 +14,7 @@ from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
 
 REPLICATOR = "pulsar.repl.east-->west"
+OTHER = parse_topic_name("persistent://public/default/other")
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,12 @@ def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
     assert f"  replay         {replayed}" in lines
     assert "  new                          -         9223372036854775807" in lines
     assert "  p0                           0         9" in lines
+
+
+def test_a_topic_that_no_broker_has_loaded_is_said_to_be_so(shell: Terminal, topics: DeduplicatedTopics) -> None:
+    topics.put(OTHER)
+    ran = shell.run("deduplication", "show", str(OTHER), "--ask-broker")
+    assert ran.out.splitlines()[1].endswith("enabled by the namespace's policy; no broker has the topic loaded")
 
 
 def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:

@@ -61,7 +61,9 @@ def show(
     if replay:
         parameters |= {"replay": "true", "limit": limit}
     places = ctx.obj.client().call("GET", f"{topic_path(topic)}/deduplication", parameters=parameters)
-    output.answer(places, ["\n\n".join("\n".join(_lines(place, producers)) for place in places)], ctx.obj.format(form))
+    silent = "; no broker has the topic loaded" if ask_broker else ""
+    lines = ("\n".join(_lines(place, producers, silent)) for place in places)
+    output.answer(places, ["\n\n".join(lines)], ctx.obj.format(form))
     if any(place["problem"] or not (place["replay"] or {"isWhole": True})["isWhole"] for place in places):
         output.info("not everything could be read; see the problems")
         raise typer.Exit(ExitCode.NOT_ALL)
@@ -83,9 +85,10 @@ def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> No
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _lines(place: Mapping[str, Any], most: int) -> Iterator[str]:
+def _lines(place: Mapping[str, Any], most: int, silent: str) -> Iterator[str]:
+    """One answer; ``silent`` is what it means if the broker reported no status."""
     yield place["topic"]
-    status = f"; the broker reports: {place['status']}" if place["status"] else ""
+    status = f"; the broker reports: {place['status']}" if place["status"] else silent
     yield _line("deduplication", f"{place['decision']['reason']}{status}")
     snapshot, replayed, limits = place["snapshot"], place["replay"], place["limits"]
     if snapshot:
