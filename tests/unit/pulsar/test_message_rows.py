@@ -1,5 +1,7 @@
 """One row for each message of an entry, with its own sequence id, whatever is around it."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from pulsar_sidecar.deduplication.verifying.rows import WHOLE_BATCH, MessageKind
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerEntry
+from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.stored_batches import COMPRESSORS, stored_batch, stored_message
 
@@ -86,6 +89,16 @@ def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
 def test_what_cannot_be_opened_is_a_row_that_says_so(entry: bytes, batch_index: int, state: PayloadState) -> None:
     told = row(entry)
     assert (told.sequence_id, told.batch_index, told.payload_state, told.payload_hash) == (3, batch_index, state, 0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "batch_index"), [(stored_message(b"x"), 0), (stored_batch([(3, b"x"), (4, b"y")]), WHOLE_BATCH)]
+)
+def test_a_payload_compressed_in_a_way_that_nobody_knows_is_not_taken_for_plain(entry: bytes, batch_index: int) -> None:
+    (length,) = struct.unpack_from(">I", entry, 6)
+    head = entry[10 : 10 + length] + bytes([api.MessageMetadata.COMPRESSION_FIELD_NUMBER << 3, 9])
+    told = row(entry[:6] + struct.pack(">I", len(head)) + head + entry[10 + length :])
+    assert (told.sequence_id, told.batch_index, told.payload_state) == (3, batch_index, UNDECODABLE)
 
 
 @pytest.mark.parametrize("compression", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])

@@ -14,6 +14,7 @@ from typing import Final
 
 from cachetools import LRUCache
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
 from pulsar_sidecar.adapters.pulsar.wire.encoding import as_java_long, batched, metadata_of
@@ -33,6 +34,7 @@ from pulsar_sidecar.model.ledgers import LedgerEntry, UnseenCause, UnseenEntries
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
+_COMPRESSION: Final = api.MessageMetadata.COMPRESSION_FIELD_NUMBER
 _HASH_BYTES: Final = 8
 _MOST_CHUNKED: Final = 10_000
 """So many chunked messages are remembered; clients have far fewer in flight."""
@@ -104,6 +106,10 @@ class _Chunked:
 
 def _uncompressed(metadata: api.MessageMetadata, payload: bytes) -> bytes:
     if not metadata.compression:
+        # To protobuf a compression that the enum lacks is a field that it does not know.
+        unknown = UnknownFieldSet(metadata)
+        if len(unknown) and _COMPRESSION in {unknown[place].field_number for place in range(len(unknown))}:
+            raise UndecodableError("a message is compressed in a way that this version does not know")
         return payload
     size_bytes = metadata.uncompressed_size
     if metadata.compression != api.ZLIB or size_bytes > MAX_UNCOMPRESSED_BYTES:
