@@ -172,6 +172,10 @@ def test_transactions_are_told_apart_from_their_markers(special_cluster: Cluster
             java.tell(f"{topic} in-transactions")
             assert java.read() == "done"
         found = verified(cluster, topic)
+        url = addresses.metadata_store_url
+        extract = ["public/default", "--output", str(tmp_path / "extract"), "--metadata-store-url", url]
+        ran = sidecar("deduplication", "extract", *extract, "--format", "json")
+        assert json.loads(ran.stdout)["unseen"] == {}, "what a subscription notes of transactions is no message"
     # Four messages in transactions, of which two are committed, one is aborted and one is open.
     kinds = {MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4, MessageKind.MARKER: 3}
     assert (found.rows, found.result) == (kinds, TopicResult.CLEAN)

@@ -1,4 +1,7 @@
-"""Which topics the metadata store knows: partitions, and topics without; no broker is asked and nothing is loaded."""
+"""Which topics the metadata store knows: partitions, and topics without; no broker is asked and nothing is loaded.
+
+Where brokers note transactions is no topic: its entries are no messages.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -68,5 +71,5 @@ class StoredTopics:
             return
         for child in self._store.children(f"{MANAGED_LEDGERS}/{scope}/{domain}") or ():
             topic = topic_of_managed_ledger(f"{scope}/{domain}/{child}")
-            if topic is not None:
+            if topic is not None and not topic.is_transaction_log:
                 yield topic

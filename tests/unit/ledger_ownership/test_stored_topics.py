@@ -36,6 +36,14 @@ def test_every_scope(store: FakeMetadataStore) -> None:
         told(store, "web/views")
 
 
+def test_what_is_noted_of_transactions_is_no_topic(store: FakeMetadataStore) -> None:
+    mine = ["__transaction_log_x", "my__transaction_pending_ack-sub"]
+    logs = ["web/clicks/persistent/b-sub__transaction_pending_ack", "pulsar/system/persistent/__transaction_log_12"]
+    for name in (*logs, *(f"web/clicks/persistent/{each}" for each in mine)):
+        store.put(f"{MANAGED_LEDGERS}/{name}", b"")
+    assert sorted(told(store)) == sorted([*places(*NAMESPACES), *(f"persistent://web/clicks/{each}" for each in mine)])
+
+
 @pytest.mark.parametrize("scope", [None, "shop"])
 @pytest.mark.parametrize("gone", ["shop/returns", "shop/returns/persistent"])
 def test_a_namespace_is_deleted_in_the_walk(store: FakeMetadataStore, scope: str | None, gone: str) -> None:
