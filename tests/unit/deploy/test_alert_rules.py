@@ -39,6 +39,7 @@ def delayed_index() -> Collector:
     store, entries = FakeMetadataStore(), FakeBucketEntries()
     topic = IndexedTopic(store, entries)
     topic.ledgers(7, 8)
+    topic.seal("s", 101, 7, 7, [(5_000, 7, 0)])
     topic.cursor("s")
     metrics = DelayedIndexMetrics("east")
     WatchedIndexes(index_service(store, entries), metrics, FakeClock()).look(topic.topic)
