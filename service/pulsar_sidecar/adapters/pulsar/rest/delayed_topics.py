@@ -11,6 +11,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from typing import Final, Generic, TypeVar
 
+from cachetools import LRUCache
+
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, json_object, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import partitions_in, topic_policy
@@ -46,7 +48,7 @@ class _Remembered(Generic[_Value]):
         self._clock = clock
         self._renewer = renewer
         self._seconds = seconds
-        self._values: dict[object, tuple[float, _Value]] = {}
+        self._values: LRUCache[object, tuple[float, _Value]] = LRUCache(_MOST_REMEMBERED)
         self._renewing: set[object] = set()
         self._lock = threading.Lock()
 
@@ -68,8 +70,6 @@ class _Remembered(Generic[_Value]):
         now = self._clock.monotonic_seconds()
         value = ask()
         with self._lock:
-            if len(self._values) >= _MOST_REMEMBERED:
-                self._values.clear()
             if now >= self._values.get(key, (now, value))[0]:
                 self._values[key] = (now, value)
         return value
