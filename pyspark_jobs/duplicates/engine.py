@@ -44,7 +44,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ledgers import UnseenCause
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.duplicates import tasks
 from pyspark_jobs.running.directories import Directory, Rows, groups_on_disk, numbers_of

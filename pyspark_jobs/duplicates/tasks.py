@@ -33,7 +33,7 @@ from pyspark_jobs.running.tasks import Batches, each_batch, pack
 
 SUMMARY, PART = "summary", "part"
 LOOKS = schema_of("tag string, content binary")
-"""What one look at all row groups tells: `tables.SUMMARIES` and `tables.TOPIC_PARTS`, packed."""
+"""What one look at all row groups finds: `tables.SUMMARIES` and `tables.TOPIC_PARTS`, packed."""
 COMPARED = (
     *(field.name for field in SUSPECTS if field.name not in ("fingerprint", "row_group", "gaps")),
     "unread_row",

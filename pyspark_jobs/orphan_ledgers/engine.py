@@ -44,7 +44,7 @@ from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.protections import Protection
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers import first_pass, tasks
 from pyspark_jobs.orphan_ledgers.forms import NO_IDS, union
@@ -178,7 +178,7 @@ class SparkEngine:
     def write(
         self, findings: AuditFindings[SparkTables], audit_id: str, instance_id: str, failed_guards: str
     ) -> Iterator[WrittenTables]:
-        """See `AuditEngine.write`; whoever made the directory removes it."""
+        """See `AuditEngine.write`; the caller that made the directory removes it."""
         deletable = findings.found.deletable
         orphans = self._write_orphans(findings, audit_id, deletable, failed_guards)
         self._write_others(findings, audit_id)
@@ -208,7 +208,7 @@ class SparkEngine:
         self._write(missing.select(*MISSING_LEDGERS.names), Table.MISSING_LEDGERS, audit_id)
         unattributed = self._ordered(tables.unattributed, ("ledger_id",), found.unattributed.ledgers)
         self._write(unattributed.select(*UNATTRIBUTED_LEDGERS.names), Table.UNATTRIBUTED_LEDGERS, audit_id)
-        # Ordered by share: the order of the whole table means nothing to anybody.
+        # Ordered by share: the order of the whole table has no meaning.
         self._write(tables.usage, Table.LEDGER_USAGE, audit_id)
 
     def _write(self, rows: DataFrame, table: Table, audit_id: str) -> None:
@@ -313,7 +313,7 @@ class SparkEngine:
         return self._earlier.select(*(F.col(name).alias(f"earlier_{name}") for name in EARLIER_COLUMNS))
 
     def _usage(self, facts: DataFrame, sizes: DataFrame, gone: Numbers, named_in_vain: DataFrame) -> DataFrame:
-        """`tasks.SHARES` of lists that tell sizes, and of other references; without what is missing."""
+        """`tasks.SHARES` of lists that have sizes, and of other references; without what is missing."""
         singles = _packed(facts, *first_pass.REFERENCES).union(sizes)
         single = by_key(singles, "part", tasks.SHARES, tasks.usage_of_singles, self._columns, gone, self._shares)
         of_lists = named_in_vain.select("kind", F.col("referenced_by").alias("path"), "size_bytes")

@@ -1,4 +1,4 @@
-"""What one pass over nodes, ledgers and the listing tells Spark: rows of many kinds, told apart by ``tag``.
+"""What one pass over nodes, ledgers and the listing hands to Spark: rows of many kinds, distinguished by ``tag``.
 
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
@@ -25,7 +25,7 @@ from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, Unrea
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.names import topic_of_managed_ledger
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+from pyspark.sql import functions as F  # noqa: N812  # as is usual
 
 from pyspark_jobs.orphan_ledgers.forms import IdSets, pack_shares, shares_of_ledgers, shares_of_topics
 from pyspark_jobs.running.tasks import About, Batches, Task
@@ -35,14 +35,14 @@ USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
 UNREADABLE, COMPACTION, READ, UNREAD = "unreadable", "compaction", "read", "unread"
 TENANT, SHADOW, RETENTION = "tenant", "shadow", "retention"
 REFERENCES = (OTHER, UNSIZED)
-"""The tags of `SINGLES`, whose ledgers' sizes are BookKeeper's to tell: single ones, and lists' that tell no size."""
+"""The tags of `SINGLES`, whose ledgers' sizes only BookKeeper has: single ones, and lists' without a size."""
 REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION)
 """What comes to the driver: few rows, once they are summed."""
 
 FACTS = schema_of("""
     tag string, part bigint, content binary, path string, kind string, ledgers bigint, reason string
 """)
-"""What one pass over nodes tells; columns that a tag does not need are null.
+"""What one pass over nodes finds; columns that a tag does not need are null.
 
 ``content`` is a set of ids of the range ``part``, or rows of the share ``part`` (`forms`): of
 `audit.engine.usage.NAMED_USAGE`, its `LOADED`, or `SINGLES`. ``ledgers`` counts what a row stands for.
@@ -52,7 +52,7 @@ FACTS = schema_of("""
 def _telling(
     look: Callable[Concatenate[pa.RecordBatch, IdSets, About], Iterable[pa.RecordBatch]],
 ) -> Task[About]:
-    """The task that tells, as `FACTS`, what ``look`` tells of each batch and the sets of ids that it has filled."""
+    """The task that answers, as `FACTS`, what ``look`` finds in each batch and the sets of ids that it has filled."""
 
     @wraps(look)
     def task(batches: Batches, /, *args: About.args, **kwargs: About.kwargs) -> Iterator[pa.RecordBatch]:
@@ -201,11 +201,11 @@ class Reported:
         return [Shadow(topic, source) for topic, source in named if topic is not None]
 
     def retentions(self) -> dict[str, str]:
-        """What is told of how long topics are kept."""
+        """What was found of how long topics are kept."""
         return {row["path"]: row["reason"] for row in self._of(RETENTION)}
 
     def references(self) -> int:
-        """How many there are whose ledgers' sizes are BookKeeper's to tell, with repetitions."""
+        """How many there are whose ledgers' sizes only BookKeeper has, with repetitions."""
         return sum(row["ledgers"] for row in self._of(*REFERENCES))
 
     def log_segments_unread(self) -> int:

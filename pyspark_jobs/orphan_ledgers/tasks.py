@@ -192,7 +192,7 @@ def withhold(batch: pa.RecordBatch, guards: str) -> Iterator[pa.RecordBatch]:
 
 
 def number_rows(batches: Batches, first_rows: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
-    """Ordered orphans to the same, numbered; ``first_rows`` tells where each of Spark's partitions begins."""
+    """Ordered orphans to the same, numbered; ``first_rows`` has where each of Spark's partitions begins."""
     context = TaskContext.get()
     assert context is not None
     first = first_rows.get(context.partitionId(), 0)

@@ -78,7 +78,7 @@ def installed_version() -> str:
 
 
 class JobParser(argparse.ArgumentParser):
-    """Ends with 1 after wrong usage: argparse's own code for it, 2, says that there are findings."""
+    """Ends with 1 after wrong usage: argparse's own code for it, 2, means that there are findings."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

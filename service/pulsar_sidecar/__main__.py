@@ -17,7 +17,7 @@ def main() -> None:
     try:
         command_line(programs())(prog_name="pulsar-sidecar")
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not complain about it while it ends.
+        # The program that read our output has seen enough; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

@@ -86,13 +86,13 @@ class _App(FastAPI):
             for path, operations in self.openapi_schema["paths"].items():
                 if path not in OPEN_PATHS:
                     for operation in operations.values():
-                        # OpenAPI's way to say that the token is optional is an empty alternative.
+                        # OpenAPI's way to declare the token optional is an empty alternative.
                         operation["security"] = [{"token": []}] if self.token_required else [{"token": []}, {}]
         return self.openapi_schema
 
 
 def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, draining: StopSignal) -> APIRouter:
-    """Open to everybody."""
+    """Open to every client."""
     routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
 
     # The first two without a thread: all of them may hang with the cluster that they ask.

@@ -5,7 +5,7 @@ status code for an error. The reasons behind the choices:
 
 * 405 while the feature is off, as Pulsar answers when topic policies are off. It must not be 409, which PIP-186 reads
   as "ledger still in use" and final.
-* 412 for a record that is not what the ledger's metadata says, as Pulsar answers bad parameters.
+* 412 for a record that differs from the ledger's metadata, as Pulsar answers bad parameters.
 * 503 for everything that may work later. An unknown outcome too: asking again is safe, every call may be repeated.
 * A broker's refusal keeps the broker's status.
 """
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 
 class MismatchError(errors.InvalidInputError):
-    """The record is well-formed and not true: the ledger is not what it says."""
+    """The record is well-formed and not true: the ledger is another one than it describes."""
 
 
 class NotPersistentError(errors.InvalidInputError):
@@ -77,7 +77,7 @@ def status_of(error: errors.SidecarError) -> int:
 
 
 def error_response(error: errors.SidecarError) -> JSONResponse:
-    """The answer that says what went wrong and what to do next."""
+    """The answer with what went wrong and what to do next."""
     status = status_of(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
     return reason_response(status, str(error) or type(error).__name__, headers)
@@ -124,7 +124,7 @@ def _methods_of(request: Request) -> list[str]:
 
 
 async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-    """The answer to a defect; it says nothing of the error but its class."""
+    """The answer to a defect; of the error it has the class only."""
     _log.error("a request failed in an unforeseen way", method=request.method, error=type(error).__name__)
     return reason_response(500, f"unforeseen {type(error).__name__}; the service's log has the details")
 

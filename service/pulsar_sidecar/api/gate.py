@@ -51,10 +51,10 @@ class Gate:
         clock: Clock,
         waits_for: Callable[[], str],
     ) -> None:
-        """``authentication`` None: everybody may call, which is fit for a loopback address only.
+        """``authentication`` None: every client may call, which is fit for a loopback address only.
 
-        ``own_hosts`` are names under which clients reach this sidecar, beside loopback ones; ``waits_for`` says what
-        the start waits for.
+        ``own_hosts`` are names under which clients reach this sidecar, beside loopback ones; ``waits_for`` answers
+        what the start waits for.
         """
         self.app: ASGIApp = self._starting
         self._authentication = authentication

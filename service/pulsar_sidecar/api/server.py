@@ -218,7 +218,7 @@ class _Connection(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        """The connection lasts until the client has taken what was written, but keeps nobody out and holds nothing."""
+        """It lasts until the client has taken what was written; it keeps no other client out and holds nothing."""
         self.transport.close()
         self.pipeline.clear()
         self._finish()
@@ -226,9 +226,9 @@ class _Connection(HttpToolsProtocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that says that it is stopping before it stops, and accepts connections itself.
+    """A server that reports that it is stopping before it stops, and accepts connections itself.
 
-    asyncio's own server tells of a connection only after the TLS handshake: it cannot limit those that begin none.
+    asyncio's own server reports a connection only after the TLS handshake: it cannot limit those that begin none.
 
     Attributes:
         taken: the connections that are open.

@@ -32,7 +32,7 @@ class LedgerLists:
     Attributes:
         node: the node's position in the column, ascending.
         entries: 0 everywhere if they were not asked for.
-        closed: whether the node tells the ledger's size.
+        closed: whether the node has the ledger's size.
     """
 
     node: Numbers

@@ -52,8 +52,8 @@ def serve(
 ) -> int:
     """Run the service until SIGTERM or SIGINT; 0 when it ended in order.
 
-    ``steps`` is told of each step of ledger deletion; None in production. `InvalidInputError` if a setting is wrong or
-    the address is taken, `PermanentError` if the brokers refuse to report their cluster.
+    ``steps`` is notified of each step of ledger deletion; None in production. `InvalidInputError` if a setting is wrong
+    or the address is taken, `PermanentError` if the brokers refuse to report their cluster.
     """
     warnings: list[str] = []
     settings = load_settings(flags, environment, config, warnings.append)
@@ -107,7 +107,7 @@ class _Process:
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
 
     def run(self) -> None:
-        """Serve until the process is told to stop, or the rooms cannot be opened and waiting changes nothing."""
+        """Serve until the process is asked to stop, or the rooms cannot be opened and waiting changes nothing."""
         threading.Thread(target=self._open, name="opening", daemon=True).start()
         try:
             self._server.run([self._listening])
@@ -252,7 +252,7 @@ class ClusterWatch:
 
 
 def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication | None:
-    """Who may call, None for everybody; `InvalidInputError` if the key cannot be read."""
+    """Who may call, None for every client; `InvalidInputError` if the key cannot be read."""
     if not settings.authentication_enabled:
         return None
     if settings.token_secret_key is not None:

@@ -25,7 +25,7 @@ class BucketDeletions:
     """The index's `PendingBucketDeletions` over ``sendPendingDeleteLedger``.
 
     A bucket that a cursor names gets a signed record: this cluster's own list named it, so it is this cluster's. Until
-    the cursor's node has another version than the record says, the deletion service waits. The record of an orphan is
+    the cursor's node has another version than the record names, the deletion service waits. The record of an orphan is
     not signed: that nothing references it is all the evidence there is.
     """
 

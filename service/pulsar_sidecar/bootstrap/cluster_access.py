@@ -59,7 +59,7 @@ class ClusterAccess:
     ``stack`` closes them, and what a room opens for itself with `closing` and `threads`.
 
     Attributes:
-        steps: told of each step of ledger deletion; None in production.
+        steps: notified of each step of ledger deletion; None in production.
         bookies: entries' connections, which writers of ledgers use as well.
         buckets: entries of buckets' ledgers; what reads them shares its few threads.
         cursors: as they are stored.

@@ -45,7 +45,7 @@ class SidecarClient:
         session = requests.Session()
         session.trust_env = False  # no proxy and no .netrc may take the token's place
         if trusted is not None:
-            trusting(trusted)  # requests would tell of a file that it cannot use only when it calls
+            trusting(trusted)  # requests would fail for a file that it cannot use only when it calls
         session.verify = not allow_insecure and (True if trusted is None else str(trusted))
         if not verify_hostname:
             session.mount("https://", _AnyHostname())

@@ -66,7 +66,7 @@ Output = Annotated[Format | None, typer.Option("--output", help="json or table; 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What the command line starts but cannot build; each comes from `bootstrap` and tells its progress to a callable.
+    """What the command line starts but cannot build; each comes from `bootstrap`, and reports to a callable.
 
     Attributes:
         serve: runs the service with flags and a configuration file until a signal stops it; the exit code.

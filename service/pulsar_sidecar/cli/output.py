@@ -1,8 +1,8 @@
 """The only place that writes to the terminal, so that results and remarks never mix.
 
-Invariant: standard output carries results only, one write each, so it can be piped; everything said to a person goes
-to standard error. A table shows text of others without its control characters, so that a topic's name cannot move the
-cursor.
+Invariant: standard output carries results only, one write each, so it can be piped; everything addressed to a person
+goes to standard error. A table shows text of others without its control characters, so that a topic's name cannot move
+the cursor.
 """
 
 import json
@@ -26,7 +26,7 @@ class Format(Enum):
 
 
 def result(text: str) -> None:
-    """Write a result to standard output; where nobody reads on (``| head``), the command still does its work."""
+    """Write a result to standard output; where no program reads on (``| head``), the command still does its work."""
     try:
         print(text, file=sys.stdout, flush=True)
     except BrokenPipeError:
@@ -37,7 +37,7 @@ def result(text: str) -> None:
 
 
 def info(text: str) -> None:
-    """Say something to the person at the terminal, on standard error."""
+    """Write a remark for the person at the terminal, on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,6 +1,6 @@
 """Who decides whether a topic is deduplicated, and how often its snapshot is taken (``PolicyHierarchyValue``).
 
-Brokers of 4.0.8 do what the first of these levels says that says something: the topic's own policy, its global policy
+Brokers of 4.0.8 follow the first of these levels that has a value: the topic's own policy, its global policy
 (which replicates with the topic's messages), the namespace's policy, the broker's configuration. Two things about their
 answers lead astray: asked for what is applied they leave out a global policy, and a system topic is never deduplicated,
 whatever its policies are (``SystemTopic.isDeduplicationEnabled``), though setting one is answered with 204.
@@ -50,7 +50,7 @@ class PolicyLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyValues:
-    """One policy on each level; None where it says nothing. ``broker`` is the owner's configuration."""
+    """One policy on each level; None where it has no value. ``broker`` is the owner's configuration."""
 
     broker: PolicyValue
     namespace: PolicyValue | None
@@ -59,13 +59,13 @@ class PolicyValues:
 
     @property
     def decided_by(self) -> PolicyLevel:
-        """The nearest level that says something."""
+        """The nearest level that has a value."""
         values = (self.topic, self.topic_global, self.namespace, self.broker)
         return next(level for level, value in zip(PolicyLevel, values, strict=True) if value is not None)
 
     @property
     def applied(self) -> PolicyValue:
-        """What that level says."""
+        """That level's value."""
         values = (self.topic, self.topic_global, self.namespace)
         return next((value for value in values if value is not None), self.broker)
 
@@ -94,7 +94,7 @@ class BrokerDeduplication:
     max_entry_bytes: int = 5 * 1024 * 1024
 
     def of(self, policy: DeduplicationPolicy) -> PolicyValue:
-        """What the broker says of a policy."""
+        """What the broker's configuration has for a policy."""
         return self.enabled if policy is DeduplicationPolicy.ENABLED else self.snapshot_interval_seconds
 
 
@@ -105,7 +105,7 @@ _FIELDS: Final = {
 
 
 def value_of_namespace(policy: DeduplicationPolicy, data: bytes) -> PolicyValue | None:
-    """What a namespace's node (``Policies``) says; `UndecodableError` if that cannot be read."""
+    """The value in a namespace's node (``Policies``); `UndecodableError` if that cannot be read."""
     try:
         return checked_value(json.loads(data or b"{}").get(_FIELDS[policy]))
     except (ValueError, AttributeError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """How long a load of a topic replays entries for deduplication, by what a broker took on a real cluster.
 
 A broker reads the entries after the snapshot a hundred at a time, one read after the other
-(``ManagedLedgerReplayTask``), and nobody can use the topic meanwhile.
+(``ManagedLedgerReplayTask``), and no client can use the topic meanwhile.
 """
 
 from typing import Final

@@ -81,7 +81,7 @@ def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
 def answered(
     entries: DelayedEntries, topic: TopicName, positions: Iterable[Position]
 ) -> Iterator[tuple[Position, EntryAnswer]]:
-    """The positions of a topic, in order, each with what its entry says; raises as `DelayedEntries.read`."""
+    """The positions of a topic, in order, each with its entry's metadata; raises as `DelayedEntries.read`."""
     rest = iter(positions)
     while portion := list(islice(rest, _READ_AT_ONCE)):
         answers = entries.read(topic, portion)

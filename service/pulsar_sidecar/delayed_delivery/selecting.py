@@ -121,7 +121,7 @@ class PartitionReading:
         return positions_of(minus(waiting, self.read))
 
     def learn(self, selection: Selection, answers: Mapping[Position, EntryAnswer]) -> None:
-        """Keep what entries say; of a chunked message only the last chunk is meant."""
+        """Keep entries' metadata; of a chunked message only the last chunk is meant."""
         topic, meant, first = str(self.topic), [], [*self.first]
         for position, facts in sorted(answers.items()):
             self.unreadable += isinstance(facts, Unreadable)

@@ -63,7 +63,7 @@ class AuditResult:
         planned: ledgers in the plan of the second look.
         leaked: of those that leaked before, and how many of them were in the plan.
         left: how many of the plan's and of those that leaked still exist at the end.
-        at_end: what the last audit finds, whoever left it; without the references that dangled before the sidecar came.
+        at_end: what the last audit finds, whatever left it; without references that dangled before the sidecar came.
         spark_agrees: whether the Spark job's plan and tables were the same; None where there is no Spark.
         report: the page to look at.
     """

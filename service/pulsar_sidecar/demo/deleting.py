@@ -186,7 +186,7 @@ class DeletionScenario:
         )
 
     def _of_namespace(self, namespace: str, ledger_ids: Collection[LedgerId]) -> frozenset[LedgerId]:
-        """Those whose metadata says that they belong to a topic of the namespace."""
+        """Those that belong to a topic of the namespace by their metadata."""
         nodes = self.inspector.store.read_many([ledger_path(ledger_id) for ledger_id in ledger_ids])
         return frozenset(
             ledger_id

@@ -1,7 +1,7 @@
 """Where the demo runs: a local cluster with two brokers, and a sidecar as a process of its own.
 
 Invariant: everything the demo starts is written to its directory before it is used, so that `tear_down` can end it,
-whoever started it, and leave nothing behind.
+whichever process started it, and leave nothing behind.
 """
 
 import json

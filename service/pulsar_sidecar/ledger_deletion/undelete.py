@@ -115,7 +115,7 @@ def undelete(
     logged = _last_logged(topics, ledger_id, since_ms)
     if logged is None:
         raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the searched time")
-    # Whoever may produce to the topic wrote the bytes; where they go is not theirs to say.
+    # Any producer to the topic may have written the bytes; where they go is not the producer's choice.
     path = ledger_path(ledger_id, root)
     if store.read(path) is not None:
         raise ConflictError(f"ledger {ledger_id} exists; there is nothing to restore")

@@ -121,7 +121,7 @@ _UNUSABLE_IN_A_PATH = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]
 
 
 def read_claim(custom_metadata: Mapping[str, bytes]) -> ClaimReading:
-    """What the ledger says of itself; total, and never guesses.
+    """What the ledger's own metadata claims; total, and never guesses.
 
     Keys outside Pulsar's own (``EnsemblePlacementPolicyConfig``) are no part of the claim; a key of Pulsar's that
     does not belong to the component makes it unrecognised.

@@ -23,7 +23,7 @@ class Place(Enum):
     MANAGED_LEDGER = "managed ledger"
     CURSOR = "cursor"
     EITHER = "managed ledger or cursor"
-    """A namespace or a topic called "persistent": only the value tells a V1 managed ledger from a V2 cursor."""
+    """A namespace or a topic called "persistent": only the value distinguishes a V1 managed ledger from a V2 cursor."""
     SCHEMA = "schema"
     ODD = "unknown"
 

@@ -34,7 +34,7 @@ class LedgerLengths(Protocol):
         """The list with the entries and bytes of the last ledger as bookies have them. Raises nothing."""
 
     def lengths(self, ledgers: Mapping[LedgerId, LedgerReference]) -> Mapping[LedgerId, int] | Unreadable:
-        """The entries of each, in order; of the last one those that bookies say are stored. Raises nothing.
+        """The entries of each, in order; of the last one those that bookies report as stored. Raises nothing.
 
         Args:
             ledgers: a managed ledger's list.

@@ -1,7 +1,7 @@
 """What could not be read or understood, and which ledgers it protects: a failed look-up is not an absence.
 
-Invariant: whatever an unread node may reference is protected. Its kind and its path tell how far that goes; where they
-do not, everything is protected.
+Invariant: whatever an unread node may reference is protected. Its kind and its path determine how far that goes;
+where they do not, everything is protected.
 """
 
 from collections.abc import Iterable
@@ -58,7 +58,7 @@ def undecodable_node(path: str, place: Place, reason: str) -> UnreadableNode:
 
 
 class Protection:
-    """Tells which claims are protected.
+    """Decides which claims are protected.
 
     ``tenants`` are those that the policies know; where there are none, they are kept elsewhere: nothing is concluded.
     """
@@ -85,7 +85,7 @@ class Protection:
 
     @property
     def knows_tenants(self) -> bool:
-        """Whether there are policies that tell tenants."""
+        """Whether there are policies, which name the tenants."""
         return bool(self._tenants)
 
     def knows_tenant(self, tenant: str) -> bool:

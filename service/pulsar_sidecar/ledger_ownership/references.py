@@ -45,7 +45,7 @@ class LedgerReference:
     def in_bookkeeper(self) -> bool:
         """Whether BookKeeper has it by the list: tiered storage is not its only place.
 
-        Brokers read a copy from tiered storage only if it is complete, whatever its context says besides.
+        Brokers read a copy from tiered storage only if it is complete, whatever else its context has.
         """
         return self.offload is None or not (self.offload.complete and self.offload.bookkeeper_deleted)
 

@@ -1,7 +1,7 @@
 """A real Pulsar cluster on this machine: started, looked at, broken on purpose, and taken down without a trace.
 
 Everything that was started stands in the state file first to last, so ``down`` ends every process and removes every
-file, whoever calls it and however the start ended.
+file, whichever process calls it and however the start ended.
 
 Members are started side by side. One that was refused for a moment (a port it must keep is still taken, a dead bookie's
 session still has its name), or that will never serve for a reason that another start may not have, is started again
@@ -103,7 +103,7 @@ class LocalCluster:
         Raises:
             MissingPrerequisiteError: no Java, or no Maven where the distribution has to be fetched.
             DistributionError: the distribution could not be fetched.
-            ClusterExistsError: the directory holds a cluster or somebody's files.
+            ClusterExistsError: the directory holds a cluster or other files.
             MemberFailedError: a member did not become ready; everything was taken down again.
         """
         _refuse_if_in_use(spec.directory)
@@ -227,7 +227,7 @@ class LocalCluster:
         self._record(replace(member, process=process))
         while True:
             ready = is_ready(member)
-            # Only now: while the member ended, somebody else may have answered for it.
+            # Only now: while the member ended, another process may have answered for it.
             running = processes.is_running(process)
             output = log.read_bytes()[log_start:].decode(errors="replace")
             for sign, meaning in _PASSING_REFUSALS.items():

@@ -252,6 +252,6 @@ def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
 
 
 def _loopback_interface() -> str:
-    """The loopback interface's name: BookKeeper binds to one address only when it is told an interface."""
+    """The loopback interface's name: BookKeeper binds to one address only when its configuration names an interface."""
     names = [name for _, name in socket.if_nameindex()]
     return next((name for name in _LOOPBACK_INTERFACES if name in names), "lo0")

@@ -1,7 +1,7 @@
 """Processes that outlive the Python objects that started them, the locks between them, and the ports they listen on.
 
 Invariants: a signal is only ever sent to a process whose start time is the recorded one, so a process id that the
-system gave to somebody else in the meantime is never touched. A port handed out was free a moment ago and lies below
+system gave to another process in the meantime is never touched. A port handed out was free a moment ago and lies below
 the range from which systems pick ports for outgoing connections, so a member that is restarted finds it still free.
 """
 
@@ -153,8 +153,8 @@ def is_free(port: int) -> bool:
 def free_ports(count: int) -> tuple[int, ...]:
     """Free ports, the next ones of a round that all who share the cache go together.
 
-    So two clusters that start at the same time get different ports, and the port of a member that is down is handed to
-    nobody before the round is over.
+    So two clusters that start at the same time get different ports, and the port of a member that is down is not
+    handed out before the round is over.
     """
     counter = cache_directory() / "next-port"
     counter.parent.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def no_progress(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime that is new enough for Pulsar; ``build`` is all that it says of its version."""
+    """A Java runtime that is new enough for Pulsar; ``build`` is all that it reports of its version."""
 
     executable: Path
     major_version: int

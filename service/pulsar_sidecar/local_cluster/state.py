@@ -1,4 +1,4 @@
-"""The file in a cluster's directory that says what runs there, and the addresses that follow from it.
+"""The file in a cluster's directory that records what runs there, and the addresses that follow from it.
 
 Invariants: the file is replaced in one step and under a lock, and a member stands in it from the moment its process
 exists, so whatever was started can be found and ended by any later process. Reading the one JSON line that
@@ -110,7 +110,7 @@ def write_state(directory: Path, state: ClusterState) -> None:
 
 
 def change_state(directory: Path, change: Callable[[ClusterState], ClusterState]) -> None:
-    """Read, change and write the state while nobody else does."""
+    """Read, change and write the state while no other process does."""
     with exclusive(directory):
         write_state(directory, change(read_state(directory)))
 

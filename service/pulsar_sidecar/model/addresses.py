@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own: what goes there can be overheard by nobody else."""
+"""Which addresses are this machine's own: no other machine can overhear what goes there."""
 
 import ipaddress
 

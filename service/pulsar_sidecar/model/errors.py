@@ -1,6 +1,6 @@
 """Errors that answer "what now?".
 
-One root and three branches, told apart by class and never by text. An adapter translates every exception of its
+One root and three branches, distinguished by class and never by text. An adapter translates every exception of its
 client into one of them; a door maps them to status codes in one table.
 """
 
@@ -10,7 +10,7 @@ class SidecarError(Exception):
 
 
 class PermanentError(SidecarError):
-    """Trying again changes nothing: acknowledge, record the reason, tell the caller."""
+    """Trying again changes nothing: acknowledge, record the reason, answer the caller."""
 
 
 class InvalidInputError(PermanentError):

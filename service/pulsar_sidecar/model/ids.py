@@ -22,7 +22,7 @@ _MOST_DIGITS = len(str(MAX_LEDGER_ID))
 
 
 def parse_ledger_id(text: str) -> LedgerId | None:
-    """The id that decimal ASCII digits say, or None where a text is anything else."""
+    """The id that a text of decimal ASCII digits has, or None where it is anything else."""
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS or int(text) > MAX_LEDGER_ID:
         return None
     return LedgerId(int(text))

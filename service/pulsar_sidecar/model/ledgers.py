@@ -57,7 +57,7 @@ class LedgerMetadata:
     """A decoded ``LedgerMetadataFormat`` (BookKeeper ``LedgerMetadataSerDe``).
 
     ``length_bytes`` is 0 and ``last_entry_id`` -1 while the ledger is open. ``digest_type`` is None when the metadata
-    does not say (the oldest format). ``password`` is the key of digest type HMAC, never shown.
+    does not record it (the oldest format). ``password`` is the key of digest type HMAC, never shown.
     """
 
     state: LedgerState

@@ -15,7 +15,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """It could not be read, so nothing is known of it; ``reason`` says why."""
+    """It could not be read, so nothing is known of it; ``reason`` is why."""
 
     reason: str
 

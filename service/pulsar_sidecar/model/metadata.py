@@ -23,7 +23,7 @@ class Node:
         created_ms: the store's own creation time, milliseconds since the epoch.
         modified_ms: the store's own time of the last write.
         created_order: the store's order of creation (ZooKeeper ``czxid``): a deleted and re-created node differs.
-        children_count: direct children (0 where the store does not tell).
+        children_count: direct children (0 where the store does not count).
         ephemeral: whether the node dies with its creator's session.
     """
 
@@ -69,7 +69,7 @@ class DeletionResult(Enum):
 
 
 class DeletionLimit(Protocol):
-    """What a driver asks and tells while it carries out deletions in bulk."""
+    """What a driver asks and reports while it carries out deletions in bulk."""
 
     def most_in_flight(self) -> int:
         """How many deletions may be in flight now, at least one; asked before each transaction."""
@@ -97,7 +97,7 @@ class NodeReader(Protocol):
     """The nodes of a metadata store, or of a copy; every method raises `TemporaryError` when they cannot be asked."""
 
     def read(self, path: str) -> Node | None:
-        """The node, or None when the store said that it does not exist."""
+        """The node, or None when the store answered that it does not exist."""
 
     def read_many(self, paths: Sequence[str]) -> list[Node | None]:
         """One result per path, in order; all were read, or the call raises."""
@@ -138,7 +138,7 @@ class MetadataStore(NodeReader, Protocol):
 
         Args:
             deletions: what is to be deleted.
-            may_send: asked before each transaction; what is left when it says no is NOT_SENT.
+            may_send: asked before each transaction; what is left when it answers False is NOT_SENT.
         """
 
     def now_ms(self) -> int:

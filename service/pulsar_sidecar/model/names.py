@@ -92,7 +92,7 @@ class TopicName:
         return _uri(self)
 
     def __hash__(self) -> int:
-        # Names are keys of much; what tells most of them apart is enough, and its own hash is remembered by Python.
+        # Names are keys of much; what distinguishes most of them is enough, and its own hash is remembered by Python.
         return hash(self.local_name)
 
     @property
@@ -150,7 +150,7 @@ def parse_topic_name(text: str) -> TopicName:
     """Read a topic name in any of Pulsar's spellings: URI, ``tenant/namespace/topic``, or a short local name.
 
     Raises:
-        InvalidInputError: the text is no topic name; the message says what is wrong.
+        InvalidInputError: the text is not a topic name; the message names the defect.
     """
     try:
         length_bytes = len(text.encode("utf-8"))

@@ -1,4 +1,4 @@
-"""Certificates out of files, for everybody who speaks TLS here.
+"""Certificates out of files, for every connection over TLS.
 
 Invariant: a file that cannot be used is an `InvalidInputError` that names it, before anything is connected.
 """

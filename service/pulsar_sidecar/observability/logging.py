@@ -1,8 +1,8 @@
 """Logging, set up once for the whole process: structlog for our lines, and the same line for those of libraries.
 
-Invariant: nothing that looks like a credential leaves the process in a log line, whoever wrote it and wherever in the
-line it stands: by a field's name, or by its shape inside any text, tracebacks included. No line grows with what a
-stranger sent: every text and every list in it is cut, and is searched in time in proportion to its length.
+Invariant: nothing that looks like a credential leaves the process in a log line, whichever code wrote it and wherever
+in the line it stands: by a field's name, or by its shape inside any text, tracebacks included. No line grows with what
+a stranger sent: every text and every list in it is cut, and is searched in time in proportion to its length.
 """
 
 import logging
@@ -125,7 +125,7 @@ def _redacted(value: object, depth: int) -> object:
 
 
 def _cut(value: object, limit: int = _MAX_TEXT) -> object:
-    """A text without its middle when it is long: how it begins and how it ends is what tells most."""
+    """A text without its middle when it is long: its beginning and its end are what helps most."""
     if not isinstance(value, str) or len(value) <= limit:
         return value
     half = limit // 2

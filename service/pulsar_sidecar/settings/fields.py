@@ -394,7 +394,7 @@ def load_settings(
 
     ``flags`` are texts by the setting's Python name; None and an empty text are not a value. ``config`` is a properties
     file, which ``PULSAR_SIDECAR_CONFIG`` may name instead; ``warn`` receives a text about each variable that is not a
-    setting. `InvalidInputError` if one is unknown, wrong or missing: it says which, where, and what to write.
+    setting. `InvalidInputError` if one is unknown, wrong or missing: it names which, where, and what to write.
     """
     config = config or (Path(named) if (named := environment.get("PULSAR_SIDECAR_CONFIG")) else None)
     sources: _Sources = (

@@ -27,7 +27,7 @@ CLIENT_CONF_SETTINGS = frozenset(
         "tls_key_file_path",
     }
 )
-"""What Pulsar's ``client.conf`` says that matters here; its other keys belong to other tools."""
+"""The keys of Pulsar's ``client.conf`` that matter here; its other keys belong to other tools."""
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -66,7 +66,7 @@ def client_conf_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def client_conf_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What ``client.conf`` says; empty when there is none."""
+    """The settings in ``client.conf``; empty when there is none."""
     path = client_conf_path(environment)
     written = {} if path is None else properties(path)
     return {field: text for field in CLIENT_CONF_SETTINGS if (text := written.get(setting_key(field)))}

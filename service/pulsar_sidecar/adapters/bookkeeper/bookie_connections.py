@@ -6,8 +6,8 @@ reader at a time, with requests sent ahead of their answers; idle connections ar
 A bookie of BookKeeper 4.17 answers a run of entries to one request (``BookieProtocol.BATCH_READ_ENTRY``, BP-62),
 several times as fast as one by one; an older one closes the connection at such a request.
 
-Invariants: what is answered was sent by the bookie as the entry asked for; what is left out it said it does not have.
-An entry is called added only when the bookie said that it stored it.
+Invariants: what is answered was sent by the bookie as the entry asked for; what is left out it answered not to have.
+An entry is called added only when the bookie confirmed that it stored it.
 """
 
 import hashlib
@@ -54,9 +54,9 @@ _RUN_BYTES = 512 * 1024
 _MOST_IN_FLIGHT_BYTES = 2 * 1024 * 1024
 _MOST_IN_FLIGHT = 256
 _FIRST_GUESS_BYTES = 1024
-"""How large entries are taken to be while nobody knows."""
+"""The assumed size of entries while it is not known."""
 _GAP_BYTES = 4096
-"""So much that nobody wants is read along with its neighbours, because a request costs bookies more than that."""
+"""So much that is not needed is read along with its neighbours, because a request costs bookies more than that."""
 _MOST_REMEMBERED = 10_000
 _SINGLE_READS = 64
 """So many reads go without batches after a batch that broke the connection; an older bookie breaks one in 65."""
@@ -324,7 +324,7 @@ class _Reading(_Exchange):
         if code not in (_EOK, _ENOLEDGER, _ENOENTRY):
             raise TemporaryError(f"a bookie refused to read, with its code {code}; try again")
         if code == _ENOENTRY:
-            # A bookie's batch ends where it lacks an entry, which says nothing about those behind it.
+            # A bookie's batch ends where it lacks an entry, which proves nothing about those behind it.
             behind = range(run.first + run.length - 1, run.first, -1)
             self._waiting.extendleft(EntryRun(number, 1) for number in behind if number in self._wanted)
         if code == _EOK:

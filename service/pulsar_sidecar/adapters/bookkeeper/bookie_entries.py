@@ -1,8 +1,8 @@
 """Entries as the bookies hold them, of open ledgers too, read without fencing and without recovery.
 
 Invariants: an entry is delivered only if its digest was right; it is called missing only when every bookie of its write
-set said that it has none. Of a ledger that is still written to, an entry may be delivered that its writer has not been
-told to be stored.
+set answered that it has none. Of a ledger that is still written to, an entry may be delivered whose
+writer does not know yet that it is stored.
 
 The invariant of `BookieEntries.read_tail`: an entry that was ever acknowledged to its writer and lies in the asked-for
 tail is in the answer, or the call raises. An acknowledged entry is on ``ack_quorum_size`` members of its write set,
@@ -45,7 +45,7 @@ class BulkAnswer(Generic[Kept]):
     Attributes:
         found: what was kept of it.
         missing: every bookie that should have it answered that it does not.
-        failures: why some bookies could not say, one reason each; of entries too that another one delivered.
+        failures: why some bookies could not answer, one reason each; of entries too that another one delivered.
     """
 
     found: dict[EntryId, Kept] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class BookieEntries:
     def read_many(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, wanted: Iterable[EntryId], keep: Callable[[bytes], Kept]
     ) -> BulkAnswer[Kept]:
-        """Read them, so many at a time that their payloads fit in memory; ``keep`` says what is kept of a payload."""
+        """Read them, so many at a time that their payloads fit in memory; ``keep`` makes what is kept of a payload."""
         return self._read_many(ledger_id, metadata, wanted, lambda stored: keep(stored.payload))
 
     def _read_many(
@@ -98,7 +98,7 @@ class BookieEntries:
         return reading.answer
 
     def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> "StoredEntry":
-        """One entry that its writer was told to be stored; TemporaryError when no bookie delivers it."""
+        """One entry whose writer knows that it is stored; TemporaryError when no bookie delivers it."""
         return self._demand(ledger_id, metadata, range(entry_id, entry_id + 1))[0]
 
     def read_last(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "StoredEntry | None":
@@ -231,7 +231,7 @@ class _Reading(Generic[Kept]):
         self._ledger_id = ledger_id
         self._metadata = metadata
         self._keep = keep
-        # The metadata of a ledger that is still written to does not say how large entries are; the first few tell.
+        # The metadata of a ledger that is still written to lacks the size of its entries; the first few show it.
         closed = metadata.length_bytes > 0 and metadata.last_entry_id >= 0
         self._mean_bytes = metadata.length_bytes / (metadata.last_entry_id + 1) if closed else None
 
@@ -311,7 +311,7 @@ def _not_delivered(ledger_id: LedgerId, entry_id: EntryId, reason: str) -> Tempo
 
 
 class StoredEntry(NamedTuple):
-    """An entry whose digest was right, and what its header says (BookKeeper ``DigestManager``).
+    """An entry whose digest was right, and what its header has (BookKeeper ``DigestManager``).
 
     As stored: ledger id, entry id, last confirmed id, cumulative length (four big-endian int64), digest, payload; the
     digest covers the 32 bytes before it and the payload.

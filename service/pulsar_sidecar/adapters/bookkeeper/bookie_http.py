@@ -1,7 +1,7 @@
 """BookKeeper's HTTP admin API, for when the metadata store itself is out of reach.
 
 Its delete is unconditional: nothing guards against a ledger that changed after it was judged, which is why this is a
-fallback and outcomes say so. Any exception inside a bookie answers 500 without a reason, so a 500 proves nothing: a
+fallback and outcomes record it. Any exception inside a bookie answers 500 without a reason, so a 500 proves nothing: a
 ledger counts as gone only when a complete listing of all ids lacks it.
 """
 
@@ -40,12 +40,12 @@ class BookieHttp:
             raise TemporaryError(f"{_answered(response)} with something that is not a listing of ledgers") from error
 
     def ledger_metadata(self, ledger_id: LedgerId) -> str | None:
-        """The ledger's metadata as JSON, None when no metadata came: a bookie does not say why."""
+        """The ledger's metadata as JSON, None when no metadata came: a bookie does not report why."""
         response = self._ask("GET", "/api/v1/ledger/metadata", {"ledger_id": str(ledger_id)})
         return response.text if response.status_code == _OK else None
 
     def ledger_exists(self, ledger_id: LedgerId) -> bool:
-        """Whether the cluster has metadata of the ledger; `TemporaryError` when no bookie could tell."""
+        """Whether the cluster has metadata of the ledger; `TemporaryError` when no bookie could answer."""
         return self.ledger_metadata(ledger_id) is not None or ledger_id in self.ledger_ids()
 
     def delete(self, ledger_id: LedgerId) -> None:
@@ -53,7 +53,7 @@ class BookieHttp:
 
         Raises:
             TemporaryError: no bookie could be reached.
-            OutcomeUnknownError: the ledger is still there although a bookie was asked, or nobody could tell.
+            OutcomeUnknownError: the ledger is still there although a bookie was asked, or no bookie could answer.
         """
         try:
             response = self._ask("DELETE", "/api/v1/ledger/delete", {"ledger_id": str(ledger_id)})

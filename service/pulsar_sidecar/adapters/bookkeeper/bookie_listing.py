@@ -43,7 +43,7 @@ class BookieListing:
         self._checks: Counter[str] = Counter()
 
     def instance_id(self) -> None:
-        """Bookies do not tell over HTTP."""
+        """Bookies do not report it over HTTP."""
         return
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -59,7 +59,7 @@ class BookieListing:
             yield _rows([{"ledger_id": ledger_id, "unreadable": _NO_METADATA} for ledger_id in left])
 
     def ending(self) -> ReadResult:
-        """What the two listings said; bookies know no zxid."""
+        """The proof by two listings; bookies know no zxid."""
         proof = Proof("first listing of all ids", "second listing of all ids agrees", dict(self._checks))
         return ReadResult(OrderRange(None, None), proof)
 

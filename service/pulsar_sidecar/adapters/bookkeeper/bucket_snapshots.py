@@ -82,7 +82,7 @@ class BookieBucketSnapshots:
         self._writer.delete(bucket_id, node.version)
 
     def close(self) -> None:
-        """What it was given is closed by whoever opened it."""
+        """What it was given is closed by the caller that opened it."""
 
     def _closed(self, bucket_id: LedgerId) -> LedgerMetadata:
         node = self._store.read(ledger_path(bucket_id, self._root))

@@ -1,7 +1,7 @@
 """Ledgers that are written once and closed, made as a BookKeeper client makes them (``LedgerCreateOp``).
 
 Invariant: a ledger's id is answered only when every bookie of every write set has stored its entries and the metadata
-says CLOSED, with that end. Whatever fails before, the ledger's node is deleted again, or the error names the ledger
+is CLOSED, with that end. Whatever fails before, the ledger's node is deleted again, or the error names the ledger
 that was left. A ledger that its writer died over stays OPEN and no node names it: the audit and the watch for left
 ledgers find it.
 """

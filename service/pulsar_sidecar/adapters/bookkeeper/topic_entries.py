@@ -22,7 +22,7 @@ from pulsar_sidecar.model.names import TopicName
 _AT_A_TIME_BYTES = 4 * 1024 * 1024
 _MOST_AT_A_TIME = 1024
 _FIRST_AT_A_TIME = 16
-"""While nobody knows how large a ledger's entries are: they have 5 MB at most by default."""
+"""While the size of a ledger's entries is not known: they have 5 MB at most by default."""
 _BEGINNING = Position(LedgerId(0), EntryId(0))
 _END = Position(LedgerId(MAX_LEDGER_ID), EntryId(MAX_LEDGER_ID))
 

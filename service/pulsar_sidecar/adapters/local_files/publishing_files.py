@@ -30,7 +30,7 @@ def source_file(path: Path) -> Iterator[SourceFile]:
         TemporaryError: reading it failed.
     """
     try:
-        # Looked at first: opening a pipe waits until somebody writes to it.
+        # Looked at first: opening a pipe waits until a process writes to it.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InvalidInputError(f"{path} is not a regular file; write what is to be published into one first")
         file = path.open("rb", buffering=_READ_AHEAD_BYTES)

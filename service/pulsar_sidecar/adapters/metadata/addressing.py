@@ -1,6 +1,6 @@
 """What ZooKeeper is asked for: Pulsar's ``metadataStoreUrl`` and credential, and the paths and data of requests.
 
-Invariants: a URL either names ZooKeeper servers completely, or is refused with a text that says what is supported; a
+Invariants: a URL either names ZooKeeper servers completely, or is refused with a text that names what is supported; a
 store we have no driver for is never mistaken for a ZooKeeper host name. Nothing is sent that would break the connection
 all callers share (a path that cannot be encoded, a request over the server's ``jute.maxbuffer``), that ZooKeeper would
 answer with a misleading "no node" (a malformed path), or that it would take as unconditional (version -1).
@@ -85,7 +85,7 @@ class ZooKeeperCredential:
 
 
 def parse_credential(text: str | None) -> ZooKeeperCredential | None:
-    """The setting ``metadataStoreAuth``: ``scheme:credential``; None is nobody in particular.
+    """The setting ``metadataStoreAuth``: ``scheme:credential``; None for no credential.
 
     Raises:
         InvalidInputError: it is not written so; the message does not repeat it.

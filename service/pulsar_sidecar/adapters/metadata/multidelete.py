@@ -7,8 +7,8 @@ deletable goes into the next wave. Every wave settles at least one deletion of e
 One multi is in flight at a time, and as large as the limit allows: several small ones would cost every member more
 processor time for each node, and others would wait as long.
 
-Invariants: DELETED is only ever said for a node named in a multi that ZooKeeper confirmed; a look settles nothing but
-what is visible (gone, another version, a broken guard).
+Invariants: DELETED is only ever answered for a node named in a multi that ZooKeeper confirmed; a look settles nothing
+but what is visible (gone, another version, a broken guard).
 """
 
 import logging
@@ -32,7 +32,7 @@ _MAX_OPERATIONS = 400
 _MAX_REQUEST_BYTES = 256 * 1024
 _OPERATION_OVERHEAD_BYTES = 17
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
-"""What the answer to a failed multi says of the operations that were not at fault."""
+"""The result in the answer to a failed multi of operations that were not at fault."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def take_packet(items: deque[int], deletions: Sequence[GuardedDeletion], most: i
 
 
 def look(deletion: GuardedDeletion, seen: Mapping[str, Node | None]) -> DeletionResult | None:
-    """What the nodes just read say about a deletion that was not carried out; None when nothing speaks against it."""
+    """What the nodes just read show about a deletion that was not carried out; None when nothing speaks against it."""
     for guard in deletion.guards:
         node = seen[guard.path]
         if node is None or node.version != guard.version:

@@ -44,7 +44,7 @@ _MAX_IN_FLIGHT = 8
 Result = TypeVar("Result")
 
 
-# Every answer has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo hands it to nobody.
+# Every answer has the server's zxid in its header (``ReplyHeader``: xid, zxid, err); kazoo hands it to no caller.
 
 
 @dataclass(frozen=True, slots=True, repr=False)

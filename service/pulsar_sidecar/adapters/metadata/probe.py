@@ -48,7 +48,7 @@ class LatencyProbe:
     ) -> None:
         """Prepare; see `start`.
 
-        ``servers`` are ``host:port``, one of which is used at a time; ``listener`` is told of every probe, in the
+        ``servers`` are ``host:port``, one of which is used at a time; ``listener`` is notified of every probe, in the
         probe's thread; the first one is made ``after_seconds``.
         """
         self._after_seconds = after_seconds

@@ -1,4 +1,4 @@
-"""One ZooKeeper session for all threads: it comes back by itself, and nobody waits for it without an end.
+"""One ZooKeeper session for all threads: it comes back by itself, and no caller waits for it without an end.
 
 Nodes are made with ZooKeeper's open ACL, whatever the credential: brokers and bookies, who may have another one or
 none, have to work with a ledger's node that is brought back.
@@ -335,7 +335,7 @@ class KazooSession:
                 # The server drops the session when its timeout ends.
                 _LOG.warning("the session with ZooKeeper was not ended in order: %s", type(error).__name__)
 
-        # kazoo waits half a minute for a server that does not answer; whoever ends the process does not.
+        # kazoo waits half a minute for a server that does not answer; a process that ends does not.
         stopping = threading.Thread(target=stop_in_order, name="zookeeper-stop", daemon=True)
         stopping.start()
         stopping.join(_STOP_SECONDS if client.connected else _STOP_WITHOUT_SERVER_SECONDS)

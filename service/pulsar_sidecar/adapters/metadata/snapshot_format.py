@@ -58,7 +58,7 @@ class DamagedSnapshotError(TemporaryError):
 
 
 def decompressed(stream: io.BufferedReader) -> Iterator[bytes]:
-    """The snapshot's own bytes (``snapshot.compression.method``); how they are compressed is told by the beginning."""
+    """The snapshot's own bytes (``snapshot.compression.method``); their beginning shows how they are compressed."""
     head = stream.peek(len(_SNAPPY_MAGIC))[: len(_SNAPPY_MAGIC)]
     if head == _SNAPPY_MAGIC:
         yield from _snappy_blocks(stream)

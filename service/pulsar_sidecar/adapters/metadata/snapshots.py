@@ -1,7 +1,7 @@
 """Snapshots as the source of a dump: a file of ZooKeeper's, or what an AdminServer streams.
 
-A dump is never better than its source, so a source says what speaks against deleting anything on its word. A file does
-speak against it: what happened after it was written is only in ZooKeeper's log.
+A dump is never better than its source, so a source names what speaks against deleting anything because of it. A file
+does speak against it: what happened after it was written is only in ZooKeeper's log.
 """
 
 import io
@@ -81,7 +81,7 @@ class SnapshotNodes:
             self._ending = self._ended(first_zxid, reader)
 
     def ending(self) -> ReadResult:
-        """What the snapshot's ends said."""
+        """What the snapshot's ends record."""
         if self._ending is None:
             raise TemporaryError("the snapshot was not read to its end; begin again")
         return self._ending
@@ -140,9 +140,9 @@ def snapshot_file(path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -
 class AdminServer(SnapshotNodes):
     """One AdminServer, ``http://host:port`` or ``https://host:port`` (3.9 and later).
 
-    Its snapshot is fuzzy like every one, but it begins when it is asked for, and the header says as of which zxid. The
-    server wants a credential even where its root is open to everybody, and grants the snapshot to whoever has all
-    rights on ``/``.
+    Its snapshot is fuzzy like every one, but it begins when it is asked for, and the header has its zxid. The
+    server wants a credential even where its root is open to every client, and grants the snapshot to users that have
+    all rights on ``/``.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class AdminServer(SnapshotNodes):
         self._session = requests.Session()
         # Nothing of the environment (proxies, netrc) is sent to it.
         self._session.trust_env = False
-        trusting(trusted_certificates)  # requests would tell a file that cannot be used only at the first request
+        trusting(trusted_certificates)  # requests would fail for a file that it cannot use only at the first request
         if trusted_certificates is not None:
             self._session.verify = str(trusted_certificates)
         super().__init__(Source(SourceKind.ZOOKEEPER_ADMIN, self._url), self._snapshot, chroot=chroot, skip=skip)

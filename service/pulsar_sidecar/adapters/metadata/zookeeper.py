@@ -1,8 +1,8 @@
 """The metadata store's ZooKeeper driver: Pulsar's default store, over kazoo.
 
-Invariant: what is said here was said by ZooKeeper. Reads are as fresh as the moment of the call (each is preceded by
-a ``sync`` on the same connection), absent means that ZooKeeper answered NoNode, and a write whose answer was lost is
-reported as such.
+Invariant: what is answered here was answered by ZooKeeper. Reads are as fresh as the moment of the call (each is
+preceded by a ``sync`` on the same connection), absent means that ZooKeeper answered NoNode, and a write whose answer
+was lost is reported as such.
 """
 
 import threading
@@ -50,7 +50,7 @@ CLOCK_PATH = "/pulsar-sidecar/clock"
 _REFRESH_SECONDS = 30.0
 _MAX_ROUND_TRIP_SECONDS = 2.0
 _GOOD_ROUND_TRIP_SECONDS = 0.1
-"""The time told is off by half a round trip at most; after a slower one it is worth asking again."""
+"""The time is off by half a round trip at most; after a slower one it is worth asking again."""
 _STAMP_TRIES = 3
 
 
@@ -171,7 +171,7 @@ class ZooKeeperMetadataStore(KazooSession):
 
 
 class StoreClock:
-    """The metadata store's own clock, by which the ages of nodes are told; several sidecars may share its node.
+    """The metadata store's own clock, by which nodes have their ages; several sidecars may share its node.
 
     Invariant: this machine's wall clock is never used. A node of ours is written, the store stamps it with its time,
     and only the time since then is measured here, every 30 seconds, on a clock that cannot be set.
@@ -226,7 +226,8 @@ class StoreClock:
 class StoreTime:
     """`model.clocks.Clock` by the metadata store's time, which all machines of a cluster share.
 
-    While the store does not answer, the time is told from when it last did; before it ever did, by the machine's clock.
+    While the store does not answer, the time is counted from when it last did; before it ever did, the machine's clock
+    counts.
     """
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:

@@ -6,9 +6,9 @@ they are read where kazoo's connection thread decodes them. The same thread repo
 state, so there is no moment at which events are missing and nothing has been noticed.
 
 Limits that ZooKeeper sets: a broken connection loses events, also where the session survives; a node that the
-credential may not read has no events, and ZooKeeper says nothing of it; neither has a change of an ACL; and a follower
-names a change only once it has applied it. What `StoreChanges.echo_seconds` waits for is behind every earlier change in
-the order of the stream, so the next `StoreChanges.take` has them all.
+credential may not read has no events, and ZooKeeper does not report that; neither has a change of an ACL; and a
+follower names a change only once it has applied it. What `StoreChanges.echo_seconds` waits for is behind every earlier
+change in the order of the stream, so the next `StoreChanges.take` has them all.
 """
 
 import secrets
@@ -38,7 +38,7 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 
 CANARIES = "/pulsar-sidecar/ledger-deletion/watch/canaries"
-"""Below it, each echo makes an ephemeral node that nobody else makes, and removes it."""
+"""Below it, each echo makes an ephemeral node that no other client makes, and removes it."""
 MOST_WAITING = 1_000_000
 
 _PERSISTENT_RECURSIVE = 1
@@ -52,7 +52,7 @@ class ZooKeeperChanges:
     """`ledger_deletion.watch.ports.StoreChanges` on a ZooKeeper session of its own.
 
     At most `MOST_WAITING` nodes and ledgers (about 200 MB) wait to be taken; one more, and all are dropped and
-    `ChangesLostError` says so. `close` may be called by any thread, the other methods by one at a time.
+    `ChangesLostError` reports it. `close` may be called by any thread, the other methods by one at a time.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class AddWatch:
         return _INT.pack(len(self.path)) + self.path + _INT.pack(_PERSISTENT_RECURSIVE)
 
     def deserialize(self, packet: bytes, offset: int) -> None:
-        """The answer says nothing more than that there was no error."""
+        """The answer has nothing more than that there was no error."""
 
 
 class _Hearing:
@@ -236,7 +236,7 @@ class _Hearing:
     def _on_state(self, state: str) -> bool:
         # Any change: a connection that has come back has not kept its watches.
         self._lose("the connection came back" if state == KazooState.CONNECTED else f"the connection is {state}")
-        # kazoo forgets a listener that says so.
+        # kazoo forgets a listener that answers True.
         return True
 
     def _on_event(self, packet: bytes, offset: int) -> None:

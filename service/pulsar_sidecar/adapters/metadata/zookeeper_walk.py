@@ -8,7 +8,7 @@ Invariants, each of which another tool broke and deleted live data for it:
 * "no node" for something that a list named is believed only when a new list of its parent does not name it any more;
 * no answer may be older than one before it, nor than the ``sync`` at the beginning: a server that fell behind fails
   the walk, it does not shorten it;
-* a node that may not be read is a row that says so.
+* a node that may not be read is a row with that reason.
 """
 
 import re
@@ -121,7 +121,7 @@ class ZooKeeperWalk:
         self._highest_zxid = 0
         self._to_read = [root]
         self._to_list: list[tuple[str, int]] = []
-        # By parent, what its list named and ZooKeeper said not to be there; each parent waits to be listed again.
+        # By parent, what its list named and ZooKeeper answered not to be there; each parent waits to be listed again.
         self._suspects: dict[str, set[str]] = {}
         self._in_flight: deque[tuple[bool, Sequence[str], AsyncResult[object]]] = deque()
         self._tries: Counter[str] = Counter()

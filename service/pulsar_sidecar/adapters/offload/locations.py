@@ -202,7 +202,7 @@ def offload_target(driver_name: str, driver_metadata: Mapping[str, str]) -> Offl
     """What a context's driver name and metadata point at (``TieredStorageConfiguration.getOffloadDriverMetadata``).
 
     Raises:
-        PermanentError: the driver is unknown or missing, or the metadata do not say where the copy is.
+        PermanentError: the driver is unknown or missing, or the metadata do not locate the copy.
     """
     driver = _driver(driver_name)
     recorded = driver_metadata.get("managedLedgerOffloadDriver")

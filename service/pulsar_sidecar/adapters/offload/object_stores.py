@@ -1,7 +1,7 @@
 """Opening a bucket with the object-store client, from the captured location only, with keys named as Pulsar names them.
 
 The client also reads its configuration from the environment. Invariant: the address it talks to is the location's,
-whatever the environment says; only credentials may come from there. A secret appears in no ``repr`` and in no error.
+whatever the environment has; only credentials may come from there. A secret appears in no ``repr`` and in no error.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ the operator's list is never contacted.
 A copy in a bucket is two objects: look, compare, delete, look again. Their names alone prove little: buckets are shared
 between clusters, records may be forged, and a shadow topic's list holds the offload contexts of its source. A missing
 bucket answers a HEAD as a missing object does, and at least one driver of the field reported deletions that never
-happened. Invariant: an object passes only if its own metadata says that Pulsar's offloader wrote it for the record's
+happened. Invariant: an object passes only if by its own metadata Pulsar's offloader wrote it for the record's
 managed ledger in this cluster; *gone* is reported only of a bucket that listed itself, *deleted* only after a second
 look.
 
@@ -155,7 +155,7 @@ class _Bucket:
         return OffloadDeletion.DELETED
 
     def is_whole(self, copy: OffloadedCopy) -> bool:
-        """Whether both objects are there and as long as the index says."""
+        """Whether both objects are there and as long as in the index."""
         found = self._owned(copy)
         if len(found) < len(ObjectRole):
             return False

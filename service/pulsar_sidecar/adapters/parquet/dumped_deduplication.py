@@ -105,9 +105,9 @@ class DumpedDeduplication:
 
 
 class DumpedSnapshots:
-    """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, as far as the nodes of the metadata store tell.
+    """`StoredSnapshots`, `LedgerLengths` and `CursorPositions`, as far as the nodes of the metadata store go.
 
-    Of a topic that was loaded they tell older positions, and of the ledger that was written to no entries.
+    Of a topic that was loaded they have older positions, and of the ledger that was written to no entries.
     """
 
     def snapshots(self, cursors: Sequence[bytes]) -> Sequence[Snapshot | Unreadable]:

@@ -29,7 +29,7 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class MarkedGroup:
-    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if told."""
+    """Some rows of a row group, by their places in it; ``ids`` has the ledger of each, if given."""
 
     group: RowGroup
     places: Numbers

@@ -54,10 +54,10 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What client.conf says of TLS: ``tlsTrustCertsFilePath``, ``tlsAllowInsecureConnection`` and so on.
+    """The settings of TLS in client.conf: ``tlsTrustCertsFilePath``, ``tlsAllowInsecureConnection`` and so on.
 
     Attributes:
-        client_certificate: shown to brokers that ask for one, whoever the credentials say that we are.
+        client_certificate: shown to brokers that ask for one, whatever the credentials are.
     """
 
     trust_certs_file: Path | None = None
@@ -84,7 +84,7 @@ class ClientCredentials:
 
     @property
     def is_secret(self) -> bool:
-        """Whether whoever reads the traffic can be us."""
+        """Whether a party that reads the traffic can act with our identity."""
         return self.plugin in (AuthPlugin.TOKEN, AuthPlugin.BASIC)
 
     def http_headers(self) -> dict[str, str]:

@@ -97,7 +97,7 @@ NEVER_SENT: Final[frozenset[str]] = frozenset(
         "TopicTerminated",
     }
 )
-"""Names of the results that say for certain that a message is not in the topic; every other failure leaves it open."""
+"""Names of the results by which a message is certainly not in the topic; every other failure leaves it open."""
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def close_quietly(opened: pulsar.Producer | pulsar.Consumer, doing: str) -> None
 
 
 def publish_result(result: pulsar.Result, ledger_id: int) -> PublishResult:
-    """What a send receipt says; ``ledger_id`` is -1 in the receipt of a message that PIP-6 recognised."""
+    """The result in a send receipt; ``ledger_id`` is -1 in the receipt of a message that PIP-6 recognised."""
     if result == pulsar.Result.Ok:
         return PublishResult.STORED if ledger_id >= 0 else PublishResult.ALREADY_STORED
     return PublishResult.NOT_STORED if result.name in NEVER_SENT else PublishResult.UNKNOWN

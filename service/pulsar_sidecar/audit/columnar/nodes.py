@@ -53,7 +53,7 @@ def read_ledger_lists(values: pa.Array, *, with_entries: bool) -> tuple[LedgerLi
 
 
 def find_ledgers(values: pa.Array, wanted: Numbers) -> tuple[Mask, Mask]:
-    """Which nodes of a ``binary`` column name some of these ledgers, and which do not have the shape to be told here.
+    """Which nodes of a ``binary`` column name some of these ledgers, and which do not have the shape to be read here.
 
     Only ids are read, so a node that names one may still be no list.
     """
@@ -92,7 +92,7 @@ def _read(values: pa.Array, first: int, with_entries: bool) -> tuple[LedgerLists
 def _starts(data: ValueBytes, failed: Mask) -> Numbers:
     """Where each ledger of each list starts, ascending; all lists are followed in step.
 
-    That a ledger does start there is for `_begin_ledgers` to say.
+    Whether a ledger does start there, `_begin_ledgers` decides.
     """
     node = np.flatnonzero(~failed & (data.end > data.start))
     at, end = data.start[node], data.end[node]
@@ -252,7 +252,7 @@ def _plain_lengths(data: ValueBytes) -> Numbers:
 
 
 def _below_header(data: ValueBytes) -> tuple[Numbers, Walk]:
-    """The nodes that begin with the header and end where they say, and a walk through the message of each."""
+    """The nodes that begin with the header and are as long as it announces, and a walk through the message of each."""
     message = data.start + len(_HEADER)
     length, size, good = lengths_at(data, message)
     at = message + size

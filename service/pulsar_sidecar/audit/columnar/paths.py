@@ -1,4 +1,4 @@
-"""What paths tell, for a whole column of them at once: ledger ids, owners, and what kind of node stands there.
+"""What paths contain, for a whole column of them at once: ledger ids, owners, and what kind of node stands there.
 
 `ledger_ownership.paths.ledger_id_of_path` and `ledger_ownership.places`, vectorised. Invariant: a path is answered here
 only if it has the plain form that nearly all have; all others are null or left to those exact functions.

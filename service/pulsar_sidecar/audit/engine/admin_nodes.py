@@ -2,7 +2,7 @@
 
 A shadow's list holds its source's ledgers, and a 4.0.8 broker that has a shadow loaded trims them by the shadow's own
 retention and cursors: without infinite retention it deletes ledgers that the source still needs. Invariant: nothing is
-said of a retention that a dump does not hold. A namespace's is in its policies; a topic's own is an event on
+claimed of a retention that a dump does not hold. A namespace's is in its policies; a topic's own is an event on
 ``__change_events``, and a broker's default is in its configuration.
 """
 

@@ -42,7 +42,7 @@ OWNER_COLUMNS = ("path", "value", "version", "mzxid")
 
 @dataclass(frozen=True, slots=True)
 class LedgerSize:
-    """How far a ledger was written, as its metadata tells; ``length_bytes`` is None while that is not known."""
+    """How far a ledger was written, by its metadata; ``length_bytes`` is None while that is not known."""
 
     state: LedgerState
     length_bytes: int | None
@@ -191,7 +191,7 @@ def _cause_of_data(ledger_id: int, claimed: ClaimedLedger, owner: OwnerNode) -> 
     if ledger_id in owner.offloaded:
         return OrphanCause.OFFLOADED_COPY
     if owner.first_ledger is None or owner.last_ledger is None:
-        # A list that was emptied: nothing tells on which side of it the ledger was.
+        # A list that was emptied: nothing shows on which side of it the ledger was.
         return OrphanCause.UNKNOWN
     if ledger_id < owner.first_ledger:
         return OrphanCause.INTERRUPTED_TRIM

@@ -146,7 +146,7 @@ class EmbeddedEngine:
         sets.refer(singles.column("ledger_id").to_numpy())
         self._report(f"{sets.references:,} references")
         gone = not_below(sets.gone(), unread_directories, self._root)
-        # Of these and of the lists' ledgers whose size no list tells, BookKeeper's own nodes tell it.
+        # Of these and of the lists' ledgers whose size no list has, BookKeeper's own nodes have it.
         alone = pa.concat_tables([singles, _once([part.unsized for part in parts])])
         alone = alone.filter(pc.invert(pc.is_in(alone.column("ledger_id"), value_set=pa.array(gone))))
         lists = self._lists_naming(gone, decoded)

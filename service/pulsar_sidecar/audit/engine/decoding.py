@@ -42,7 +42,7 @@ REFERENCES = pa.schema([*SINGLES, pa.field("entries", pa.int64()), pa.field("siz
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference that is no element of a managed ledger's list; ``path`` is the node's, whoever read it."""
+    """One reference that is no element of a managed ledger's list; ``path`` is the node's, whichever engine read it."""
 
     ledger_id: int
     kind: LedgerKind
@@ -79,7 +79,7 @@ class DecodedNodes:
         return named_usage(columns, paths, pa.repeat(LedgerKind.DATA.value, len(paths)), *sums)
 
     def unsized(self) -> pa.RecordBatch:
-        """`SINGLES` of the lists' ledgers of which they tell no size: only BookKeeper knows whether they have one."""
+        """`SINGLES` of the lists' ledgers of which they have no size: only BookKeeper knows whether they have one."""
         chosen = self._own() & ~self.lists.closed
         kinds = pa.repeat(LedgerKind.DATA.value, int(chosen.sum()))
         paths = self.paths.take(pa.array(self.lists.node[chosen]))
@@ -126,7 +126,7 @@ def single_references(singles: pa.Table) -> pa.RecordBatch:
 def decode_nodes(nodes: pa.RecordBatch, columns: ColumnReader, *, with_entries: bool = True) -> DecodedNodes:
     """Decode nodes of the subtrees ``managed-ledgers`` and ``schemas``; columns `NODE_COLUMNS` at least.
 
-    How many entries a ledger has is told by `DecodedNodes.lists_naming` alone, and only ``with_entries``.
+    Only `DecodedNodes.lists_naming` answers how many entries a ledger has, and only ``with_entries``.
     """
     values, paths = nodes.column("value"), nodes.column("path")
     plain = columns.read_nodes(paths, values, with_entries=with_entries)
@@ -248,7 +248,7 @@ def _cursor_row_references(path: str, row: Mapping[str, Any]) -> Iterator[Refere
 
 
 def unread_compaction_cursors(cursor_paths: Iterable[str], read: Iterable[str]) -> list[UnreadableNode]:
-    """Compaction cursors among the nodes of which the dump says nothing further."""
+    """Compaction cursors among the nodes of which the dump has nothing further."""
     unread = set(cursor_paths) - set(read)
     return [UnreadableNode(path, Scope.COMPACTED, "the dump has no reading of its ledger") for path in unread]
 
@@ -280,7 +280,7 @@ class DecodedPart:
         ids: the ledgers of managed ledgers' lists, list by list.
         list_nodes: which nodes these lists are, by their places among the rows.
         list_lengths: how many ledgers each has.
-        usage: of the lists (`audit.engine.usage.NAMED_USAGE`), as far as they tell their ledgers' sizes.
+        usage: of the lists (`audit.engine.usage.NAMED_USAGE`), as far as they have their ledgers' sizes.
         unsized: the lists' other ledgers (`audit.columnar.reader.SINGLES`).
         singles: all other references (`audit.columnar.reader.SINGLES`).
         loaded: of the cursors (`audit.engine.usage.LOADED`).
@@ -299,7 +299,7 @@ class DecodedPart:
     shadows: list[Shadow]
 
     def naming(self, chosen: Numbers) -> Numbers:
-        """The places of the nodes whose lists have some of ``ids``, told by their places."""
+        """The places of the nodes whose lists have some of ``ids``."""
         ends = np.cumsum(self.list_lengths)
         return self.list_nodes[np.unique(np.searchsorted(ends, chosen, side="right"))]
 

@@ -155,7 +155,7 @@ def newest_cases(cases: Iterable[Case]) -> list[Case]:
 
 
 def owner_paths(cases: Iterable[Case]) -> list[str]:
-    """The nodes that tell causes, each once."""
+    """The nodes that show causes, each once."""
     claims = [reading for _, reading in cases if isinstance(reading, ClaimedLedger)]
     return sorted({path for each in claims for path in (each.owner_path, each.topic_path) if path is not None})
 

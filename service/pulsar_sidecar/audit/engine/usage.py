@@ -3,7 +3,7 @@
 References of single nodes are summed up by their owner; what turned out to be missing is taken off again.
 
 BookKeeper gives out ids in ascending order. So a reference to a ledger that is younger than every ledger that was seen
-was made while the inputs were taken, and says nothing: such a one is called missing by the next audit or by none. A
+was made while the inputs were taken, and proves nothing: such a one is called missing by the next audit or by none. A
 compaction cursor's node goes on naming the compacted ledger that it named when its cursor ledger was begun. Where the
 same cursor names a younger one, compaction has replaced the older and deleted it: the older is not missing.
 """

@@ -222,7 +222,7 @@ def _demand_order(dump: Manifest, listing: Manifest) -> None:
                 f"the dump (from zxid {first:#x}) is not later than the listing (to {last:#x}): list first, dump second"
             )
     elif dump.machine_times[0] < listing.machine_times[1]:
-        # Bookies tell no order of changes. The machine's clock is good enough here: what is too young for it to
+        # Bookies report no order of changes. The machine's clock is good enough here: what is too young for it to
         # matter is protected by the age floor, by the store's clock.
         raise InvalidInputError("the dump started before the listing ended: list first, dump second")
 

@@ -202,7 +202,7 @@ def parse_summary(document: Any) -> AuditSummary:
         summary = msgspec.convert(parts, AuditSummary)
     except msgspec.ValidationError as error:
         raise InvalidInputError(f"this is not the summary of an audit: {error}") from error
-    # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
+    # A field that has a default must be written all the same: without `files`, for example, nothing would be compared.
     if summary.document() != {**document, **parts, "formatVersion": FORMAT_VERSION}:
         raise InvalidInputError("this is not the summary of an audit: a field is missing")
     return summary

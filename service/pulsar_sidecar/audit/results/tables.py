@@ -85,7 +85,7 @@ LEDGER_USAGE = schema_of("""
 A ledger that two owners share counts for both, but what a shadow topic's list copies from its source's counts for the
 source alone; a ledger that nothing references counts for no owner. ``loaded`` is true where a cursor's position is kept
 in a ledger, as while a topic is loaded or after its broker died; null for a topic without cursors. A ledger's size is
-what its owner's list tells, or BookKeeper where the list tells none, as of the last one. ``bytes`` leaves out the
+what its owner's list has, or BookKeeper where the list has none, as of the last one. ``bytes`` leaves out the
 ``unknown_size_ledgers`` (still written to, or their metadata was not read), and is null where no size is known.
 """
 

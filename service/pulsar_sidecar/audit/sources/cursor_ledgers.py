@@ -2,10 +2,10 @@
 
 While a topic is loaded, its compacted ledger is named there and in no node (`ledger_ownership.compaction`).
 
-Invariant: what a row says was true at one moment: the cursor's node and the ledger's were the same before and after the
-entries were read. Whatever cannot be read is a row that says so. An older entry is left out only if the compacted
-ledger that it names is gone and the newest entry names one that is there: brokers delete the old one once the new one
-counts.
+Invariant: what a row records was true at one moment: the cursor's node and the ledger's were the same before and after
+the entries were read. Whatever cannot be read is a row with the reason. An older entry is left out only if the
+compacted ledger that it names is gone and the newest entry names one that is there: brokers delete the old one once the
+new one counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

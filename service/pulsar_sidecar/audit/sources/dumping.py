@@ -132,7 +132,7 @@ def dump(
     without_ledgers: bool,
     tool_version: str,
 ) -> Manifest:
-    """Make a dump; what no node says is read from the ``live`` cluster, and marked as unreadable without one.
+    """Make a dump; what no node has is read from the ``live`` cluster, and marked as unreadable without one.
 
     Raises:
         InvalidInputError: there is something at the output's place.

@@ -24,8 +24,8 @@ METADATA_LEFT_OUT = "metadata"
 def newest(so_far: NewestWrite | None, rows: pa.RecordBatch) -> NewestWrite | None:
     """The newest write among ``so_far`` and rows with ``mzxid`` and ``mtime_ms``: the store's own time.
 
-    The nodes themselves tell it, so reading it writes nothing. The newest is so by the store's order, not by its clock:
-    a server whose clock once ran ahead may have left times from the future behind.
+    It is read from the nodes themselves, so nothing is written. The store's order decides, not its clock: a server
+    whose clock once ran ahead may have left times from the future behind.
     """
     mzxids = rows.column("mzxid")
     found = pc.max(mzxids).as_py()

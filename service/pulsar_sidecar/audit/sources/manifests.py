@@ -1,6 +1,6 @@
 """What a dump or a listing records about itself: where it is from, what it holds, and how we know that it is whole.
 
-Invariant: a manifest is written last, and only of something that is complete; whoever reads one refuses what it does
+Invariant: a manifest is written last, and only of something that is complete; a reader refuses what it does
 not understand.
 """
 
@@ -93,7 +93,7 @@ class Manifest(Document, frozen=True, kw_only=True):
         left_out: what was not read, because the user chose so.
         allows_deletion: whether a ledger that nothing here references may be deleted for it, given the other guards.
         reservations: why it may not.
-        machine_times: when it was made by this machine's clock, for people; never for telling ages.
+        machine_times: when it was made by this machine's clock, for people; never for ages.
     """
 
     kind: InputKind
@@ -138,7 +138,7 @@ def parse_manifest(document: Any) -> Manifest:
         manifest = msgspec.convert(parts, Manifest)
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise InvalidInputError(f"this is not the manifest of a dump or a listing ({error!r})") from error
-    # A field that has a default must be written all the same: without `files`, say, nothing would be compared.
+    # A field that has a default must be written all the same: without `files`, for example, nothing would be compared.
     if manifest.document() != document:
         raise InvalidInputError("this is not the manifest of a dump or a listing: a field is missing")
     return manifest

@@ -1,1 +1,1 @@
-"""What is known of deduplication without publishing anything to anybody's topic."""
+"""What is known of deduplication without publishing anything to a topic that exists."""

@@ -1,7 +1,7 @@
 """Whether brokers deduplicate in a namespace, found out by publishing twice under one sequence id.
 
-Invariant: only a topic of the check's own is published to, which it has just created under a name that nobody else has;
-a topic that exists already is neither published to nor deleted. The topic is deleted however the check ends.
+Invariant: only a topic of the check's own is published to, which it has just created under a name that no other client
+has; a topic that exists already is neither published to nor deleted. The topic is deleted however the check ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ class DeduplicationCheck:
     """What a check found.
 
     Attributes:
-        topic: the check's own, which is gone unless ``left_behind`` says why not.
+        topic: the check's own, which is gone unless ``left_behind`` has the reason why not.
         reason: what the broker did, in a sentence.
         status: the topic's ``deduplicationStatus``; None if its broker did not show it.
         policy: who should decide it.
@@ -91,7 +91,7 @@ class DeduplicationCheck:
 
     @property
     def as_configured(self) -> bool | None:
-        """Whether the broker did what the policies say; None if it is not known what it does."""
+        """Whether the broker did what the policies demand; None if it is not known what it does."""
         if self.outcome is CheckOutcome.UNKNOWN:
             return None
         expected = CheckOutcome.REFUSED if self.policy.applied else CheckOutcome.STORED_TWICE
@@ -137,7 +137,7 @@ class DeduplicationChecks:
             InvalidInputError: every topic of the namespace is a system topic.
             NotFoundError: there is no such namespace.
             ConflictError: a topic of that name exists; it was left alone.
-            SidecarError: the topic could not be created or published to; the text says if it is left behind.
+            SidecarError: the topic could not be created or published to; the text names it if it is left behind.
         """
         tenant, _, portion = namespace.partition("/")
         topic = TopicName(TopicDomain.PERSISTENT, tenant, None, portion, f"{CANARY_PREFIX}{self._new_id()}")

@@ -31,8 +31,8 @@ SYSTEM_TOPIC: Final = "a system topic is never deduplicated: brokers store the p
 class Policies(Protocol):
     """The two policies on each level, as brokers and the metadata store have them.
 
-    Every method raises `NotFoundError` where there is no such topic or namespace, and `TemporaryError` where nobody can
-    be asked. No topic is loaded.
+    Every method raises `NotFoundError` where there is no such topic or namespace, and `TemporaryError` where no broker
+    can be asked. No topic is loaded.
     """
 
     def of_topic(self, policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
@@ -78,7 +78,7 @@ class PolicyChange:
 
     Attributes:
         asked: the value, None for a removal.
-        stored: what the level says now; None for nothing.
+        stored: the level's value now; None if it has none.
         values: all levels, as they are now.
         statuses: of a topic each partition, of a namespace the first few loaded topics.
         remarks: what one would not expect.

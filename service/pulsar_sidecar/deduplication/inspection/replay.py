@@ -1,7 +1,7 @@
 """Last-sequence-persisted, rebuilt by the recovery of PIP-6: the snapshot, then every later entry.
 
-Invariant: the map is what a broker of 4.0.8 would recover now, or the answer says why it is not. A broker puts each
-entry's sequence id in place of the one before, whether it is larger or not, and markers' as well.
+Invariant: the map is what a broker of 4.0.8 would recover now, or the answer has the reason why it is not. A broker
+puts each entry's sequence id in place of the one before, whether it is larger or not, and markers' as well.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The state of deduplication on a topic, out of what is stored, and of the policies that brokers tell.
+"""The state of deduplication on a topic, out of what is stored, and of the policies that brokers report.
 
 Invariant: a number is known or None, never a guess.
 """

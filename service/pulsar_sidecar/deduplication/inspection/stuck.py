@@ -2,8 +2,8 @@
 
 A cursor is left over where deduplication was switched off while no broker had the topic loaded: its next load deletes
 it. It lags where no snapshot was taken for long: what came after it is kept, and the next load replays it. Invariant: a
-cursor is only called left over if the level that decides says so, or its broker does; where the topic's own policy is
-not known, the finding is not certain.
+cursor is only called left over if the level that decides has deduplication off, or its broker reports that; where the
+topic's own policy is not known, the finding is not certain.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -200,8 +200,8 @@ class StuckCursors:
     def _is_switched_off(self, place: TopicName, *, ask: bool) -> tuple[bool, bool, str]:
         """Whether deduplication is off, whether that is certain, and which level decides.
 
-        A topic's own policy is asked for where the levels above say off, or with ``ask``: it costs several requests.
-        If it is not known, the last one is why.
+        A topic's own policy is asked for where the levels above have it off, or with ``ask``: it costs several
+        requests. If it is not known, the last one is why.
         """
         if place.is_system_topic:
             return True, True, "brokers never deduplicate a system topic"
@@ -226,7 +226,7 @@ class StuckCursors:
             status = statuses.get(cursor.topic)
             judged = cursor
             if cursor.reason is StuckReason.LEFT_OVER and status == DeduplicationStatus.ENABLED:
-                # What the broker does counts, whatever the policies say.
+                # What the broker does counts, whatever the policies are.
                 if not _exceeds(limits, cursor.since):
                     continue
                 judged = replace(cursor, reason=StuckReason.LAGS, because=_LATE)

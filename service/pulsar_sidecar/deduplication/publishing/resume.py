@@ -51,7 +51,7 @@ class Tail:
     Attributes:
         records: those of the producer, in the topic's order; a message of several chunks counts if the last one is
             there.
-        first: the first entry that was read, whoever published it; of an empty topic the entry -1 of its ledger; None
+        first: the first entry that was read, by any producer; of an empty topic the entry -1 of its ledger; None
             where it ends before.
     """
 

@@ -1,1 +1,1 @@
-"""Proving that a topic holds no message twice: what its entries say, the rules, and tables of whole tenants."""
+"""Proving that a topic holds no message twice: what its entries hold, the rules, and tables of whole tenants."""

@@ -1,4 +1,4 @@
-"""An extract: what the entries of many topics say, as tables (`extract_schema`), for whoever compares whole tenants.
+"""An extract: the messages' metadata in many topics' entries, as tables (`extract_schema`), to compare whole tenants.
 
 Invariant: an extract is complete or there is none. Every entry of every ledger, from the first to the last, is counted
 once: in a row of ``ledgers`` because it was seen, or in a range of ``unseen``; a hole between two of them ends it all.
@@ -67,7 +67,7 @@ def extract(
             files=output.close_tables(),
             machine_times=(started_ms, clock.now_ms()),
         )
-        # Whoever reads it demands that the counts are those of the files; so do we, before it is to be seen.
+        # A reader demands that the counts are those of the files; so does the writer, before it is to be seen.
         parse_manifest(manifest.document())
         output.finish(MANIFEST_NAME, manifest.document())
         return manifest

@@ -2,8 +2,8 @@
 
 Invariants: the rows of a topic follow each other without another topic's between them, over row groups and over files
 in the order of their names, and each topic's rows are in the order of its log (ledger, entry, batch index). Every entry
-of a topic is in exactly one place: as rows of ``messages``, or in a range of ``unseen``. ``ledgers`` says which ranges
-those are, so that both can be counted again. Topics are full names of partitions, or of topics without.
+of a topic is in exactly one place: as rows of ``messages``, or in a range of ``unseen``. ``ledgers`` has the ranges
+of the rows, so that both can be counted again. Topics are full names of partitions, or of topics without.
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ UNSEEN: Final = schema_of("""
     topic string not null, ledger_id bigint not null, first_entry_id bigint not null, last_entry_id bigint,
     cause string not null, reason string not null
 """)
-"""Entries that were not read; ``cause`` is an `UnseenCause`. ``last_entry_id`` is null where nobody knows where the
+"""Entries that were not read; ``cause`` is an `UnseenCause`. ``last_entry_id`` is null where it is not known where the
 ledger ends. A topic with such a row is never clean, unless the cause is ``trimmed``: the topic holds them no more."""
 
 LEDGERS: Final = schema_of("""

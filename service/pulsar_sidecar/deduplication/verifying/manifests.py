@@ -1,7 +1,7 @@
-"""What an extract says about itself: where it is from, what it holds, and how we know that it is whole.
+"""What an extract records about itself: where it is from, what it holds, and how we know that it is whole.
 
 Invariant: a manifest is written last, and only of an extract that is complete: every topic of its scope was read to its
-end, and every entry of it is counted, as seen or as not seen. Whoever reads one refuses what it does not understand.
+end, and every entry of it is counted, as seen or as not seen. A reader refuses what it does not understand.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class UnseenCount(Document, frozen=True):
     Attributes:
         ranges: rows of the table ``unseen``.
         entries: in those of them whose ends are known.
-        unbounded: ranges that nobody knows the end of.
+        unbounded: ranges whose end is not known.
     """
 
     ranges: int
@@ -39,7 +39,7 @@ class ExtractManifest(Document, frozen=True, kw_only=True):
         source: the metadata store's address, without credentials.
         instance_id: BookKeeper's id of the ledger storage.
         topics: partitions, and topics without, that were read; such ones without messages too.
-        gone: topics of the scope that were deleted before they were read, and partitions that nobody has used yet.
+        gone: topics of the scope that were deleted before they were read, and partitions that were never used.
         ledgers: rows of the table ``ledgers``.
         entries: that were seen.
         messages: rows of the table ``messages``.

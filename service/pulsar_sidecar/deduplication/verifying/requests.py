@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 DEFAULT_ENTRIES_PER_SECOND: Final = 20_000.0
-"""So fast bookies are read unless told otherwise: a part of what one of them can."""
+"""Entries read from bookies a second by default: a part of what one of them can deliver."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pulsar_sidecar.model.ids import EntryId, LedgerId
 
 WHOLE_BATCH = -1
-"""As a batch index: the row stands for all messages of the batch, because nothing tells their own sequence ids."""
+"""As a batch index: the row stands for all messages of the batch, because their own sequence ids are not known."""
 NOT_CHUNKED = -1
 """As a chunk's number."""
 _HASH_BYTES = 8
@@ -34,7 +34,7 @@ class PayloadState(IntEnum):
 
     READ = 0
     ENCRYPTED = 1
-    """Only its metadata says anything; the same message encrypted again has other bytes."""
+    """Only its metadata can be read; the same message encrypted again has other bytes."""
     UNDECODABLE = 2
     """Damaged, or of a compression that this version does not know."""
     INCOMPLETE = 3
@@ -78,7 +78,7 @@ class MessageRow(NamedTuple):
 
 
 def payload_hash(payload: bytes) -> int:
-    """What tells payloads apart: 64 bits with a sign."""
+    """What distinguishes payloads: 64 bits with a sign."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=_HASH_BYTES).digest(), "big", signed=True)
 
 

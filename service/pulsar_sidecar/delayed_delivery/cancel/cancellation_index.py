@@ -87,7 +87,7 @@ class _Tracked:
         self.noted += 1
 
     def _note_dues_anew(self) -> None:
-        # Whoever only follows the log never asks what is over.
+        # A sidecar that only follows the log never asks what is over.
         self.due, self.noted = {}, 0
         for one in self.open.values():
             self._note_due(one)
@@ -102,7 +102,7 @@ class CancellationIndex:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Whoever needs several calls at one moment holds it meanwhile."""
+        """A caller that needs several calls at one moment holds it meanwhile."""
         self._tracked: dict[SubscriptionKey, _Tracked] = {}
         # With cachetools' LRUCache an end takes 3 microseconds more, and what is remembered 5 MB.
         self._ended: OrderedDict[tuple[TopicName, Position], dict[str, Cancellation]] = OrderedDict()

@@ -58,7 +58,7 @@ class StoredBucket:
 
     Attributes:
         name: the cursor property.
-        key: what the name says; a broker cannot recover the subscription's buckets if one is unreadable.
+        key: what the name contains; a broker cannot recover the subscription's buckets if one is unreadable.
         ledger_id: the ledger that the property points to.
         ledger: what BookKeeper keeps of it; `Absent` if there is no such ledger.
         snapshot: entry 0; `Absent` if there is no ledger, or it has no entry.
@@ -152,7 +152,7 @@ class StoredIndexes:
     def buckets(self, place: TopicName) -> Iterator[StoredBucket]:
         """The buckets of all subscriptions, without what these have acknowledged, which takes further reading.
 
-        None of a cursor that cannot be read, or that changes at the moment: for whoever needs no complete answer.
+        None of a cursor that cannot be read, or that changes at the moment: for callers that need no complete answer.
 
         Args:
             place: a partition, or a topic without partitions; it need not exist.
@@ -286,5 +286,5 @@ def decode_stored_segment(payload: EntryPayload) -> DelayedIndexes | Absent | Un
 
 
 def _in_order(bucket: StoredBucket) -> tuple[bool, BucketKey | str]:
-    """By ledgers; buckets whose names say none come last."""
+    """By ledgers; buckets whose names have none come last."""
     return (False, bucket.key) if isinstance(bucket.key, BucketKey) else (True, bucket.name)

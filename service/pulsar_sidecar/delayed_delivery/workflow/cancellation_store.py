@@ -82,7 +82,7 @@ class CancellationStore:
     def finish(self, cancellations: Sequence[Cancellation]) -> None:
         """Record how they ended, and drop them from the log.
 
-        Of what was PERSISTED everybody takes its being forgotten for its having expired.
+        Where one that was PERSISTED is forgotten, every sidecar takes it for expired.
         """
         if not cancellations:
             return
@@ -161,8 +161,8 @@ class CancellationStore:
 class RescheduleIntents:
     """What is to be published again, by message, in the log's order; safe for use by several threads.
 
-    The log has one order for all sidecars, so all of them take the same intent for the one that may publish: whoever
-    comes second publishes nothing.
+    The log has one order for all sidecars, so all of them take the same intent for the one that may publish: the
+    second publishes nothing.
 
     Invariant: nothing is known here that was not read back from the log, so all sidecars know it in the same order.
     """

@@ -70,7 +70,7 @@ class StoreChanges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WalkedNode:
-    """A node below ``/managed-ledgers`` or ``/schemas``; ``unreadable`` says why it may not be read."""
+    """A node below ``/managed-ledgers`` or ``/schemas``; ``unreadable`` is why it may not be read."""
 
     path: str
     data: bytes

@@ -328,7 +328,7 @@ class LeakTracker:
 
     def _judge(self, now_ms: int) -> None:
         if self._unsent is not None and now_ms < self._send_again_ms:
-            # Nobody asks the cluster about all of them each second while nothing can be sent.
+            # The cluster is not asked about all of them each second while nothing can be sent.
             raise self._unsent
         self._unsent = None
         due = [
@@ -351,7 +351,7 @@ class LeakTracker:
         self._brake_if_needed(now_ms)
         try:
             for some in chunks(leaked, _JUDGED_AT_ONCE):
-                # The judgement takes its time, and somebody may have ordered a hold or a brake meanwhile.
+                # The judgement takes its time, and a hold or a brake may have been ordered meanwhile.
                 self._take_orders()
                 self._append(some, now_ms)
         except SidecarError as error:
@@ -409,7 +409,7 @@ class LeakTracker:
                 self._ports.assessor.leaks.keep(tracked.evidence)
 
     def _count(self, tracked: TrackedLedger, now_ms: int) -> None:
-        """Say that it leaked; once for each leak, however often it is kept and found leaked again."""
+        """Log that it leaked; once for each leak, however often it is kept and found leaked again."""
         with self._lock:
             tracked.leak = replace(tracked.leak, state=LeakState.LEAKED, detail="it is to be appended")
         if tracked.is_counted:

@@ -1,13 +1,13 @@
 """The Pulsar client: opening it with the sidecar's identity, its logging in the process's own logs, and reading by it.
 
-Invariant: one client per process; whoever opens it closes it before the interpreter ends, because the C++ client's
+Invariant: one client per process; its opener closes it before the interpreter ends, because the C++ client's
 threads call back into Python.
 
 Reading a topic from a time on: to seek, a broker closes the reader's consumer, and the client opens it again behind the
 caller's back. What is asked in between finds no consumer at the broker (seen on 3.3.6: ``BrokerMetadataError: Consumer
-not found``), which says nothing about the topic; and twice, on 4.0.8 and a busy machine, what was read lacked a message
-that was there. So the newest message is looked up first, by a reader that does not seek to a time, and whoever must not
-miss anything does not seek.
+not found``), which proves nothing about the topic; and twice, on 4.0.8 and a busy machine, what was read lacked a
+message that was there. So the newest message is looked up first, by a reader that does not seek to a time, and a caller
+that must not miss anything does not seek.
 Invariants: a reading that ends has passed the newest message, or that message is older than what was asked for; a
 reading that cannot get there fails; a topic is called empty when two readers of different kinds find nothing.
 """

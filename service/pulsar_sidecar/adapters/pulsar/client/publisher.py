@@ -8,7 +8,7 @@ sequence id could be stored while an earlier one is lost, and the resend of the 
 messages leave in windows in order, the deadline is ours, and a producer that missed it is closed with all it holds.
 
 Why ids are read back: in ``pulsar/system`` every topic is a ``SystemTopic``, whose ``isDeduplicationEnabled`` is always
-false (4.0.8), whatever its policy says. So an explicit sequence id travels in a property, too, and before the first one
+false (4.0.8), whatever its policy is. So an explicit sequence id travels in a property, too, and before the first one
 is sent, the partition's recent messages of the same producer are read back.
 
 Why explicit ids are not batched: brokers judge a batch by its lowest sequence id, so a batch that overlaps a stored one
@@ -174,7 +174,7 @@ class TopicPublisher:
 
 @dataclass(slots=True, eq=False)
 class _PartitionProducer:
-    """Attributes: ``stored_ids`` and ``missing_id`` are of explicit sequence ids; None where nobody knows, or none."""
+    """Attributes: ``stored_ids`` and ``missing_id`` are explicit sequence ids; None where unknown, or none."""
 
     client: pulsar.Client
     uri: str

@@ -1,8 +1,8 @@
 """Acknowledgement state as brokers report it: cursors in memory, the limits on what is written of them, and the pause.
 
 Brokers up to 4.0.8 answer false where the policy ``dispatcherPauseOnAckStatePersistentEnabled`` is not set, and store
-false where they are told to remove it. So a namespace's policy is read from its policies in the metadata store, and
-that is where it is removed. A topic's policies are events on a topic of the brokers' own; nobody else writes there.
+false where they are asked to remove it. So a namespace's policy is read from its policies in the metadata store, and
+that is where it is removed. A topic's policies are events on a topic of the brokers' own; no other client writes there.
 """
 
 import json
@@ -75,7 +75,7 @@ class BrokerAckStates(BrokerTopicAdmin):
         self._rest.change("POST", _namespace_path(namespace))
 
     def remove_from_namespace(self, namespace: str) -> bool | None:
-        # First as anybody would: it needs the role that may, and brokers that remove it leave nothing to be done.
+        # First as any client would: it needs the role that may, and brokers that remove it leave nothing to be done.
         self._rest.change("DELETE", _namespace_path(namespace))
         for _ in range(_TRIES):
             node, policies = self._stored(namespace)

@@ -2,7 +2,7 @@
 
 Invariants: credentials travel only to known brokers, and an address is known because a setting, the metadata store or a
 configured broker named it, never because a redirect did; a change is sent again only when the first attempt provably
-never left or was answered by a redirect; an absence is reported only when a broker said so in its own words
+never left or was answered by a redirect; an absence is reported only when a broker reported it in its own words
 (``{"reason": ...}``), not because some proxy answered 404. The environment decides nothing: no proxy and no ``.netrc``
 of the machine can add or replace a credential.
 """
@@ -293,7 +293,7 @@ class AdminRest:
             try:
                 known.update(map(_address_of, source()))
             except SidecarError as error:
-                # One source may be closed to this role; what the other says is as good, and less is only stricter.
+                # One source may be closed to this role; the other's answer is as good, and less is only stricter.
                 _LOGGER.warning("a list of brokers could not be read: %s", error)
         self._known = frozenset(known)
         return address in known

@@ -1,4 +1,4 @@
-"""What brokers say of their configuration: settings, and whether they work on the same metadata as the sidecar.
+"""What brokers report of their configuration: settings, and whether they work on the same metadata as the sidecar.
 
 A sidecar beside another cluster's brokers must not delete what these brokers know nothing of.
 """

@@ -1,4 +1,4 @@
-"""How brokers keep delayed indexes, and how many bookies hold their ledgers, as their configuration says."""
+"""How brokers keep delayed indexes, and how many bookies hold their ledgers, by their configuration."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""What brokers tell of topics whose delayed messages are cancelled: subscriptions, cursors, policies, and their clock.
+"""What brokers report of topics whose delayed messages are cancelled: subscriptions, cursors, policies, brokers' time.
 
 Invariant: asking creates nothing; what is remembered for some seconds (policies, and partitions and subscriptions
-for those who say how old they may be) is never what decides whether a topic or a subscription exists.
+for callers that state how old they may be) is never what decides whether a topic or a subscription exists.
 """
 
 import logging
@@ -78,7 +78,7 @@ class _Remembered(Generic[_Value]):
         try:
             self._asked(key, ask)
         except SidecarError as error:
-            # Whoever asks when the value is too old asks for himself, and hears of it.
+            # A caller for whom the value is too old asks again by itself, and gets the error.
             _LOGGER.debug("not renewed: %s", error)
         finally:
             with self._lock:

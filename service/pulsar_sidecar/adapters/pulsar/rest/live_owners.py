@@ -1,4 +1,4 @@
-"""What the brokers that have topics loaded say about the ledgers they use, without asking for topics that are not.
+"""What the brokers that have topics loaded report of the ledgers they use, without asking for topics that are not.
 
 ``GET /admin/v2/broker-stats/bookieops`` names exactly the persistent topics a broker has loaded at that moment
 (``BookieClientStatsGenerator.generate`` walks ``BrokerService.forEachTopic``); only those are asked for their
@@ -185,7 +185,7 @@ def read_boundaries(store: MetadataStore, namespace: str) -> tuple[str, ...] | N
 
 
 def ownership_path(topic: TopicName, boundaries: tuple[str, ...]) -> str:
-    """The ephemeral node in which the owning broker says so (``OwnershipCache``, modular load manager)."""
+    """The ephemeral node that names the owning broker (``OwnershipCache``, modular load manager)."""
     return f"/namespace/{topic.namespace}/{bundle_range(topic, boundaries)}"
 
 

@@ -1,7 +1,7 @@
-"""What the sidecar asks brokers to do with topics, and what brokers tell about them; shadow topics (PIP-180) included.
+"""What the sidecar asks brokers to do with topics, and what brokers report of them; shadow topics (PIP-180) included.
 
 Invariant: every creating call is idempotent, so several sidecars may make it at once; deleting is not hidden behind a
-retry, because only the caller can tell whether a lost answer matters.
+retry, because only the caller knows whether a lost answer matters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -183,7 +183,7 @@ class BrokerShadows:
         if source is None:
             return None
         try:
-            # What is in force for the topic, whether it, its namespace or the broker's configuration says so.
+            # What is in force for the topic, whether by its own policy, its namespace's or the broker's configuration.
             retention = BrokerTopicAdmin(self._rest).policy(topic.base, "retention", applied=True)
         except (NotFoundError, BrokerRefusedError):
             # Brokers without topic policies do not answer; nothing is concluded from that.

@@ -1,6 +1,6 @@
 """Reads brokers' answers to ``stats`` and ``internalStats`` of a topic.
 
-Invariants: a message counts as acknowledged only when the broker's own text says so; a text that cannot be read is an
+Invariants: a message counts as acknowledged only by the broker's own text; a text that cannot be read is an
 error, never "nothing is acknowledged". An answer that lacks a part is a `TemporaryError` and not a smaller answer,
 because what it leaves out might be deleted.
 """

@@ -4,11 +4,12 @@ Brokers compact every topic in ``pulsar/system`` once a minute as soon as it pas
 is what makes compaction forget a key. Why not a client's reader: it hands out one record after the other, each for the
 price of decoding ten.
 
-Nothing runs in the background: a connection that breaks ends the reading with an error, and whoever follows the log
-begins again. Invariants: "caught up" is said when everything that the broker called the last message had been applied;
-no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so never the
-empty record that made a key be forgotten: such a reading ends with an error too. Where that happens before the end was
-reached, "caught up" is said first, with one entry more that could not be read: nobody waits for a log without end.
+Nothing runs in the background: a connection that breaks ends the reading with an error, and its follower
+begins again. Invariants: "caught up" is reported when everything that the broker called the last message had been
+applied; no record is missed from then on. Brokers hand a reader that compaction overtakes what compaction left, and so
+never the empty record that made a key be forgotten: such a reading ends with an error too. Where that happens before
+the end was reached, "caught up" is reported first, with one entry more that could not be read: no caller waits for a
+log without end.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,7 @@ CANCELLATIONS: Final = parse_topic_name("persistent://pulsar/system/__delayed_me
 _THRESHOLD_BYTES: Final = 16 * 1024 * 1024
 _PERMITS: Final = 20_000
 _LOOK_UP_SECONDS: Final = 0.5
-"""How often somebody who waits for a record looks whether it is to stop."""
+"""How often a caller that waits for a record looks whether it is to stop."""
 _ANSWER_SECONDS: Final = 15.0
 _SILENCE_SECONDS: Final = 75.0
 """Brokers send a ping every 30 s (``keepAliveIntervalSeconds``)."""

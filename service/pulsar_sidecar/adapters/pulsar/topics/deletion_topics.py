@@ -154,7 +154,7 @@ class BacklogGauge:
 class ExclusiveDeadLetters:
     """`ledger_deletion.ports.DeadLetters`: held by a durable subscription, and handed to one user at a time.
 
-    Invariant: a listing is complete up to its limit, or it fails: the broker's own count says when it is.
+    Invariant: a listing is complete up to its limit, or it fails: the broker's own count shows when it is.
     """
 
     def __init__(self, client: pulsar.Client, admin: BrokerTopicAdmin, topic: TopicName, clock: Clock) -> None:

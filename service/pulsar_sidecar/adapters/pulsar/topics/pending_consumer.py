@@ -5,11 +5,11 @@ an entry is acknowledged when all of its messages are, and comes back as a whole
 postponed, bring back its neighbours too. Within one consumer the finished ones are recognised and acknowledged again
 without being handed out, and those still being worked on are not handed out twice; another sidecar does get them
 twice, which the workflow must bear, as it must bear any redelivery. The client sends acknowledgements in groups, every
-100 ms: one that is lost with its connection brings its message back, too. Whoever rewinds the subscription by hand
+100 ms: one that is lost with its connection brings its message back, too. An operator who rewinds the subscription
 gets recent records handled again only after the sidecars are restarted.
 
 Overdue retries, which are due and were not delivered, are looked for on the retry topic beside the broker's delayed
-tracker: a message is overdue when its own properties say when it was due, and the subscription's progress, read first,
+tracker: a message is overdue when by its own properties it was due, and the subscription's progress, read first,
 does not show it acknowledged. That only reads.
 """
 
@@ -109,7 +109,7 @@ class SharedPendingDeletions:
         return [delivery for delivery in fresh if not is_early(delivery, now_ms)]
 
     def _is_fresh(self, delivery: Delivery) -> bool:
-        """Whether a message is to be handed out: it was not finished here before, and nobody works on it."""
+        """Whether a message is to be handed out: it was not finished here before, and is not being worked on."""
         message_id = handle_of(delivery)
         if self._finished.holds(delivery.message_id):
             self._consumer.acknowledge(message_id)

@@ -35,7 +35,7 @@ _FIRST_PAUSE_SECONDS: Final = 1.0
 
 
 def producer_name(plan_sha256: str) -> str:
-    """The stable name under which the rows of a plan are sent, whoever sends them."""
+    """The stable name under which the rows of a plan are sent, whichever machine sends them."""
     return f"audit-plan-{plan_sha256}"
 
 
@@ -60,7 +60,7 @@ def open_plan_publisher(
 class PendingDeletionSender:
     """`audit.applying.DeletableSender` over a publisher on ``__ledger_deletion``.
 
-    Ledgers that claim the service's own topics are sent as well. Nobody may have these topics deleted through
+    Ledgers that claim the service's own topics are sent as well. No client may have these topics deleted through
     themselves (`ledger_deletion.send.refuse_own_topics`): a list that still has to shrink would be waited
     for, and the topics' records would go. A deletable ledger is in no list that is to shrink, and it is deleted only if
     the own topic's node, at the version that the deletion names, and the broker that has it loaded do not reference it,

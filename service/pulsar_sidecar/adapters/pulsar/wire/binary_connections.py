@@ -269,7 +269,7 @@ _Kept = TypeVar("_Kept", bound=_Reusable)
 
 
 class IdlePool(ABC, Generic[_Key, _Kept]):
-    """Open and in nobody's hands, by what it is good for; safe for use by several threads.
+    """Open and not in use, by what it is good for; safe for use by several threads.
 
     Nothing runs in the background: what has been idle for too long is closed when its like is asked for.
     """
@@ -397,7 +397,7 @@ class TopicOwners:
         return known
 
     def forget(self, topic: TopicName) -> None:
-        """Look it up anew next time: the broker said that it does not serve it, or cannot be reached."""
+        """Look it up anew next time: the broker answered that it does not serve it, or cannot be reached."""
         self._known.pop(topic, None)
 
     def open(self, topic: TopicName) -> BinaryConnection:

@@ -2,8 +2,8 @@
 
 A broker's ``getMessageById`` answers some hundred entries a second, bookies answer tens of thousands.
 
-Invariant: an entry is answered only out of a ledger that the topic's own managed ledger lists, so nobody reads another
-topic through a position; `Absent` means that this list, or the end of the ledger, was read.
+Invariant: an entry is answered only out of a ledger that the topic's own managed ledger lists, so no caller reads
+another topic through a position; `Absent` means that this list, or the end of the ledger, was read.
 
 Due times alone come from the bookies alone (`BookieDelayTimes`): asking a broker would load the topic.
 """
@@ -52,7 +52,7 @@ class BulkDelayedEntries:
     def read(
         self, topic: TopicName, positions: Collection[Position], *, max_age_seconds: float = 0.0
     ) -> Mapping[Position, EntryAnswer]:
-        # Remembered of ledgers is only where their entries are: an entry's digest and its own position say that it is
+        # Remembered of ledgers is only where their entries are: an entry's digest and its own position prove that it is
         # the one, no entry ever changes, and no ledger's number is given out twice. Whatever is not found so is looked
         # for with fresh metadata.
         wanted: dict[LedgerId, list[EntryId]] = defaultdict(list)

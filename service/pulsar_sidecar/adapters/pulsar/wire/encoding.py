@@ -1,8 +1,8 @@
-"""Bytes of Pulsar's binary protocol: frames, and entries as brokers store them; and what REST says of an entry.
+"""Bytes of Pulsar's binary protocol: frames, and entries as brokers store them; and what REST answers of an entry.
 
 A frame is ``[totalSize][commandSize][BaseCommand]``, both sizes big-endian 32-bit numbers. A message's frame goes on
 with ``[0x0e01][CRC-32C of the rest][metadataSize][MessageMetadata][payload]``, and so is its entry, before which stands
-a broker's own metadata (magic 0x0e02) where brokers are told to add some (``Commands.parseMessageMetadata``). An
+a broker's own metadata (magic 0x0e02) where brokers are configured to add some (``Commands.parseMessageMetadata``). An
 entry's checksum is not looked at: its digest covered all of it.
 
 Keyed records are one entry: a batch as clients make it (``Commands.serializeSingleMessageInBatchWithPayload``). It is
@@ -125,7 +125,7 @@ class FrameReader:
 
 
 def entry_facts(entry: bytes) -> EntryFacts:
-    """What an entry says of itself; of a batch, what holds for all of its messages; raises as `metadata_of`."""
+    """An entry's own metadata; of a batch, what holds for all of its messages; raises as `metadata_of`."""
     metadata, payload_at = metadata_of(entry)
     chunk = None
     if metadata.num_chunks_from_msg > 1:
@@ -252,7 +252,7 @@ def keyed_batches(records: Iterable[Record], *, most_records: int, most_bytes: i
 
 
 def keyed_entry(entry: bytes) -> tuple[list[Record], int]:
-    """An entry's records, whoever made it, and how many messages it had before compaction; raises as `metadata_of`."""
+    """Any client's entry as records, and how many messages it had before compaction; raises as `metadata_of`."""
     metadata, start = metadata_of(entry)
     if metadata.compression or metadata.encryption_keys:
         raise UndecodableError("an entry of the log is compressed or encrypted; the sidecar writes neither")

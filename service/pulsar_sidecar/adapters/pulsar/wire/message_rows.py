@@ -1,8 +1,8 @@
 """Stored entries as rows of messages, each with the sequence id that its producer gave it.
 
 A batch's ids lie in its payload (``SingleMessageMetadata.sequence_id``), so batches are opened: LZ4, ZLIB, ZSTD and
-SNAPPY are known. What cannot be opened is one row that says so; a batch whose messages carry no id of their own is one
-row too, because brokers know the batch by its lowest id alone. A broker replays entries for deduplication by their
+SNAPPY are known. What cannot be opened is one row with that state; a batch whose messages carry no id of their own is
+one row too, because brokers know the batch by its lowest id alone. A broker replays entries for deduplication by their
 metadata alone: `BookieReplayedEntries`.
 """
 

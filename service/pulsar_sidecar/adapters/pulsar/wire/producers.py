@@ -295,7 +295,7 @@ def _published(
         producer.leave()
         return receipts[-1].message_id
     except (OSError, TemporaryError, NotAuthenticatedError) as error:
-        # A credential that a challenge asks for in between, and that cannot be read, says nothing of what was sent.
+        # A credential that a challenge asks for in between, and that cannot be read, proves nothing of what was sent.
         raise OutcomeUnknownError(
             f"the copy may or may not have been published to {topic} ({error}); look for it first"
         ) from error

@@ -77,7 +77,7 @@ def entries_of(
 ) -> Iterator[Entry]:
     """The entries of a batch: one, or several chunks of one message; of a message that was pushed, the last chunk.
 
-    ``attempt`` tells the chunks of this sending from those of an earlier one, of which consumers may hold some.
+    ``attempt`` distinguishes the chunks of this sending from those of an earlier one, of which consumers may hold some.
 
     Raises:
         PermanentError: the batch, or a message without its payload, is larger than a broker takes.

@@ -85,7 +85,7 @@ class TopicReader:
         compacted: bool = False,
         permits: int,
     ) -> None:
-        """``purpose`` is what the subscription's name says; ``permits`` is how many messages are on their way."""
+        """``purpose`` is a part of the subscription's name; ``permits`` is how many messages are on their way."""
         self._connection = connection
         self._doing = f"reading {topic}"
         self._permits = permits
@@ -107,7 +107,7 @@ class TopicReader:
         connection.request(command, api.BaseCommand.SUCCESS, self._doing, self._hold)
 
     def last_position(self) -> Position | None:
-        """Where the broker says that the last message is; None for an empty topic."""
+        """Where the last message is, by the broker's answer; None for an empty topic."""
         command = api.CommandGetLastMessageId(consumer_id=self._id)
         wanted = api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE
         answer = self._connection.request(command, wanted, self._doing, self._hold)

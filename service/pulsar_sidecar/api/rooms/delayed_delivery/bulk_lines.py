@@ -1,7 +1,7 @@
 """Lines in, verdicts out, while the lines still come in.
 
 Invariants: every line that is not empty gets exactly one verdict, in order; a bad one fails alone; what could not be
-carried out says so in its own line, because the answer's status was sent long before.
+carried out reports that in its own line, because the answer's status was sent long before.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ async def _in_order(works: AsyncIterator[_Work], at_once: int) -> AsyncIterator[
         while running:
             yield await running.popleft()
     finally:
-        # The caller has gone: what was begun ends by itself, since a half-done batch would help nobody.
+        # The caller has gone: what was begun ends by itself, since a half-done batch would help no caller.
         await asyncio.gather(*running, return_exceptions=True)
 
 
@@ -110,7 +110,7 @@ async def _batches(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
         *whole, rest = (rest + chunk).split(b"\n")
         lines += whole
         if len(rest) > MAX_LINE_BYTES:
-            # Nobody's line is that long: keep enough of it to say so, and go on at its end.
+            # No valid line is that long: keep enough of it to report that, and continue at its end.
             rest = rest[: MAX_LINE_BYTES + 1]
         while len(lines) >= LINES_AT_ONCE:
             yield lines[:LINES_AT_ONCE]

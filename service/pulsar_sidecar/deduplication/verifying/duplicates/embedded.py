@@ -77,7 +77,7 @@ _COMPARED: Final = ("producer", "sequence_id", "row", "payload_hash", "is_read")
 
 
 class ExtractTables(Protocol):
-    """An extract that was opened: every file is what its manifest says."""
+    """An extract that was opened: every file is as in its manifest."""
 
     @property
     def row_groups(self) -> int:

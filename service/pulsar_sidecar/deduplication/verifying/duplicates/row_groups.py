@@ -1,6 +1,6 @@
-"""What one row group says, alone and with what is known of those before and behind it.
+"""What one row group shows, alone and with what is known of those before and behind it.
 
-Whole columns at a time: the rules are those of `findings`, which say what each of these comparisons is for.
+Whole columns at a time: the rules are those of `findings`, which explain what each of these comparisons is for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -239,7 +239,7 @@ def _reduced(operation: np.ufunc, values: Numbers, starts: Numbers) -> Numbers:
     return reduced
 
 
-# --- with what others say ------------------------------------------------------------------------------------------
+# --- with what others show -----------------------------------------------------------------------------------------
 
 
 def suspects_of(

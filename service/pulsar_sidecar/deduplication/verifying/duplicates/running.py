@@ -60,7 +60,7 @@ class DuplicatesEngine(Protocol):
     kind: Engine
 
     def write(self) -> AbstractContextManager[WrittenTables]:
-        """Look for duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract is not what it says.
+        """Look for duplicates and write `tables.SCHEMAS`; `InvalidInputError` if the extract contradicts its manifest.
 
         Leaving the context without `UnfinishedDirectory.finish` leaves nothing behind.
         """

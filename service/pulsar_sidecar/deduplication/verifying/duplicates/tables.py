@@ -35,7 +35,7 @@ TOPICS: Final = schema_of("""
     unseen_ranges bigint not null, trimmed_ranges bigint not null, verdict string not null
 """)
 """One row for each topic; ``verdict`` is a `TopicResult`. ``rows`` are those of the extract, ``messages`` those that
-were judged; what was trimmed is no longer in the topic and says nothing against it."""
+were judged; what was trimmed is no longer in the topic and counts nothing against it."""
 
 TOPIC_SUMS: Final = schema_of("""
     topic string not null, rows bigint, markers bigint, counted bigint, messages bigint, producers bigint,

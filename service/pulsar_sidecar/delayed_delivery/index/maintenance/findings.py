@@ -9,7 +9,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 _MISSED: Final = 0.05
-"""How probably a sample may miss that more is wrong than is said."""
+"""How probably a sample may miss that more is wrong than is reported."""
 
 
 class RepairStep(Enum):

@@ -245,7 +245,7 @@ def check_segments(
 def check_messages(
     index: StoredIndex, bucket: StoredBucket, due_ms: Mapping[Position, int], answers: Mapping[Position, EntryAnswer]
 ) -> Iterator[Finding]:
-    """Whether messages are due when their index says; what cannot be read is not a finding."""
+    """Whether messages are due at their index's time; what cannot be read is not a finding."""
     wrong = {
         position: difference
         for position, at_ms in due_ms.items()

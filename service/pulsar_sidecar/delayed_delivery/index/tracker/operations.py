@@ -7,9 +7,9 @@ position is remembered as canceled and not tracked again.
 
 Known to a restart is only what a bucket was sealed with, as the PIP has it.
 
-No released broker knows field 4 of a ``DelayedIndex``, which says cancel, and one that met it would take a cancellation
-for a message. So these snapshots have a port, a type of segment and bytes of their own: a storage that brokers read
-takes `DelayedIndexes` and never `DelayedOperations`, and the bytes begin with what protobuf refuses.
+No released broker knows field 4 of a ``DelayedIndex``, which marks a cancellation, and one that met it would take a
+cancellation for a message. So these snapshots have a port, a type of segment and bytes of their own: a storage that
+brokers read takes `DelayedIndexes` and never `DelayedOperations`, and the bytes begin with what protobuf refuses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,8 @@ class DelayedOperations:
 
     Attributes:
         delays: messages to be delivered.
-        cancels: messages not to be delivered; their times say when the cancellation is to be known at the latest.
+        cancels: messages not to be delivered; their times are those at which the cancellation is to be known at the
+        latest.
     """
 
     delays: DelayedIndexes
@@ -91,10 +92,10 @@ class OperationSnapshots(Protocol):
         """Which snapshot each bucket has."""
 
     def point(self, key: BucketKey, bucket_id: LedgerId) -> None:
-        """Say that it has this one."""
+        """Record that it has this one."""
 
     def unpoint(self, key: BucketKey) -> None:
-        """Say that it has none; no error if it had none."""
+        """Record that it has none; not an error if it had none."""
 
 
 class CancellableTracker(BucketDelayedDeliveryTracker):
@@ -332,7 +333,7 @@ def decode_operations(payload: bytes) -> DelayedOperations:
 
 
 def _indexes(payload: bytes) -> list[tuple[bytes, bool]]:
-    """Each index without field 4, and whether that says cancel."""
+    """Each index without field 4, and whether that marks a cancellation."""
     found, at = [], 0
     while at < len(payload):
         length = payload[at + 1] if at + 1 < len(payload) else 0

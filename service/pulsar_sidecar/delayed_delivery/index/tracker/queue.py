@@ -94,7 +94,7 @@ class IndexQueue:
         return rows.unpacked()
 
     def remove(self, positions: Mapping[LedgerId, BitMap]) -> int:
-        """Take these out, however often they are in; the answer says how many rows that were."""
+        """Take these out, however often they are in; the answer is how many rows that were."""
         rows = self.pop_all()
         gone = rows.within(positions)
         self.put_back(pack(rows[~gone]))
