@@ -8,7 +8,7 @@ from pulsar_sidecar.api.rooms import delayed_index
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarReader
 from pulsar_sidecar.ledger_ownership.paths import cursor_path
 from pulsar_sidecar.model.lookups import Unreadable
-from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 
 from tests.fakes.clock import FakeClock
 from tests.fakes.delayed_index import (
@@ -24,6 +24,7 @@ from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
 
 TOPIC = "persistent://public/default/orders"
+V1_TOPIC = "persistent://old/east/default/orders"
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,9 @@ def _shared(store: FakeMetadataStore) -> Iterator[Served]:
     topic.cursor("billing/eu", (7, 0))
     del entries.payloads[101, 0]
     topic.cursor("empty")
+    old = IndexedTopic(store, entries, parse_topic_name(V1_TOPIC))
+    old.ledgers(7)
+    old.cursor("billing")
     messages = FakeTopicEntries()
     messages.due([(3_000, 9, 4), (8_000, 10, 0)])
     calendar = CalendarReader(stored_indexes(store, entries), entries, messages, messages, FakeClock(500))
@@ -114,6 +118,12 @@ def test_a_cursor_that_cannot_be_read_has_no_numbers(shell: Terminal, store: Fak
     assert ran.out.splitlines()[-1] == "  buckets       unknown"
     assert {index[name] for name in ("indexes", "left", "done", "sizeBytes", "unreadable")} == {None}
     assert index["buckets"] is None
+
+
+@pytest.mark.parametrize("options", [(), ("-s", "billing")])
+def test_a_topic_with_a_v1_name(shell: Terminal, options: tuple[str, ...]) -> None:
+    ran = shell.run("delayed-index", "show", V1_TOPIC, *options)
+    assert (ran.code, ran.out.splitlines()[0]) == (0, f"{V1_TOPIC}  billing")
 
 
 def test_a_subscription_that_is_not_there(shell: Terminal) -> None:

@@ -8,11 +8,9 @@ from pydantic import BeforeValidator, Field
 from pulsar_sidecar.api.paths import (
     NAMESPACE_PATH,
     TOPIC_PATHS,
-    V2_PATH,
     SubscriptionName,
     TenantName,
     V2Namespace,
-    V2Topic,
 )
 from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
@@ -210,13 +208,13 @@ def router(service: DelayedIndexService) -> APIRouter:
             views = service.show(topic, subscription, ask_broker=parameters.ask_broker)
             return [DelayedIndexAnswer.model_validate(view) for view in views]
 
-    @routes.get(f"{V2_PATH}/delayedIndex")
-    def delayed_indexes(
-        topic: V2Topic, parameters: Annotated[DelayedIndexParameters, Query()]
-    ) -> list[DelayedIndexAnswer]:
-        """The same for all durable subscriptions of a topic."""
-        views = service.show(topic, ask_broker=parameters.ask_broker)
-        return [DelayedIndexAnswer.model_validate(view) for view in views]
+        @routes.get(f"{path}/delayedIndex", name=f"{version}delayed_indexes")
+        def delayed_indexes(
+            topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[DelayedIndexParameters, Query()]
+        ) -> list[DelayedIndexAnswer]:
+            """The same for all durable subscriptions of a topic."""
+            views = service.show(topic, ask_broker=parameters.ask_broker)
+            return [DelayedIndexAnswer.model_validate(view) for view in views]
 
     return routes
 
