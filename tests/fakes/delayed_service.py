@@ -39,6 +39,9 @@ class FakeDelayedDelivery:
     """Entries that a preview could not read."""
     fails_at: int | None = None
     """The batch of a selection fails that begins with this entry."""
+    holds_at: int | None = None
+    """The batch that begins with this entry waits until it is ``released``."""
+    released: threading.Event = field(default_factory=threading.Event)
     batch_seconds: float = 0.0
     batches_running: int = 0
     most_batches_running: int = 0
@@ -71,6 +74,8 @@ class FakeDelayedDelivery:
     def cancel_batch(self, batch: SelectedBatch, options: CancelOptions) -> list[TargetOutcome]:
         if self.fails_at == batch.targets()[0].position.entry_id:
             raise TemporaryError("the brokers are gone")
+        if self.holds_at == batch.targets()[0].position.entry_id:
+            assert self.released.wait(10), "nobody came for what was done before"
         self.batches_running += 1
         self.most_batches_running = max(self.most_batches_running, self.batches_running)
         threading.Event().wait(self.batch_seconds)

@@ -1,6 +1,7 @@
 """Cancelling's routes: PIP-423's status codes, a reason that says what to change, and lines that fail alone."""
 
 import base64
+import http.client
 import json
 from collections.abc import Iterator
 from dataclasses import fields
@@ -264,6 +265,20 @@ def test_a_selections_batches_follow_each_other_as_each_looks_at_the_room_left(
     answer = server.ask("POST", f"{TOPIC}/delayedMessages/cancel", {"key": "k", "hash": "x"})
     assert [json.loads(line)["line"] for line in answer.body.splitlines()] == [1, 2, 3]
     assert fake.most_batches_running == 1
+
+
+def test_a_selections_verdicts_leave_before_the_next_batch_is_done(server: Served, fake: FakeDelayedDelivery) -> None:
+    fake.holds_at = 2
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    try:
+        body = json.dumps({"key": "k", "hash": "x"})
+        connection.request("POST", f"{TOPIC}/delayedMessages/cancel", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        first = [json.loads(answer.readline())["line"] for _ in range(2)]
+        fake.released.set()
+        assert (first, [json.loads(line)["cancelled"] for line in answer]) == ([1, 2], [True])
+    finally:
+        connection.close()
 
 
 def test_a_batch_of_a_selection_that_fails_says_so_and_the_others_go_on(
