@@ -37,6 +37,7 @@ class FakeDelayedDelivery:
     fails: SidecarError | None = None
     unreadable: int = 0
     """Entries that a preview could not read."""
+    published_later: int = 0
     fails_at: int | None = None
     """The batch of a selection fails that begins with this entry."""
     holds_at: int | None = None
@@ -62,7 +63,7 @@ class FakeDelayedDelivery:
     def preview(self, topic: TopicName, selection: Selection) -> Preview:
         selection.check()
         reading = self._read(topic)
-        reading.unreadable = self.unreadable
+        reading.unreadable, reading.published_later = self.unreadable, self.published_later
         return preview(selection, {topic: reading.rows}, {topic: reading})
 
     def confirm_selected(self, topic: TopicName, selection: Selection, confirmed_hash: str) -> list[SelectedBatch]:

@@ -43,7 +43,8 @@ class Selection:
     Attributes:
         due_from_ms: the earliest due time, included.
         due_to_ms: the latest due time, excluded.
-        published_before_ms: only messages published before it, so that a selection does not grow.
+        published_before_ms: only messages published before it by their producers' clocks, so that a selection does not
+            grow.
         properties: all of these, with these values.
         subscriptions: where; empty for every Shared and Key_Shared subscription.
     """
@@ -67,16 +68,18 @@ class Selection:
             raise InvalidInputError("dueFrom is not before dueTo, so nothing can match")
 
     def matches(self, facts: EntryFacts) -> bool:
-        """Whether a message is meant, if it waits and is not due yet."""
+        """Whether a message is meant, if it waits, is not due yet and was not published too late."""
         due_ms = facts.deliver_at_ms
         return (
             due_ms is not None
             and (self.due_from_ms is None or due_ms >= self.due_from_ms)
             and (self.due_to_ms is None or due_ms < self.due_to_ms)
-            and (self.published_before_ms is None or facts.publish_time_ms < self.published_before_ms)
             and (self.key is None or facts.key == self.key)
             and all(facts.properties.get(name) == value for name, value in self.properties.items())
         )
+
+    def was_published_later(self, facts: EntryFacts) -> bool:
+        return self.published_before_ms is not None and facts.publish_time_ms >= self.published_before_ms
 
 
 # --- what was read -------------------------------------------------------------------------------------------------
@@ -108,6 +111,7 @@ class PartitionReading:
         rows: those that are meant.
         first: the first of them by due time.
         unreadable: how many entries could not be read the last time; they are read again the next time.
+        published_later: how many would be meant, had they been published before.
     """
 
     topic: TopicName
@@ -115,6 +119,7 @@ class PartitionReading:
     rows: Rows = field(default_factory=lambda: np.empty(0, _ROW))
     first: Sequence[Selected] = ()
     unreadable: int = 0
+    published_later: int = 0
 
     def unread(self, waiting: EntriesByLedger) -> Iterator[Position]:
         """The entries that were not read yet."""
@@ -128,7 +133,11 @@ class PartitionReading:
             if not isinstance(facts, EntryFacts):
                 continue
             self.read.setdefault(position.ledger_id, BitMap()).add(position.entry_id)
-            if selection.matches(facts) and not facts.marker and not is_earlier_chunk(facts):
+            if not selection.matches(facts) or facts.marker or is_earlier_chunk(facts):
+                continue
+            if selection.was_published_later(facts):
+                self.published_later += 1
+            else:
                 assert facts.deliver_at_ms is not None
                 meant.append((facts.deliver_at_ms, *position, facts.publish_time_ms, _is_plain(facts)))
                 first.append(Selected(facts.deliver_at_ms, topic, position, facts.key))
@@ -253,6 +262,7 @@ class Preview:
         hash: of all messages found; a caller repeats it to confirm.
         sample: the first of them by due time.
         unreadable: entries that could not be read, and so are not among them.
+        published_later: messages that are left out because of ``published_before_ms`` alone.
     """
 
     selection: Selection
@@ -262,6 +272,7 @@ class Preview:
     last_due_ms: int | None
     sample: tuple[Selected, ...]
     unreadable: int
+    published_later: int
 
 
 def preview(selection: Selection, found: Mapping[TopicName, Rows], reading: Reading) -> Preview:
@@ -282,6 +293,7 @@ def preview(selection: Selection, found: Mapping[TopicName, Rows], reading: Read
             nsmallest(MAX_SAMPLE, (one for part in reading.values() for one in part.first), key=lambda one: one[:3])
         ),
         unreadable=sum(part.unreadable for part in reading.values()),
+        published_later=sum(part.published_later for part in reading.values()),
     )
 
 

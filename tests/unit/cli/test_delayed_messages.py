@@ -117,10 +117,11 @@ def test_a_selection_after_a_preview(terminal: Terminal, fake: FakeDelayedDelive
 
 
 def test_a_selection_that_could_not_read_everything_ends_with_4(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
-    fake.unreadable = 2
+    fake.unreadable, fake.published_later = 2, 1
     ran = terminal.run("topics", "cancel-delayed-messages", TOPIC, "--property", "customer=1", "--yes")
     assert (ran.code, len(ran.out.splitlines()), len(fake.asked)) == (4, 3, 3)
     assert "2 entries could not be read" in ran.err
+    assert "1 messages more match; by their producers' clocks" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_what_was_read_for_something_else_is_read_again(
 
 def test_the_oldest_of_too_many_previews_are_read_again() -> None:
     cache = PreviewCache()
-    shown = [Preview(KEY, 0, str(number), None, None, (), 0) for number in range(33)]
+    shown = [Preview(KEY, 0, str(number), None, None, (), 0, 0) for number in range(33)]
     for each in shown:
         cache.keep(TOPIC, each, {TOPIC: PartitionReading(TOPIC)})
     kept = [bool(cache.take(TOPIC, KEY, each.hash)) for each in shown]
@@ -207,6 +207,21 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     assert not outcome.cancelled
     assert cluster.reads[position] == 2
     assert cluster.subscriptions_["s"].by_sidecar == set()
+
+
+def test_what_was_published_later_by_its_producers_clock_is_told(
+    cluster: CountingCluster, sidecar: FakeSidecar
+) -> None:
+    now_ms = cluster.clock.now_ms()
+    meant = cluster.publish(1, key="k", publish_time_ms=now_ms - 1)
+    cluster.publish(2, key="k", publish_time_ms=now_ms + 60_000)
+    cluster.publish(4, key="other", publish_time_ms=now_ms + 60_000)
+    cluster.publish(1, key="k", due_in_ms=None, publish_time_ms=now_ms + 60_000)
+    shown = sidecar.room.preview(TOPIC, KEY)
+    assert (shown.count, shown.published_later) == (1, 2)
+    assert [one.target.position for one in cancel_previewed(sidecar, shown) if one.cancelled] == meant
+    nothing = sidecar.room.preview(TOPIC, replace(KEY, published_before_ms=0))
+    assert (nothing.count, nothing.selection.published_before_ms) == (0, 0)
 
 
 @pytest.mark.parametrize(

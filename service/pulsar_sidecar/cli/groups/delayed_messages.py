@@ -224,6 +224,9 @@ def _previewed(client: Client, path: str, selection: Mapping[str, object]) -> Ma
         output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
     if preview["unreadable"]:
         output.info(f"{preview['unreadable']} entries could not be read and are not included")
+    if preview["publishedLater"]:
+        later = preview["publishedLater"]
+        output.info(f"{later} messages more match; by their producers' clocks they were published since, and stay")
     return preview
 
 

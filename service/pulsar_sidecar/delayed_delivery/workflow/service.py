@@ -297,10 +297,11 @@ class DelayedDelivery:
         self._check_enabled()
         selection.check()
         now_ms = self._ports.brokers_now_ms()
+        before_ms = selection.published_before_ms
         exact = replace(
             selection,
             due_from_ms=max(selection.due_from_ms or 0, now_ms + _SAFE_LEAD_MS),
-            published_before_ms=min(selection.published_before_ms or now_ms, now_ms),
+            published_before_ms=now_ms if before_ms is None else min(before_ms, now_ms),
         )
         reading: Reading = {}
         found = find_selected(self._ports, topic, exact, reading)

@@ -89,7 +89,7 @@ class SelectionPayload(Payload):
     due_to: _Time | None = None
     """Latest due time in milliseconds, excluded."""
     published_before: _Time | None = None
-    """Only messages published before this time; a preview fills it in."""
+    """Only messages published before this time, by their producers' clocks; a preview fills it in."""
     key: Annotated[_Text, Field(examples=["customer-1"])] | None = None
     properties: dict[_Text, _Text] = Field(default_factory=dict)
     """All of these."""
@@ -303,6 +303,8 @@ class PreviewAnswer(Answer):
     last_due: int | None = Field(validation_alias="last_due_ms")
     unreadable: int
     """Entries that could not be read, and so are not included."""
+    published_later: int
+    """Messages that match too and were published at ``publishedBefore`` or later, by their producers' clocks."""
     selection: Annotated[dict[str, object], BeforeValidator(_exact)]
     sample: list[SelectedAnswer]
 
