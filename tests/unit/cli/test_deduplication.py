@@ -75,7 +75,9 @@ def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[1].endswith("; the broker reports: Enabled")
-    replayed = "2 entries up to 1:6, 0 of them markers; a broker that loads the topic now gets this map"
+    replayed = (
+        "2 entries up to 1:6, 0 of them markers; a broker that loads and deduplicates the topic now gets this map"
+    )
     assert f"  replay         {replayed}" in lines
     assert "  new                          -         9223372036854775807" in lines
     assert "  p0                           0         9" in lines
@@ -85,6 +87,14 @@ def test_a_topic_that_no_broker_has_loaded_is_said_to_be_so(shell: Terminal, top
     topics.put(OTHER)
     ran = shell.run("deduplication", "show", str(OTHER), "--ask-broker")
     assert ran.out.splitlines()[1].endswith("enabled by the namespace's policy; no broker has the topic loaded")
+
+
+def test_where_deduplication_is_off_a_load_replays_nothing(shell: Terminal, topics: DeduplicatedTopics) -> None:
+    off = parse_topic_name("persistent://public/default/off")
+    topics.put(off, mark_delete=(1, 4))
+    topics.brokers.topics[DeduplicationPolicy.ENABLED, off] = False
+    lines = shell.run("deduplication", "show", str(off)).out.splitlines()
+    assert "  since          25 entries, 2,500 bytes: a load replays none of them" in lines
 
 
 def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:

@@ -127,7 +127,7 @@ class ReplayAnswer(Answer):
     """Last-sequence-persisted, rebuilt."""
 
     is_whole: bool
-    """Whether a broker that loads the topic now gets this map."""
+    """Whether a broker that loads and deduplicates the topic now gets this map."""
     entries: int
     """Entries that were replayed."""
     markers: int
@@ -156,7 +156,7 @@ class DeduplicationAnswer(Answer):
     since: AmountAnswer | None
     """What has come after the snapshot; null if that is not known."""
     replay_seconds: float | None
-    """How long a load would replay that."""
+    """How long a load would replay that; 0 where deduplication is off, because a load then deletes the cursor."""
     replay_seconds_by: str = ASSUMPTION
     """Where that number comes from."""
     held: HeldLedgersAnswer | None

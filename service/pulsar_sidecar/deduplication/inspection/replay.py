@@ -47,7 +47,7 @@ class Replay:
 
     @property
     def is_whole(self) -> bool:
-        """Whether a broker that loads the topic now gets this map."""
+        """Whether a broker that loads and deduplicates the topic now gets this map."""
         return not self.problems
 
 

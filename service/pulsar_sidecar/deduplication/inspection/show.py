@@ -125,8 +125,8 @@ class DeduplicationView:
     Attributes:
         status: the broker's own word, None if it was not asked or has not loaded the topic.
         snapshot: None if there is no cursor, or it could not be read.
-        since: what a load would replay; None if that is not known.
-        replay_seconds: how long that takes.
+        since: what came after the snapshot, which a load replays; None if that is not known.
+        replay_seconds: how long that takes; 0 where deduplication is off, because a load then deletes the cursor.
         held: what the cursor holds; None if that is not known.
         held_alone: what no other cursor holds; None likewise.
         replay: None if none was asked for.
@@ -174,13 +174,17 @@ def view_of(
         snapshot=_snapshot(snapshot, covered_until_ms, now_ms) if isinstance(snapshot, Snapshot) else None,
         limits=limits,
         since=since,
-        replay_seconds=None if since is None else replay_seconds(since),
+        replay_seconds=None if since is None else _load_seconds(since, decision),
         held=_held(stored, stored.held),
         held_alone=_held(stored, None if isinstance(held_alone, Unreadable) else held_alone),
         replay=None if isinstance(replayed, Unreadable) else replayed,
         remarks=tuple(_remarks(stored, decision, limits, broker)),
         problem="; ".join(dict.fromkeys(filter(None, [*unknown, stored.unmeasured]))) or None,
     )
+
+
+def _load_seconds(since: Amount, decision: DeduplicationDecision) -> float:
+    return 0.0 if decision.enabled is False else replay_seconds(since)
 
 
 def _held(stored: StoredDeduplication, ledgers: Sequence[LedgerId] | None) -> HeldLedgers | None:

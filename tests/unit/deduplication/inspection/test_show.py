@@ -190,7 +190,9 @@ def test_what_one_would_not_expect_of_a_snapshot(topics: DeduplicatedTopics, sna
 
 def test_a_cursor_that_stands_and_one_that_is_missing(topics: DeduplicatedTopics) -> None:
     topics.brokers.namespaces[ENABLED, "public/default"] = False
-    assert "deduplication is off and its cursor still exists" in _shown(topics).remarks[0]
+    left_over = _shown(topics)
+    assert "deduplication is off and its cursor still exists" in left_over.remarks[0]
+    assert (left_over.since, left_over.replay_seconds) == (Amount(25, 2500), 0), "a load deletes the cursor"
     other = parse_topic_name("persistent://public/default/other")
     topics.put(other)
     view = _shown(topics, other)

@@ -135,8 +135,10 @@ def _since(place: Mapping[str, Any]) -> str:
     since = place["since"]
     if since is None:
         return "unknown"
-    seconds = place["replaySeconds"]
-    return f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes: a load replays them in about {seconds:,.1f} s"
+    load = f"a load replays them in about {place['replaySeconds']:,.1f} s"
+    if place["decision"]["enabled"] is False:
+        load = "a load replays none of them"
+    return f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes: {load}"
 
 
 def _held(place: Mapping[str, Any]) -> str:
@@ -151,7 +153,11 @@ def _held(place: Mapping[str, Any]) -> str:
 
 def _replay(replayed: Mapping[str, Any]) -> str:
     end = f" up to {replayed['last']}" if replayed["last"] else ""
-    verdict = "a broker that loads the topic now gets this map" if replayed["isWhole"] else "the map is not certain"
+    verdict = (
+        "a broker that loads and deduplicates the topic now gets this map"
+        if replayed["isWhole"]
+        else "the map is not certain"
+    )
     return f"{replayed['entries']:,} entries{end}, {replayed['markers']:,} of them markers; {verdict}"
 
 
