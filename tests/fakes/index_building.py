@@ -1,6 +1,6 @@
 """A topic of delayed messages in memory, whose buckets are to be built: what the builder asks, and what it leaves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import BucketPointers
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import BuildPlan, BuiltSubscription, IndexBuilder
@@ -50,12 +50,14 @@ class FakeSnapshots:
         self.fail_after: int | None = None
         self.failure: SidecarError = TemporaryError("too few bookies")
         self.damage: Rows | None = None
+        self.before: Callable[[], object] = lambda: None
 
     def start(self) -> None: ...
 
     def create_bucket_snapshot(
         self, metadata: SnapshotMetadata, segments: Sequence[DelayedIndexes], owner: BucketOwner
     ) -> LedgerId:
+        self.before()
         if self.fail_after is not None and len(self.created) >= self.fail_after:
             raise self.failure
         bucket_id = LedgerId(FIRST_BUCKET + len(self.created))

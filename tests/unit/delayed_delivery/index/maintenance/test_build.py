@@ -389,6 +389,14 @@ def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(damag
     refused(stage, TemporaryError, "read otherwise")
 
 
+def test_a_topic_loaded_while_its_buckets_are_written_keeps_no_bucket() -> None:
+    stage = IndexToBuild(THREE, small_buckets())
+    approved = stage.plan().hash
+    stage.snapshots.before = lambda: setattr(stage, "loaded", "broker-1")
+    refused(stage, ConflictError, f"broker-1 has {TOPIC} loaded", approved)
+    assert len(stage.snapshots.created) == 2
+
+
 def test_a_cursor_that_changes_meanwhile_keeps_no_bucket() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     node = stage.store.peek(PATH)

@@ -652,6 +652,17 @@ def test_a_broker_that_loads_the_topic_meanwhile_is_told() -> None:
     assert "unload it once more" in str(repaired.problem)
 
 
+def test_a_broker_that_loads_the_topic_before_the_change_is_told_and_nothing_is_changed() -> None:
+    stage = Stage()
+    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
+    approved, named = stage.plan().hash, stage.named()
+    stage.loaded.from_question = stage.loaded.asked + 3
+    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    assert (repaired.done, repaired.outcome, repaired.handed_over) == (False, None, False)
+    assert "topics unload" in str(repaired.problem)
+    assert stage.named() == named
+
+
 def test_a_cursor_that_changes_meanwhile_is_told_and_not_changed() -> None:
     stage = Stage()
     stage.cut(FIRST)
