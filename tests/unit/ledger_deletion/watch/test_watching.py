@@ -530,6 +530,16 @@ def test_a_ledger_that_is_linked_at_last_was_only_late(world: World, topic: Topi
         assert (appended(world), watcher.leak(late)) == ([], None)
 
 
+def test_the_window_goes_on_over_the_walks_in_it(world: World, topic: TopicName) -> None:
+    stray = world.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
+    with Watcher(world, made(QUICK, walk_interval_ms=30_000)) as watcher:
+        watcher.go(110)
+        assert watcher.changes.times_armed >= 3
+        assert appended(world) == []
+        watcher.go(20)
+        assert appended(world) == [stray]
+
+
 def test_a_new_leader_begins_to_count_the_window_anew(world: World, topic: TopicName) -> None:
     stray = world.ledger(schema_custom_metadata(topic.schema_id))
     with Watcher(world) as first:
