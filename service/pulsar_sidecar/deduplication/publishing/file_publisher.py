@@ -215,7 +215,7 @@ class FilePublisher:
             # A run that was stopped may have sent records again to which it has not come.
             duplicates = publisher.counts.total() - publisher.counts[Outcome.STORED]
             duplicates -= sum(offset >= self._rolling.end for offset in self._resent)
-            return self._published(publisher, reader, publisher.counts[Outcome.STORED], duplicates)
+            return self._published(reader, publisher.counts[Outcome.STORED], duplicates)
 
     # --- before the first record -----------------------------------------------------------------------------------
 
@@ -375,11 +375,9 @@ class FilePublisher:
                 self._report("reading", record.end, self._source.size)
             if self._stop.is_set():
                 break
-        return self._published(publisher, reader, stored, 0)
+        return self._published(reader, stored, 0)
 
-    def _published(
-        self, publisher: ExactlyOncePublisher, reader: RecordReader, stored: int, duplicates: int
-    ) -> Published:
+    def _published(self, reader: RecordReader, stored: int, duplicates: int) -> Published:
         marks = self._rolling.marks()
         return Published(
             records=self._records,

@@ -342,7 +342,7 @@ class LeakTracker:
             verdicts = self._ports.assessor.verdicts(records, self._unreadable())
             leaked += [each for each, verdict in zip(some, verdicts, strict=True) if self._obey(each, verdict, now_ms)]
         for tracked in leaked:
-            self._count(tracked, now_ms)
+            self._count(tracked)
             # What has evidence was noted with it. Of what never was referenced only what would be appended is: old
             # ledgers would brake again and again.
             if self._withheld(tracked) is None:
@@ -408,7 +408,7 @@ class LeakTracker:
             if tracked.evidence is not None and tracked.evidence.appended_ms is not None:
                 self._ports.assessor.leaks.keep(tracked.evidence)
 
-    def _count(self, tracked: TrackedLedger, now_ms: int) -> None:
+    def _count(self, tracked: TrackedLedger) -> None:
         """Log that it leaked; once for each leak, however often it is kept and found leaked again."""
         with self._lock:
             tracked.leak = replace(tracked.leak, state=LeakState.LEAKED, detail="it is to be appended")
