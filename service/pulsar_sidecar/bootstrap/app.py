@@ -78,7 +78,7 @@ class _Process:
         self, settings: Settings, environment: Mapping[str, str], steps: Steps | None, stack: ExitStack
     ) -> None:
         """Check what can be checked without the cluster; `InvalidInputError` if a setting cannot be used."""
-        self._settings, self._stack, self._clock = settings, stack, SystemClock()
+        self._settings, self._clock = settings, SystemClock()
         self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
         credentials, tls = broker_identity_of(settings)
         self._rest = AdminRest([settings.web_service_url], credentials, tls, connect_seconds=3, read_seconds=5)

@@ -117,7 +117,7 @@ class DeletionScenario:
         names, ledgers = self._prepare(namespace)
         failed = self._delete_and_kill(sidecar_url, namespace, names)
         self.environment.report("   the user repeats only what was not accepted; the sidecar finishes the rest")
-        left = delete_again(sidecar_url, namespace, failed, self._wait)
+        left = delete_again(sidecar_url, namespace, failed, self.environment.clock.wait_seconds)
         if left:
             raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
         pending, seconds = self._drain(sidecar_url)
@@ -147,7 +147,7 @@ class DeletionScenario:
         names, ledgers = self._prepare(namespace)
         failed = self._delete_and_kill(self.web_service_url, namespace, names, at_once)
         self.environment.report("   the user repeats what failed until each topic is reported gone")
-        delete_again(self.web_service_url, namespace, failed, self._wait)
+        delete_again(self.web_service_url, namespace, failed, self.environment.clock.wait_seconds)
         return self._count(namespace, ledgers, self.topics - len(failed))
 
     def _prepare(self, namespace: str) -> tuple[list[str], int]:
@@ -211,16 +211,13 @@ class DeletionScenario:
             if (pending == 0 and running == 0) or seconds > _DRAIN_SECONDS:
                 return pending, seconds
             self.environment.report(f"   {pending} pending, {running} topic deletions running")
-            self._wait(2.0)
-
-    def _wait(self, seconds: float) -> None:
-        self.environment.clock.wait_seconds(seconds)
+            self.environment.clock.wait_seconds(2.0)
 
     def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:
         """Returns in any case; the caller checks."""
         give_up = self.environment.clock.monotonic_seconds() + most_seconds
         while not is_so() and self.environment.clock.monotonic_seconds() < give_up:
-            self._wait(1.0)
+            self.environment.clock.wait_seconds(1.0)
 
 
 def _belongs(node: Node, prefix: str) -> bool:
@@ -304,7 +301,7 @@ def delete_topics(
 
 
 def delete_again(
-    url: str, namespace: str, names: Sequence[str], wait: Callable[[float], None], rounds: int = 40
+    url: str, namespace: str, names: Sequence[str], wait: Callable[[float], object], rounds: int = 40
 ) -> list[str]:
     """What a user does next: delete again what was refused or broke, until all is accepted; what is left."""
     left = list(names)
