@@ -45,11 +45,27 @@ def partitions_of(topics: Topics, topic: TopicName) -> list[TopicName]:
     return [topic.partition(index) for index in range(partitions)] or [topic]
 
 
-def durable_subscriptions(topics: Topics, topic: TopicName, subscription: str | None) -> dict[str, Subscription]:
+def subscriptions_of(topics: Topics, topic: TopicName, place: TopicName) -> Mapping[str, Subscription]:
+    """Those of a topic, or of one of its partitions; brokers delete an unused partition, and it has none.
+
+    Raises:
+        NotFoundError: there is no such topic.
+    """
+    try:
+        return topics.subscriptions(place)
+    except NotFoundError:
+        if place == topic:
+            raise
+        return {}
+
+
+def durable_subscriptions(
+    topics: Topics, topic: TopicName, place: TopicName, subscription: str | None
+) -> dict[str, Subscription]:
     """The one that is meant; without a name all of a topic or partition but those that brokers keep for themselves."""
     return {
         name: facts
-        for name, facts in topics.subscriptions(topic).items()
+        for name, facts in subscriptions_of(topics, topic, place).items()
         if facts.durable and (name not in SYSTEM_SUBSCRIPTIONS if subscription is None else name == subscription)
     }
 
@@ -279,7 +295,9 @@ class WaitingReader:
         start = after.partition if after else 0
         for number, part in enumerate(parts[start:], start):
             last = after.position if after and number == start else BEFORE_EVERYTHING
-            found = durable_subscriptions(self.topics, part, subscription)
+            found = durable_subscriptions(self.topics, topic, part, subscription)
+            if not found:
+                continue
             state = self.topics.state(part)
             cursors = [
                 (counts.setdefault(name, SubscriptionBacklog(name, facts.type)), state.cursors[name].acknowledged)

@@ -22,6 +22,7 @@ from pulsar_sidecar.delayed_delivery.backlog import (
     minus,
     partitions_of,
     positions_of,
+    subscriptions_of,
     waiting_entries,
 )
 from pulsar_sidecar.delayed_delivery.cancel.plan import SubscriptionChoice, choose_subscriptions
@@ -221,9 +222,11 @@ def find_selected(ports: Ports, topic: TopicName, selection: Selection, reading:
     found: dict[TopicName, Rows] = {}
     choices: list[SubscriptionChoice] = []
     for partition in partitions_of(topics, topic):
-        subscriptions = topics.subscriptions(partition)
-        state = topics.state(partition)
+        subscriptions = subscriptions_of(topics, topic, partition)
         choices.append(choose_subscriptions(selection.subscriptions, subscriptions))
+        if not choices[-1].admitted:
+            continue
+        state = topics.state(partition)
         chosen = [one.name for one in choices[-1].admitted if one.name in state.cursors]
         waiting = waiting_entries(state.ledgers, [state.cursors[name].acknowledged for name in chosen])
         if partition not in reading:

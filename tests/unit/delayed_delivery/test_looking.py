@@ -1,9 +1,10 @@
 """Each answer rests on a cursor that was read for it, and on the subscriptions that exist now."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
-from pulsar_sidecar.delayed_delivery.backlog import partitions_of
+from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, partitions_of
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
     CancelOptions,
@@ -11,9 +12,12 @@ from pulsar_sidecar.delayed_delivery.cancel.requests import (
     SubscriptionResult,
     Target,
 )
+from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
+from pulsar_sidecar.delayed_delivery.selecting import Selection
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import Subscription, TopicInternalStats
 
 from tests.fakes.delayed_messages import LEDGER, TOPIC, FakeCluster, FakeSidecar, at
 
@@ -90,6 +94,42 @@ class Growing(FakeCluster):
 
     def partition_of_ledger(self, topic: TopicName, partitions: int, ledger_id: LedgerId) -> int | None:
         return 1 if (partitions, ledger_id) == (2, LEDGER) else None
+
+
+class Lacking(FakeCluster):
+    """A topic of two partitions, the first of which was deleted because nobody used it."""
+
+    def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
+        return 2
+
+    def subscriptions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> Mapping[str, Subscription]:
+        self._demand(topic)
+        return FakeCluster.subscriptions(self, topic)
+
+    def state(self, topic: TopicName) -> TopicInternalStats:
+        self._demand(topic)
+        return FakeCluster.state(self, topic)
+
+    def _demand(self, topic: TopicName) -> None:
+        if topic == TOPIC.partition(0):
+            raise NotFoundError(f"there is no topic {topic}")
+
+
+def test_a_partition_that_does_not_exist_keeps_nobody_from_the_others() -> None:
+    cluster = Lacking()
+    cluster.subscribe()
+    cluster.publish(1, _DUE_IN_MS, key="k")
+    cluster.clock.advance_ms(1)
+    shown = FakeSidecar(cluster).room.preview(TOPIC, Selection(key="k"))
+    assert (shown.count, [one.topic for one in shown.sample]) == (1, [str(TOPIC.partition(1))])
+    page = WaitingReader(cluster, cluster, cluster.clock).waiting(TOPIC, None, None, 10)
+    assert [one.delayed for one in page.subscriptions] == [1]
+    cluster.clock.advance_ms(2 * _DUE_IN_MS)
+    overdue = OverdueReader(cluster, cluster, cluster, lambda _: None, cluster.clock)
+    report = overdue.overdue(TOPIC, None, 0, 10)
+    assert [(one.topic, one.messages) for one in report.subscriptions] == [(TOPIC.partition(1), 1)]
+    with pytest.raises(NotFoundError, match="no durable subscription nobody"):
+        overdue.overdue(TOPIC, "nobody", 0, 10)
 
 
 @pytest.mark.parametrize("partition", [1, None])

@@ -4,7 +4,7 @@ Invariants: a message counts once for each subscription that has not acknowledge
 reason is named only where the broker's own figures show it; a stuck tracker is what remains, and so only perhaps one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from heapq import nsmallest
@@ -180,7 +180,10 @@ class OverdueReader:
         counted: list[Overdue] = []
         left, complete = limit, True
         for place in partitions_of(self.topics, topic):
-            found, read, is_whole = self._of(place, subscription, due_by_ms, left)
+            facts = durable_subscriptions(self.topics, topic, place, subscription)
+            if not facts:
+                continue
+            found, read, is_whole = self._of(place, facts, due_by_ms, left)
             counted += found
             left -= read
             complete &= is_whole
@@ -189,9 +192,8 @@ class OverdueReader:
         return OverdueReport(now_ms, due_by_ms, tuple(counted), limit - left, complete)
 
     def _of(
-        self, place: TopicName, subscription: str | None, due_by_ms: int, limit: int
+        self, place: TopicName, facts: Mapping[str, Subscription], due_by_ms: int, limit: int
     ) -> tuple[list[Overdue], int, bool]:
-        facts = durable_subscriptions(self.topics, place, subscription)
         state = self.topics.state(place)
         cursors = {name: state.cursors[name] for name in sorted(facts) if name in state.cursors}
         found = {name: Overdue(place, name) for name in cursors}
