@@ -120,7 +120,7 @@ def test_a_bookie_that_fails_is_done_without(stages: Callable[[int], Stage], cod
 def test_too_few_bookies_leave_nothing(stages: Callable[[int], Stage]) -> None:
     stage = stages(2)
     stage.bookies[0].answer_addition = lambda ledger, entry, _: addition_response(EREADONLY, ledger, entry)
-    with pytest.raises(TemporaryError, match=r"wants 2 bookies, and 1 can.*read-only"):
+    with pytest.raises(TemporaryError, match=r"needs 2 bookies, and 1 can.*read-only"):
         stage.write()
     with pytest.raises(TemporaryError, match="wants 3 bookies, and 2 can"):
         stage.write(3, 2, 2)

@@ -54,7 +54,7 @@ class Replication:
         if not 1 <= self.ack_quorum_size <= self.write_quorum_size <= self.ensemble_size:
             raise InvalidInputError(
                 f"an ensemble of {self.ensemble_size} with a write quorum of {self.write_quorum_size} and an "
-                f"acknowledgement quorum of {self.ack_quorum_size} cannot be; look at managedLedgerDefault*"
+                f"acknowledgement quorum of {self.ack_quorum_size} contradict each other; check managedLedgerDefault*"
             )
 
 
@@ -132,7 +132,7 @@ class LedgerWriter:
         if len(writable) < size:
             failures = f" ({_joined(failed)})" if failed else ""
             raise TemporaryError(
-                f"a ledger wants {size} bookies, and {len(writable)} can be written to{failures}; start more bookies, "
+                f"a ledger needs {size} bookies, and {len(writable)} can be written to{failures}; start more bookies, "
                 "or lower managedLedgerDefaultEnsembleSize"
             )
         random.shuffle(writable)
@@ -150,7 +150,7 @@ class LedgerWriter:
             groups = json.loads(node.data) if node is not None and node.data else {}
             return {bookie: str(info["rack"]) for group in groups.values() for bookie, info in group.items()}
         except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise TemporaryError(f"the racks in /bookies cannot be read ({error!r:.200}); set them right") from error
+            raise TemporaryError(f"the racks in /bookies cannot be read ({error!r:.200}); correct them") from error
 
     def _create(self, metadata: LedgerMetadata) -> tuple[LedgerId, Node]:
         data = encode_ledger_metadata(metadata)

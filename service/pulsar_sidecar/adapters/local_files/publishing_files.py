@@ -62,7 +62,7 @@ class CheckpointFile:
             return None
         except (InvalidInputError, UnicodeDecodeError) as error:
             raise InvalidInputError(
-                f"the checkpoint {self._path} cannot be used: {error}. Bring it back from a copy; or move it away, and "
+                f"the checkpoint {self._path} cannot be used: {error}. Restore it from a copy; or move it away, and "
                 "what is published is read back from the topic and compared"
             ) from error
         except OSError as error:

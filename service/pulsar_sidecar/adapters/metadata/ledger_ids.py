@@ -52,7 +52,7 @@ class ZooKeeperLedgerIds:
                         return LedgerId(high_bits << 32 | number)
                     self._make(self._high_bits_folder(high_bits + 1))
         except OutcomeUnknownError as error:
-            raise TemporaryError(f"no new ledger id was had: {error}") from error
+            raise TemporaryError(f"no new ledger id was assigned: {error}") from error
         raise TemporaryError(
             f"the counters below {self._long} are used up repeatedly; check what creates nodes there, and try again"
         )

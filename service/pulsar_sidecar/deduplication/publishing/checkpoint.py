@@ -209,7 +209,7 @@ def verified(
             same = f"the same up to byte {before}" if before else "another one from the beginning, or replaced"
             raise ConflictError(
                 f"the file has changed between the bytes {before} and {mark.end}, which are published: it is {same}; "
-                "give back the bytes that were published, or publish the new file under another producer name"
+                "restore the bytes that were published, or publish the new file under another producer name"
             )
     return rolling
 

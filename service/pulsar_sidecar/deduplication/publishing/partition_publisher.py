@@ -283,7 +283,7 @@ class PartitionPublisher:
         # A broker that answers nothing may have lost what was sent: the next call asks over another connection.
         self.lose()
         raise TemporaryError(
-            f"{self.topic} has confirmed nothing for {self._patience.seconds:g} s ({reason}); call flush to go on"
+            f"{self.topic} has confirmed nothing for {self._patience.seconds:g} s ({reason}); call flush to continue"
         )
 
     def _pause(self, error: TemporaryError) -> None:

@@ -189,7 +189,7 @@ def _of_json(offset: int, line: bytes, text: bytes) -> FileRecord:
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) < len(pairs):
-        raise ValueError("a field is there twice")
+        raise ValueError("a field occurs twice")
     return document
 
 

@@ -201,7 +201,7 @@ def _findings(topic: TopicName, messages: TopicMessages, reading: _Reading, prog
                 occurrences.take(row)
     if entries != reading.entries_to_last_suspect:
         raise TemporaryError(
-            f"{topic} let go of entries while it was read, or a bookie did not answer again: of "
+            f"{topic} dropped entries while it was read, or a bookie did not answer again: of "
             f"{reading.entries_to_last_suspect:,} entries {entries:,} were there the second time; "
             "repeat it, or make an extract, which reads once"
         )

@@ -211,7 +211,7 @@ def test_what_was_published_without_a_checkpoint_between_has_marks_as_well() -> 
         (2, "0 and 10", "another one from the beginning, or replaced"),
     ):
         data[changed] ^= 1
-        reason = f"between the bytes {where}, .*: it is {same}; give back the bytes that were published, or publish the"
+        reason = f"between the bytes {where}, .*: it is {same}; restore the bytes that were published, or publish the"
         with pytest.raises(ConflictError, match=reason):
             verified(BytesIO(bytes(data)), len(data), rolling.marks())
 

@@ -102,9 +102,7 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
 C3 = StoredPoint(3 * SIZE, at(3))
 AT_30 = "the record at byte 30"
 WAY_OUT = "if it was nothing, delete the checkpoint and repeat the command; otherwise publish under another"
-NOTHING_LEFT = (
-    "of the producer's messages any more: .* Bring back the checkpoint, or publish under another producer name"
-)
+NOTHING_LEFT = "of the producer's messages any more: .* Restore the checkpoint, or publish under another producer name"
 
 
 def test_nothing_is_read_where_broker_and_checkpoint_agree() -> None:

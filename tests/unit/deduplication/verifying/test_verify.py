@@ -79,7 +79,7 @@ def test_a_suspicious_one_is_read_again_up_to_the_last_suspect() -> None:
 def test_a_second_reading_that_sees_less_decides_nothing() -> None:
     whole = rows(1, 2, 2)
     for second in (whole[1:], [whole[0], unseen(UnseenCause.UNREADABLE), whole[2]]):
-        with pytest.raises(TemporaryError, match="let go of entries"):
+        with pytest.raises(TemporaryError, match="dropped entries"):
             verified(whole, second)
 
 
