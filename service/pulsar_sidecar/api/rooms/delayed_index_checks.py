@@ -206,7 +206,7 @@ class RepairedAnswer(Answer):
     action: ActionAnswer
     done: bool
     outcome: PointerOutcome | None
-    """What was seen after the cursor was changed; null if it was not."""
+    """What was seen after the cursor was changed; null if it was not, or if that is not known: see ``problem``."""
     handed_over: bool
     """Whether the deletion service has a record of the ledger."""
     problem: str | None

@@ -108,7 +108,7 @@ class Repaired:
     """What became of one action.
 
     Attributes:
-        outcome: None when nothing was changed.
+        outcome: None when nothing was changed, or that is not known; the problem has the reason.
         handed_over: whether the deletion service has its record.
         problem: why it is not done, or what is to be done yet.
     """

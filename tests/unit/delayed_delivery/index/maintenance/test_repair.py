@@ -663,6 +663,16 @@ def test_a_broker_that_loads_the_topic_before_the_change_is_told_and_nothing_is_
     assert stage.named() == named
 
 
+def test_a_change_of_which_the_answer_is_lost_is_told_as_unknown() -> None:
+    stage = Stage()
+    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
+    approved = stage.plan().hash
+    stage.index.store.lose_answer_next("write", applied=False)
+    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    assert (repaired.done, repaired.outcome) == (False, None)
+    assert "the answer to the write" in str(repaired.problem)
+
+
 def test_a_cursor_that_changes_meanwhile_is_told_and_not_changed() -> None:
     stage = Stage()
     stage.cut(FIRST)
