@@ -164,7 +164,7 @@ def test_a_ledger_that_is_no_bucket_is_not_deleted(bookkeeper: BookieStorage) ->
 
 def test_too_few_bookies_keep_nothing(bookkeeper: BookieStorage) -> None:
     storage = bookkeeper.with_replication(Replication(9, 2, 2))
-    with pytest.raises(TemporaryError, match="wants 9 bookies"):
+    with pytest.raises(TemporaryError, match="needs 9 bookies"):
         storage.create_bucket_snapshot(metadata_of(SEGMENTS), SEGMENTS, OWNER)
 
 
@@ -198,7 +198,7 @@ def test_a_bookie_that_died_leaves_nothing_half_written(
     cluster.kill("bookie-1")
     try:
         # Registered until its session ends: first it is written to in vain, then there are too few.
-        with pytest.raises(TemporaryError, match="wants 2 bookies"):
+        with pytest.raises(TemporaryError, match="needs 2 bookies"):
             create(real)
         assert len(real.storage.get_bucket_snapshot_metadata(before)) == 2, "the other bookie has it"
         alone = real.with_replication(Replication(1, 1, 1))

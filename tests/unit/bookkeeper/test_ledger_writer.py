@@ -122,7 +122,7 @@ def test_too_few_bookies_leave_nothing(stages: Callable[[int], Stage]) -> None:
     stage.bookies[0].answer_addition = lambda ledger, entry, _: addition_response(EREADONLY, ledger, entry)
     with pytest.raises(TemporaryError, match=r"needs 2 bookies, and 1 can.*read-only"):
         stage.write()
-    with pytest.raises(TemporaryError, match="wants 3 bookies, and 2 can"):
+    with pytest.raises(TemporaryError, match="needs 3 bookies, and 2 can"):
         stage.write(3, 2, 2)
     assert stage.ledgers() == []
 
