@@ -3,16 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from pulsar_sidecar.model.names import java_url_encode
+import requests
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, unwrap
+from pulsar_sidecar.ledger_ownership.paths import cursor_path
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.names import encode_cursor, java_url_encode, parse_topic_name
+from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.cancelling import Stage, staged
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.topics import unique
 
 SMALL_BUCKETS = {
     **BUCKETS,
@@ -86,6 +95,37 @@ def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
         assert exact["resolutionMs"] == 0
 
 
+def test_a_subscription_that_fell_back_to_memory_is_told_from_one_on_buckets(stage: Stage) -> None:
+    names = ("whole", "lost")
+    with stage.topic() as topic, ExitStack() as stack:
+        for name in names:
+            topic.subscribe(name, SHARED)
+        with topic.consuming("whole", SHARED), topic.consuming("lost", SHARED):
+            topic.send(350, now_ms() + 3_600_000)
+            until(
+                lambda: all(shown(stage, topic, name)["indexes"] >= 300 for name in names),
+                "the full ledgers' buckets are there",
+            )
+            assert shown(stage, topic, "lost")["running"]["tracker"] == "unknown", "nobody asked"
+        topic.unload()
+        store = stack.enter_context(ZooKeeperMetadataStore(stage.cluster.addresses.metadata_store_url, SystemClock()))
+        path = cursor_path(topic.topic.managed_ledger_name, encode_cursor("lost"))
+        node = store.read(path)
+        assert node is not None
+        info = decode_exactly(ml.ManagedCursorInfo, unwrap(node.data))
+        info.cursorProperties[0].value = str(MAX_LEDGER_ID)
+        store.write(path, info.SerializeToString(), node.version)
+        assert [shown(stage, topic, name)["nextLoad"]["tracker"] for name in names] == ["buckets", "in-memory"]
+        with topic.consuming("whole", SHARED), topic.consuming("lost", SHARED):
+            until(
+                lambda: (
+                    [shown(stage, topic, name, askBroker="true")["running"]["tracker"] for name in names]
+                    == ["buckets", "in-memory"]
+                ),
+                "one runs on buckets and the other one in memory",
+            )
+
+
 def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) -> None:
     with stage.topic() as topic:
         for name in ("served", "idle"):
@@ -142,6 +182,23 @@ def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(stage: Stage) 
         assert all(line["cancelled"] for line in lines), lines[:3]
         assert {tuple(map(int, line["cancellationId"].split(":"))) for line in lines} == wanted
         assert topic.backlogs() == {"s": 350 - len(wanted)}
+
+
+def test_a_partition_that_was_deleted_keeps_nobody_from_the_others(stage: Stage) -> None:
+    parted = parse_topic_name(f"persistent://public/default/parted-{unique()}")
+    path = f"/admin/v2/persistent/{parted.namespace}/{parted.local_name}"
+    broker = stage.cluster.addresses.web_service_urls[0]
+    requests.put(f"{broker}{path}/partitions", json=2, timeout=30).raise_for_status()
+    requests.delete(f"{broker}{path}-partition-0?force=true", timeout=30).raise_for_status()
+    with closing(DelayedTopic(stage.cluster.addresses, parted.partition(1))) as topic:
+        topic.subscribe("s", SHARED)
+        due = now_ms() + 3_600_000
+        topic.send(5, due)
+        preview = stage.sidecar.call("POST", f"{path}/delayedMessages/preview", {"dueFrom": due})
+        assert (preview["count"], {one["topic"] for one in preview["sample"]}) == (5, {str(topic.topic)})
+        report = stage.sidecar.call("GET", f"{path}/delayedIndex/overdue")
+        assert {one["topic"] for one in report["subscriptions"]} == {str(topic.topic)}
+        assert stage.sidecar.call("GET", f"{path}/delayedCalendar")["delayed"] == 5
 
 
 def test_the_in_memory_tracker_has_a_calendar_and_no_buckets(stage: Stage) -> None:
