@@ -10,7 +10,10 @@ import org.apache.pulsar.client.api.PulsarClient;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.transaction.Transaction;
 
-/** Produces and acknowledges in transactions: a line with a topic and a subscription in, a line "done" out. */
+/**
+ * Produces and acknowledges in transactions: a line with a topic and a subscription in, a line "done" out. The line
+ * "commit" commits the one that was left open.
+ */
 public final class Transactions {
     private static final int COUNT = 4;
 
@@ -19,9 +22,14 @@ public final class Transactions {
         System.setOut(System.err);
         try (PulsarClient client = PulsarClient.builder().serviceUrl(arguments[0]).enableTransaction(true).build();
                 BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8))) {
+            Transaction open = null;
             for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-                String[] words = line.split(" ");
-                run(client, words[0], words[1]);
+                if (line.equals("commit")) {
+                    open.commit().get();
+                } else {
+                    String[] words = line.split(" ");
+                    open = run(client, words[0], words[1]);
+                }
                 answers.println("done");
                 answers.flush();
             }
@@ -29,13 +37,14 @@ public final class Transactions {
     }
 
     /** One is committed, one aborted, one committed, and one stays open. */
-    private static void run(PulsarClient client, String topic, String subscription) throws Exception {
+    private static Transaction run(PulsarClient client, String topic, String subscription) throws Exception {
+        Transaction transaction = null;
         try (Producer<byte[]> producer = client.newProducer().topic(topic).sendTimeout(0, TimeUnit.SECONDS).create();
                 Consumer<byte[]> consumer = client.newConsumer().topic(topic).subscriptionName(subscription)
                         .subscriptionInitialPosition(SubscriptionInitialPosition.Earliest).subscribe()) {
             for (int number = 0; number < COUNT; number++) {
                 producer.newMessage().value("plain".getBytes(StandardCharsets.UTF_8)).send();
-                Transaction transaction =
+                transaction =
                         client.newTransaction().withTransactionTimeout(1, TimeUnit.HOURS).build().get();
                 Message<byte[]> message = consumer.receive(60, TimeUnit.SECONDS);
                 consumer.acknowledgeAsync(message.getMessageId(), transaction).get();
@@ -47,5 +56,6 @@ public final class Transactions {
                 }
             }
         }
+        return transaction;
     }
 }

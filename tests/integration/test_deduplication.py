@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.adapters.local_files.publishing_files import checkpoint_path
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
@@ -19,6 +20,7 @@ from tests.cluster.deduplication import BROKER_CONF, Stage, staged
 from tests.cluster.java_programs import java_program
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.sidecars import run_command
 from tests.cluster.topics import unique
 
 BROKER = "broker-1"
@@ -150,6 +152,47 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(stage: Stage,
         assert sorted(found.values()) == [0, 7], "a broker numbers its markers 0"
         assert last_ids(stage, topic, *found) == found
         assert stage.replayed(topic)[-1] == 11
+
+
+def test_what_an_open_transaction_hides_is_not_taken_for_absent(stage: Stage, tmp_path: Path) -> None:
+    """Readers get nothing behind it, so a published file that is read back looks as if its end was not stored."""
+    addresses, log, file = stage.cluster.addresses, tmp_path / "java.log", tmp_path / "lines"
+    file.write_bytes(b"a line\n" * 50)
+    with stage.namespace(deduplication=True) as namespace:
+        topic = stage.topic(namespace)
+        command = (
+            *("--output", "json", "publish", str(file), str(topic), "--producer-name", "loader"),
+            *("--broker-service-url", addresses.broker_service_url, "--web-service-url", addresses.web_service_urls[0]),
+        )
+        assert run_command(*command).json["stored"] == 50
+        arguments = [addresses.broker_service_url]
+        with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
+            java.tell(f"{topic} in-transactions")
+            assert java.read() == "done"
+            file.write_bytes(b"a line\n" * 70)
+            assert run_command(*command).json["stored"] == 20
+            entries = stored_entries(stage, topic)
+            forget(stage, topic)
+            checkpoint_path(file, "loader").unlink()
+            refused = run_command(*command)
+            assert (refused.exit_code, refused.stdout) == (3, "")
+            assert "1 transactions are open, and hide what came after them" in refused.stderr
+            java.tell("commit")
+            assert java.read() == "done"
+        published = run_command(*command).json
+        assert (published["storedEarlier"], published["stored"]) == (70, 0)
+        assert stored_entries(stage, topic) == entries + 1, "the marker of the commit, which no reader gets"
+
+
+def stored_entries(stage: Stage, topic: TopicName) -> int:
+    return int(stage.workload.admin("GET", stage.workload.of_topic(topic, "internalStats"))["numberOfEntries"])
+
+
+def forget(stage: Stage, topic: TopicName) -> None:
+    """Switched off and on, a broker has forgotten every name."""
+    for is_on, status in ((False, "Disabled"), (True, "Enabled")):
+        stage.workload.admin("POST", stage.workload.of_topic(topic, "deduplicationEnabled"), is_on)
+        until(lambda status=status: stage.status(topic) == status, status)  # type: ignore[misc]
 
 
 def test_a_cursor_whose_ledger_is_gone_is_a_broker_that_forgets(stage: Stage) -> None:

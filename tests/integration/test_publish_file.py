@@ -181,7 +181,7 @@ def published_by_a_liar(one: Job) -> Published:
             source,
             request,
             LosingAnswers(stage.producers, every=10**9, lie=True),
-            SeesNothing(owners, stage.admin.internal_stats, CLOCK),
+            SeesNothing(owners, stage.admin.internal_stats, stage.admin.stats, CLOCK),
             CheckpointFile(checkpoint_path(one.file, NAME)),
             CLOCK,
             Event(),

@@ -126,7 +126,7 @@ def publish_file(
             source,
             request.publish,
             producers,
-            BrokerTopicTails(TopicOwners(url, connections), admin.internal_stats, clock),
+            BrokerTopicTails(TopicOwners(url, connections), admin.internal_stats, admin.stats, clock),
             CheckpointFile(place),
             clock,
             stop,

@@ -107,12 +107,14 @@ class TopicStats:
         broker: the owner, ``host:port`` of its web service, as far as the answer names it.
         producers: the names of the connected producers, replicators' included.
         deduplication_status: the broker's own word, which `DeduplicationStatus` may not have.
+        open_transactions: that have published to the topic.
     """
 
     broker: str | None
     subscriptions: Mapping[str, Subscription]
     producers: tuple[str, ...] = ()
     deduplication_status: str | None = None
+    open_transactions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction, compaction_of, parse_internal_stats
+from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
+    Compaction,
+    compaction_of,
+    parse_internal_stats,
+    parse_stats,
+)
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import parse_topic_name
@@ -51,6 +56,10 @@ def test_a_view_has_every_part() -> None:
     assert view.schema_ledgers == {13}
     assert view.compacted_ledger == 15
     assert view.ledgers_being_read == {10, 12, 15}
+
+
+def test_the_open_transactions_of_a_topic() -> None:
+    assert parse_stats({"subscriptions": {}, "publishers": [], "ongoingTxnCount": 3}, TOPIC).open_transactions == 3
 
 
 def test_a_position_that_a_cumulative_acknowledgement_left_is_read() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
@@ -13,8 +14,8 @@ from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.deduplication.verifying.rows import payload_hash
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
-from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 from tests.fakes.binary_brokers import (
@@ -69,9 +70,15 @@ class Topic:
     def __init__(self, broker: BinaryBroker) -> None:
         self.entries: Sequence[tuple[api.MessageMetadata, bytes]] = ENTRIES
         self.trimmed = 0
+        self.hidden = 0
+        """So many of the last ones are kept from consumers, as by an open transaction."""
         self.next = 0
         self.failures: list[Answers] = []
         broker.answer = self.answer
+
+    @property
+    def shown(self) -> Sequence[tuple[api.MessageMetadata, bytes]]:
+        return self.entries[: len(self.entries) - self.hidden]
 
     def answer(self, broker: BinaryBroker, came: api.BaseCommand) -> Answers:
         kind = api.BaseCommand
@@ -82,8 +89,8 @@ class Topic:
                 start = came.subscribe.start_message_id.entryId
                 self.next = self.trimmed if start == 2**64 - 1 else max(start, self.trimmed)
                 assert not came.subscribe.durable
-            case kind.GET_LAST_MESSAGE_ID if len(self.entries) > self.trimmed:
-                return [last_message(came.getLastMessageId.request_id, LEDGER, len(self.entries) - 1)]
+            case kind.GET_LAST_MESSAGE_ID if len(self.shown) > self.trimmed:
+                return [last_message(came.getLastMessageId.request_id, LEDGER, len(self.shown) - 1)]
             case kind.FLOW:
                 return [*self._messages(came.flow.consumer_id, came.flow.messagePermits)]
             case _:
@@ -91,7 +98,7 @@ class Topic:
         return usual(broker, came)
 
     def _messages(self, consumer_id: int, permits: int) -> Iterator[bytes]:
-        while permits > 0 and self.next < len(self.entries):
+        while permits > 0 and self.next < len(self.shown):
             metadata, payload = self.entries[self.next]
             found = api.MessageIdData(ledgerId=LEDGER, entryId=self.next)
             command = api.CommandMessage(consumer_id=consumer_id, message_id=found)
@@ -112,12 +119,35 @@ def topic(broker: BinaryBroker) -> Topic:
     return Topic(broker)
 
 
+@dataclass
+class Statistics:
+    """What the admin REST service answers; an answer that no transaction is open shows what was hidden."""
+
+    topic: Topic
+    end: Position
+    open_transactions: list[int] = field(default_factory=list)
+
+    def internal_stats(self, topic: TopicName) -> TopicInternalStats:
+        return replace(STATS, last_confirmed=self.end)
+
+    def stats(self, topic: TopicName) -> TopicStats:
+        if self.open_transactions:
+            return TopicStats(None, {}, open_transactions=self.open_transactions.pop())
+        self.topic.hidden = 0
+        return TopicStats(None, {})
+
+
 @pytest.fixture
-def tails(broker: BinaryBroker) -> Iterator[BrokerTopicTails]:
+def statistics(topic: Topic) -> Statistics:
+    return Statistics(topic, at(6))
+
+
+@pytest.fixture
+def tails(broker: BinaryBroker, statistics: Statistics) -> Iterator[BrokerTopicTails]:
     clock = FakeClock()
     with closing(BinaryConnections(ClientCredentials(), TlsOptions(), clock, read_seconds=2)) as connections:
         owners = TopicOwners(broker.url, connections)
-        yield BrokerTopicTails(owners, lambda topic: STATS, clock)
+        yield BrokerTopicTails(owners, statistics.internal_stats, statistics.stats, clock)
 
 
 def stored(number: int, entry: int, payload: bytes | None = None) -> StoredRecord:
@@ -164,6 +194,28 @@ def test_of_a_whole_topic_the_newest_records_are_kept(
     monkeypatch.setattr(topic_tails, "_MOST_RECORDS", 4)
     assert tails.read_back(TOPIC, None, "mine") == Tail(MINE[-4:], at(0))
     assert tails.read_back(TOPIC, at(0), "mine") == Tail(MINE, at(0)), "a checkpoint needs all"
+
+
+def test_what_an_open_transaction_hides_is_waited_for(
+    topic: Topic, tails: BrokerTopicTails, statistics: Statistics
+) -> None:
+    topic.hidden, statistics.open_transactions = 5, [1, 2]
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
+    topic.hidden, statistics.open_transactions = len(ENTRIES), [3] * 100
+    with pytest.raises(TemporaryError, match=r"cannot be read back \(3 transactions are open, and hide"):
+        tails.read_back(TOPIC, None, "mine")
+
+
+def test_what_came_after_the_reading_began_may_be_hidden(
+    topic: Topic, tails: BrokerTopicTails, statistics: Statistics
+) -> None:
+    topic.hidden, statistics.open_transactions, statistics.end = 4, [1], at(2)
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE[:4], at(0))
+
+
+def test_the_last_entries_may_be_markers(topic: Topic, tails: BrokerTopicTails, statistics: Statistics) -> None:
+    statistics.end = at(9)
+    assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
 
 
 def test_a_topic_that_moves_is_read_again(topic: Topic, tails: BrokerTopicTails) -> None:

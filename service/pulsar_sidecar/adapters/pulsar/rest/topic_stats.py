@@ -75,6 +75,7 @@ class _Stats(msgspec.Struct, rename="camel"):
     publishers: list[_Publisher]
     owner_broker: str | None = None
     deduplication_status: str | None = None
+    ongoing_txn_count: int = 0
 
 
 class _Ledger(msgspec.Struct, rename="camel"):
@@ -141,6 +142,7 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
         subscriptions={name: _subscription(name, each) for name, each in found.subscriptions.items()},
         producers=tuple(publisher.producer_name or "" for publisher in found.publishers),
         deduplication_status=found.deduplication_status,
+        open_transactions=found.ongoing_txn_count,
     )
 
 

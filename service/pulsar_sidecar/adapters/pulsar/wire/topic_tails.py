@@ -21,7 +21,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.names import TopicName
-from pulsar_sidecar.model.topic_stats import TopicInternalStats
+from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
 _PERMITS: Final = 5_000
@@ -39,13 +39,20 @@ class BrokerTopicTails:
     """`TopicTails`; a topic that moves is read again from the start.
 
     Of an empty topic the binary protocol answers -1:-1, and ``internal_stats`` (the admin REST service) has its ledger.
+    Brokers keep what came after the first message of an open transaction from consumers until the transaction ends;
+    ``stats`` counts such transactions.
     """
 
     def __init__(
-        self, owners: TopicOwners, internal_stats: Callable[[TopicName], TopicInternalStats], clock: Clock
+        self,
+        owners: TopicOwners,
+        internal_stats: Callable[[TopicName], TopicInternalStats],
+        stats: Callable[[TopicName], TopicStats],
+        clock: Clock,
     ) -> None:
         self._owners = owners
         self._internal_stats = internal_stats
+        self._stats = stats
         self._clock = clock
 
     def last_position(self, topic: TopicName) -> Position:
@@ -53,8 +60,21 @@ class BrokerTopicTails:
         return last or self._before_the_first(topic)
 
     def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
-        tail = self._reading(topic, start, lambda reader: reader.tail(start, producer_name))
-        return tail or Tail((), self._before_the_first(topic))
+        end = self._internal_stats(topic).last_confirmed
+
+        def read(reader: _TailReader) -> Tail | None:
+            return reader.tail(start, producer_name, self._last_shown(reader, topic, end))
+
+        return self._reading(topic, start, read) or Tail((), self._before_the_first(topic))
+
+    def _last_shown(self, reader: "_TailReader", topic: TopicName, end: Position) -> Position | None:
+        """The last entry that consumers get, None for none; a `TemporaryError` where one up to ``end`` is hidden."""
+        reader.last_position()  # A topic that was just loaded answers when it knows its transactions.
+        open_transactions = self._stats(topic).open_transactions
+        last = reader.last_position()
+        if open_transactions and (last is None or last < end):
+            raise TemporaryError(f"{open_transactions} transactions are open, and hide what came after them")
+        return last
 
     def _before_the_first(self, topic: TopicName) -> Position:
         stats = self._internal_stats(topic)
@@ -146,9 +166,8 @@ class TopicReader:
 
 
 class _TailReader(TopicReader):
-    def tail(self, start: Position | None, producer_name: str) -> Tail | None:
-        """None for an empty topic."""
-        last = self.last_position()
+    def tail(self, start: Position | None, producer_name: str, last: Position | None) -> Tail | None:
+        """What lies up to the entry ``last``, that one included; None for an empty topic, whose last one is None."""
         if last is None:
             return None
         records: deque[StoredRecord] = deque(maxlen=_MOST_RECORDS if start is None else None)
