@@ -17,7 +17,7 @@ from typing import TypeVar
 import cramjam
 from google.protobuf.message import DecodeError, Message
 
-from pulsar_sidecar.model.errors import UndecodableError
+from pulsar_sidecar.model.errors import UndecodableError, UnknownFieldError
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 M = TypeVar("M", bound=Message)
@@ -35,7 +35,8 @@ def decode_exactly(message_type: type[M], data: bytes) -> M:
     """The message in ``data``.
 
     Raises:
-        UndecodableError: truncated, not of this type, or holding anything that this version does not know.
+        UndecodableError: truncated, or not of this type.
+        UnknownFieldError: holding anything that this version does not know.
     """
     message = message_type()
     name = message.DESCRIPTOR.name
@@ -47,7 +48,7 @@ def decode_exactly(message_type: type[M], data: bytes) -> M:
         raise UndecodableError(f"{name} lacks a required field; read it again")
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):
-        raise UndecodableError(f"{name} has a field that this version does not know; upgrade first")
+        raise UnknownFieldError(f"{name} has a field that this version does not know; upgrade first")
     return message
 
 

@@ -75,5 +75,9 @@ class UndecodableError(TemporaryError):
     """Bytes that this version cannot read; what they reference is unknown, so nothing may be concluded."""
 
 
+class UnknownFieldError(UndecodableError):
+    """Bytes that are whole and hold more than this version knows; a newer broker may have written them."""
+
+
 class OutcomeUnknownError(SidecarError):
     """The request may or may not have taken effect: read again, then decide."""

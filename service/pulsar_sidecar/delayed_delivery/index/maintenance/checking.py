@@ -4,11 +4,11 @@ Invariant: what is found was found twice, of the same bucket, `BETWEEN_SECONDS` 
 in several steps, and what changed meanwhile is not a finding. Nothing loads a topic.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -26,9 +26,15 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     orphan_finding,
     readable_indexes,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EveryLedger
+from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EntryPayload, EveryLedger
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
-from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, SnapshotMetadata, decode_segment, joined
+from pulsar_sidecar.delayed_delivery.index.snapshot import (
+    DelayedIndexes,
+    SnapshotMetadata,
+    decode_metadata,
+    decode_segment,
+    joined,
+)
 from pulsar_sidecar.delayed_delivery.index.stored import (
     METADATA_ENTRY,
     AcknowledgedEntries,
@@ -36,7 +42,6 @@ from pulsar_sidecar.delayed_delivery.index.stored import (
     StoredIndex,
     StoredIndexes,
     StoredTopic,
-    decode_snapshot,
 )
 from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, owner_path, read_claim
@@ -44,13 +49,15 @@ from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metada
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError, UnknownFieldError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
+
+_Entry = TypeVar("_Entry")
 
 BETWEEN_SECONDS: Final = 2.0
 _SEGMENTS_AT_ONCE: Final = 16
@@ -277,30 +284,34 @@ def read_segments(
     """All segments of a bucket, in order, or why there are none."""
     if not isinstance(snapshot, tuple):
         position = Position(ledger_id, METADATA_ENTRY)
-        payload = entries.read({ledger_id: ledger}, [position])[position]
-        if isinstance(payload, Unreadable):
-            return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
-        again = decode_snapshot(payload)
-        if isinstance(again, tuple):
-            reason = f"entry {position} could not be read at first; check again"
-            return MissingSegments(FindingKind.UNREAD_SNAPSHOT, reason)
-        reason = again.reason if isinstance(again, Unreadable) else "no bookie has it"
-        return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {reason}")
+        again = _decoded(position, entries.read({ledger_id: ledger}, [position])[position], decode_metadata)
+        if isinstance(again, MissingSegments):
+            return again
+        reason = f"entry {position} could not be read at first; check again"
+        return MissingSegments(FindingKind.UNREAD_SNAPSHOT, reason)
     segments: list[DelayedIndexes] = []
     numbers = iter(range(1, len(snapshot) + 1))
     while some := [Position(ledger_id, EntryId(number)) for number in islice(numbers, _SEGMENTS_AT_ONCE)]:
         payloads = entries.read({ledger_id: ledger}, some)
         for position in some:
-            payload = payloads[position]
-            if isinstance(payload, Unreadable):
-                return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
-            if isinstance(payload, Absent):
-                return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: no bookie has it")
-            try:
-                segments.append(decode_segment(payload))
-            except UndecodableError as error:
-                return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {error}")
+            segment = _decoded(position, payloads[position], decode_segment)
+            if isinstance(segment, MissingSegments):
+                return segment
+            segments.append(segment)
     return segments
+
+
+def _decoded(position: Position, payload: EntryPayload, decode: Callable[[bytes], _Entry]) -> _Entry | MissingSegments:
+    if isinstance(payload, Unreadable):
+        return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {payload.reason}")
+    if isinstance(payload, Absent):
+        return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: no bookie has it")
+    try:
+        return decode(payload)
+    except UnknownFieldError as error:
+        return MissingSegments(FindingKind.UNREAD_SNAPSHOT, f"entry {position}: {error}")
+    except UndecodableError as error:
+        return MissingSegments(FindingKind.UNREADABLE_SNAPSHOT, f"entry {position}: {error}")
 
 
 def _shuffled(

@@ -60,10 +60,10 @@ class FindingKind(Enum):
     """A bucket's entries were read and are not a snapshot, or no bookie has them any more."""
     UNREAD_SNAPSHOT = (
         "unread-snapshot",
-        f"if the bookies stay away, {_FALLS_BACK}",
-        "bring the bookies back that hold it, then check again",
+        f"if brokers cannot read it either, {_FALLS_BACK}",
+        "bring the bookies back that hold it, or upgrade the sidecar if a newer broker wrote it; then check again",
     )
-    """Whether a bucket is sound is not known: bookies did not answer."""
+    """Whether a bucket is sound is not known: bookies did not answer, or it holds more than this version knows."""
     UNREADABLE_NODE = (
         "unreadable-node",
         "the buckets that it names cannot be checked, or only in part; if the value of a bucket's property is not a "

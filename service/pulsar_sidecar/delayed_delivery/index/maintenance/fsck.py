@@ -23,7 +23,7 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
 from pulsar_sidecar.delayed_delivery.index.stored import AcknowledgedEntries, StoredBucket, StoredIndex, StoredTopic
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.ledger_ownership.claims import BucketClaim, read_claim
+from pulsar_sidecar.ledger_ownership.claims import BucketClaim, UnknownClaim, read_claim
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
@@ -101,8 +101,14 @@ def _check_bucket(topic: StoredTopic, index: StoredIndex, bucket: StoredBucket, 
             yield of_bucket(index, bucket, FindingKind.UNREADABLE_NODE, f"ledger {bucket.ledger_id}: {reason}")
             return
         case LedgerMetadata() as ledger:
+            claim = read_claim(ledger.custom_metadata)
+            if isinstance(claim, UnknownClaim):
+                yield of_bucket(
+                    index, bucket, FindingKind.UNREADABLE_NODE, f"ledger {bucket.ledger_id}: {claim.reason}"
+                )
+                return
             if not is_bucket_of(ledger, index.topic, index.subscription):
-                cause = f"ledger {bucket.ledger_id} is {read_claim(ledger.custom_metadata)}"
+                cause = f"ledger {bucket.ledger_id} is {claim}"
                 yield of_bucket(index, bucket, FindingKind.FOREIGN_LEDGER, cause)
                 return
     if isinstance(bucket.snapshot, tuple):

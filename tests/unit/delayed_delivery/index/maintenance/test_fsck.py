@@ -34,13 +34,15 @@ from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.wire import DelayedMessageIndexBucketMetadata_pb2 as metadata_pb
 from pyroaring import BitMap
 
-from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, data_custom_metadata, ledger_metadata_bytes
 from tests.fakes.checked_index import FIRST, HOUR_MS, SECOND, SUBSCRIPTION, CheckedIndex, tracker
 from tests.fakes.delayed_index import TOPIC, IndexedTopic
 
 CURSOR = cursor_path(TOPIC.managed_ledger_name, encode_cursor(SUBSCRIPTION))
 K = FindingKind
 ALL = CheckOptions(sample=None, orphans=True)
+FIELD_3 = b"\x18\x01"
+"""Of a message that has fewer fields."""
 
 
 def check(index: CheckedIndex, options: CheckOptions = ALL) -> CheckPass:
@@ -102,7 +104,22 @@ def lose_a_ledger(index: CheckedIndex) -> None:
 
 
 def point_to_data(index: CheckedIndex) -> None:
-    index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata={"application": b"pulsar"}))
+    custom = data_custom_metadata(TOPIC.managed_ledger_name)
+    index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
+
+
+def stamp_as_a_newer_broker_may(index: CheckedIndex) -> None:
+    custom = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, "#pulsar.internal.delayed.bucket_7_8")
+    custom["pulsar/delayedIndexVersion"] = b"2"
+    index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
+
+
+def write_entry_0_as_a_newer_broker_may(index: CheckedIndex) -> None:
+    index.entries.payloads[FIRST, 0] += FIELD_3
+
+
+def write_a_segment_as_a_newer_broker_may(index: CheckedIndex) -> None:
+    index.entries.payloads[FIRST, 2] += FIELD_3
 
 
 def misshape_the_key(index: CheckedIndex) -> None:
@@ -248,6 +265,9 @@ def merge_three(index: CheckedIndex) -> None:
 DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int | None]]]] = [
     (lose_a_ledger, [(K.DANGLING_POINTER, FIRST)]),
     (point_to_data, [(K.FOREIGN_LEDGER, FIRST)]),
+    (stamp_as_a_newer_broker_may, [(K.UNREADABLE_NODE, FIRST)]),
+    (write_entry_0_as_a_newer_broker_may, [(K.UNREAD_SNAPSHOT, FIRST)]),
+    (write_a_segment_as_a_newer_broker_may, [(K.UNREAD_SNAPSHOT, FIRST)]),
     (misshape_the_key, [(K.BAD_KEY, FIRST)]),
     (cut_entry_0, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
     (claim_2_to_the_40_bits, [(K.UNREADABLE_SNAPSHOT, FIRST)]),
@@ -311,6 +331,9 @@ def lose_entry_0(index: CheckedIndex) -> None:
             (index_what_is_not_delayed, (TOPIC, SUBSCRIPTION), "such as 7:3: .*the message is not delayed$"),
             (lose_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: no bookie has it$"),
             (cut_entry_0, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*SnapshotMetadata"),
+            (stamp_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^ledger {FIRST}: .*pulsar/delayedIndexVersion"),
+            (write_entry_0_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*upgrade first$"),
+            (write_a_segment_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:2: .*upgrade first$"),
             (index_a_message_in_two_segments, (TOPIC, SUBSCRIPTION), "^1 indexes are in two segments$"),
             (disorder_a_segment, (TOPIC, SUBSCRIPTION), "^segment 1: its times do not ascend"),
             (seal_the_later_segment_first, (TOPIC, SUBSCRIPTION), "^segment 2 begins before the end of segment 1$"),

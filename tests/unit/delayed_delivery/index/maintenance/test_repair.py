@@ -36,7 +36,7 @@ from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicStats
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, ledger_metadata_bytes
+from tests.fakes.bookkeeper import bucket_custom_metadata, cursor_bytes, data_custom_metadata, ledger_metadata_bytes
 from tests.fakes.checked_index import (
     FIRST,
     HOUR_MS,
@@ -215,9 +215,8 @@ def test_what_is_repaired_is_chosen_by_its_kinds() -> None:
 
 def test_a_ledger_of_somebody_else_is_never_handed_over_whatever_its_name() -> None:
     stage = Stage()
-    stage.index.store.put(
-        ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata={"application": b"pulsar"})
-    )
+    custom = data_custom_metadata(TOPIC.managed_ledger_name)
+    stage.index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
     name_badly(stage)
     (action,) = stage.plan().actions
     assert (action.step, action.ledger_id) == (S.DROP_POINTER, FIRST)
@@ -225,6 +224,13 @@ def test_a_ledger_of_somebody_else_is_never_handed_over_whatever_its_name() -> N
     assert "; foreign-ledger: " in action.reason
     assert all(each.done for each in stage.execute())
     assert (stage.named(), stage.deletions.taken) == ({}, [])
+
+
+def test_what_a_newer_broker_may_have_written_is_left() -> None:
+    stage = Stage()
+    write_as_a_newer_broker_may(stage)
+    plan = stage.plan()
+    assert (plan.actions, [each.kind for each in plan.left]) == ((), [FindingKind.UNREAD_SNAPSHOT])
 
 
 def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> None:
@@ -267,6 +273,10 @@ def hide_the_messages(stage: Stage) -> None:
 
 def hide_a_segment(stage: Stage) -> None:
     stage.index.entries.unreadable[FIRST, 1] = "its bookies are away"
+
+
+def write_as_a_newer_broker_may(stage: Stage) -> None:
+    stage.index.entries.payloads[FIRST, 1] += b"\x18\x01"
 
 
 def hide_entry_0(stage: Stage) -> None:
@@ -429,6 +439,7 @@ def test_an_orphan_is_compared_with_all_its_messages_however_many_are_read_at_on
         (hide_the_messages, "the messages of .* cannot be read: the metadata store does not answer"),
         (hide_a_segment, "entry 100:1: its bookies are away"),
         (hide_entry_0, "entry 100:0: its bookies are away"),
+        (write_as_a_newer_broker_may, "entry 100:1: .* has a field that this version does not know; upgrade first"),
         (garble_the_topics_node, "the managed ledger of .* cannot be read.*"),
         (run_in_memory, "brokers run different trackers"),
         (stop_dispatch, "a broker has a delayedDeliveryMaxNumBuckets of 1, 2 or 3, which stops dispatch"),
