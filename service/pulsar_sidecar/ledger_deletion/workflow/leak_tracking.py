@@ -173,12 +173,11 @@ class LeakTracker:
         for vanished in vanished_references:
             ledger_id = vanished.ledger_id
             if self._counts.is_unreferenced(ledger_id):
-                self.unlinked.pop(ledger_id, None)
                 if len(self.tracked) >= self._most_tracked and ledger_id not in self.tracked:
                     self.unlinked[ledger_id] = now_ms
                     continue
-                leak = Leak(ledger_id, LeakState.SETTLING, None, now_ms, "a broker may still delete it")
-                leak = replace(leak, path=vanished.path)
+                detail = "a broker may still delete it"
+                leak = Leak(ledger_id, LeakState.SETTLING, None, now_ms, detail, path=vanished.path)
                 before = self.tracked.get(ledger_id)
                 evidence = None if before is None else before.evidence
                 self.tracked[ledger_id] = TrackedLedger(leak, now_ms + GRACE_MS, vanished, evidence)

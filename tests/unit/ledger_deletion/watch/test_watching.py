@@ -169,6 +169,7 @@ CAUSES: list[tuple[Act, LeakCause]] = [
 def test_what_lost_its_last_reference_is_appended_after_the_settle_time_and_not_before(
     world: World, topic: TopicName, watcher: Watcher, act: Act, cause: LeakCause
 ) -> None:
+    named_by = world.referenced()
     gone = act(world, topic)
     began_ms = world.clock.now_ms()
     watcher.go(SOON)
@@ -187,6 +188,7 @@ def test_what_lost_its_last_reference_is_appended_after_the_settle_time_and_not_
         leak = watcher.leak(each)
         assert leak is not None
         assert (leak.state, leak.cause, leak.topic) == (LeakState.APPENDED, cause, str(record.topic))
+        assert leak.path == named_by[each]
         assert leak.appended_ms is not None
     assert watcher.status().leaked == {cause: len(gone)}
     assert watcher.status().appended == len(gone)
@@ -272,9 +274,12 @@ def test_a_ledger_that_is_linked_again_is_not_appended(
     assert appended(world) == [gone]
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 def test_linked_and_dropped_between_two_looks_the_time_begins_anew(
-    world: World, topic: TopicName, watcher: Watcher
+    world: World, topic: TopicName, watcher: Watcher, is_full: bool
 ) -> None:
+    if is_full:
+        watcher.watch._tracker._most_tracked = 1
     before = world.listed(topic)
     (gone,) = world.trim(topic, 1, dies_between=True)
     watcher.go(SETTLE_SECONDS - 10)

@@ -323,6 +323,20 @@ def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
     assert kept(world) == []
 
 
+def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_one(
+    world: World, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher.go(10)
+    gone = trim_one(world, topic)
+    watcher.go(SOON)
+    watcher.die()
+    with Watcher(world, name="two") as other:
+        monkeypatch.setattr(other.watch._tracker, "upkeep", lambda now_ms: None)
+        other.go(5)
+        assert other.status().state is WatchState.WATCHING
+        assert other.state(gone) is LeakState.SETTLING
+
+
 def test_what_was_linked_again_while_nobody_led_is_forgotten(world: World, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
     before = world.listed(topic)
