@@ -35,6 +35,7 @@ TABLE = [
     (errors.UnreachableError("x"), 503),
     (errors.ProducerBusyError("x"), 503),
     (errors.UndecodableError("x"), 503),
+    (errors.UnknownFieldError("x"), 503),
     (errors.OutcomeUnknownError("x"), 503),
     (BrokerRefusedError(412, "x"), 412),
     (BrokerRefusedError(403, "x"), 403),
