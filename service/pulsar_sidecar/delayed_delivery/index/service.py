@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import Forecaster
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReader
@@ -17,6 +18,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.show import (
 )
 from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator
 from pulsar_sidecar.delayed_delivery.index.ports import RunningTrackers
+from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.stored import StoredBucket, StoredIndex, StoredIndexes
 from pulsar_sidecar.ledger_ownership.ports import LoadedTopics
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
@@ -26,6 +28,7 @@ from pulsar_sidecar.model.names import TopicName
 _NOT_LOADED = TrackerState(Tracker.NONE, "no broker has the topic loaded")
 
 _Buckets = Sequence[StoredBucket] | Unreadable
+_ConfiguredBy = Callable[[str | None], BrokerTracker]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,19 @@ class DelayedIndexService:
             NotFoundError: there is no such topic, or no such subscription.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self.stored.topics.places_of(topic)
-        found = [view for place in places for view in self._place(place, subscription, ask_broker=ask_broker)]
+        places, configured = self.stored.topics.places_of(topic), cache(self.trackers.configured)
+        found = [
+            view for place in places for view in self._place(place, subscription, configured, ask_broker=ask_broker)
+        ]
         if not found and subscription is not None:
             raise NotFoundError(f"{topic} has no durable subscription {subscription}")
         return found
 
-    def _place(self, place: TopicName, subscription: str | None, *, ask_broker: bool) -> Iterator[IndexView]:
+    def _place(
+        self, place: TopicName, subscription: str | None, configured_by: _ConfiguredBy, *, ask_broker: bool
+    ) -> Iterator[IndexView]:
         for _, stored in self.stored.read([place], subscription):
-            configured, running = self._trackers(place, ask_broker=ask_broker)
+            configured, running = self._trackers(place, configured_by, ask_broker=ask_broker)
             indexes = {subscription or "": stored} if isinstance(stored, Unreadable) else stored.subscriptions
             for name, index in indexes.items():
                 buckets = index.buckets if isinstance(index, StoredIndex) else index
@@ -82,12 +89,12 @@ class DelayedIndexService:
                     yield IndexView(place, name, None, *states, None, index.reason)
 
     def _trackers(
-        self, place: TopicName, *, ask_broker: bool
+        self, place: TopicName, configured_by: _ConfiguredBy, *, ask_broker: bool
     ) -> tuple[TrackerState, Callable[[str, _Buckets], TrackerState]]:
         """What the owner, or any broker, is configured to run, and what each subscription runs on."""
         try:
             owner = self.owner(place)
-            configured = configured_state(owner or "a broker", self.trackers.configured(owner))
+            configured = configured_state(owner or "a broker", configured_by(owner))
             if owner is None or (ask_broker and self.loaded.loaded_by(place) is None):
                 return configured, lambda *_: _NOT_LOADED
             if not ask_broker:

@@ -4,11 +4,11 @@ import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker, TrackerState
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
 from pulsar_sidecar.delayed_delivery.index.settings import IN_MEMORY_TRACKER_FACTORY, BrokerTracker, TrackerSettings
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import NotFoundError, UnreachableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
-from pulsar_sidecar.model.names import encode_cursor
+from pulsar_sidecar.model.names import encode_cursor, parse_topic_name
 
 from tests.fakes.bookkeeper import ledger_metadata_bytes
 from tests.fakes.delayed_index import (
@@ -161,6 +161,18 @@ def test_another_tracker_is_not_taken_for_one_of_brokers_own(world: World) -> No
     for ask_broker in (False, True):
         (s,) = world.service.show(TOPIC, "s", ask_broker=ask_broker)
         assert {s.configured, s.running, s.next_load} == {unknown}
+
+
+def test_a_broker_of_many_partitions_is_asked_once(world: World) -> None:
+    parted = parse_topic_name("persistent://public/default/parted")
+    world.store.put(partitioned_topic_path(parted), b'{"partitions":3,"deleted":false}')
+    for index in range(3):
+        partition = IndexedTopic(world.store, world.entries, parted.partition(index))
+        partition.ledgers(7)
+        partition.cursor("s")
+    world.trackers.owned_by = OWNER
+    assert [view.configured.tracker for view in world.service.show(parted)] == [Tracker.BUCKETS] * 3
+    assert world.trackers.configurations_asked == 1
 
 
 def test_without_buckets_no_broker_has_fallen_back(world: World) -> None:
