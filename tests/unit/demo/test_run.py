@@ -7,16 +7,8 @@ from typing import Any
 import pytest
 from pulsar_sidecar.demo.auditing import AuditResult, Findings
 from pulsar_sidecar.demo.cancelling import CancellationResult
-from pulsar_sidecar.demo.deleting import (
-    DELETERS_WHILE_WATCHED,
-    LEDGERS_PER_TOPIC,
-    SUBSCRIPTIONS,
-    DeletionResult,
-    Drain,
-    WatchedDeletion,
-)
+from pulsar_sidecar.demo.deleting import DeletionResult, Drain, WatchedDeletion
 from pulsar_sidecar.demo.run import DemoReport
-from pulsar_sidecar.ledger_deletion.watch.brake import Brake
 from pulsar_sidecar.model.ids import LedgerId
 
 _ACT = DeletionResult(100, 801, 21, frozenset({LedgerId(5)}), frozenset(), 0)
@@ -79,9 +71,3 @@ def test_the_last_lines_have_the_audits_figures() -> None:
     assert "NOT COMPARED WITH THE SPARK JOB" in alone
     dirty = "\n".join(replace(_REPORT, audit=replace(_AUDIT, at_end=Findings(0, 2, 0))).lines())
     assert "NOT CLEAN: 0 unreferenced, 2 missing" in dirty
-
-
-def test_what_leaks_at_once_while_the_sidecar_watches_does_not_make_it_brake() -> None:
-    """Nobody is to call the sidecar in that step, so nobody would resume."""
-    of_a_topic = LEDGERS_PER_TOPIC + len(SUBSCRIPTIONS)
-    assert DELETERS_WHILE_WATCHED * of_a_topic <= Brake(1_000).limit(100 * of_a_topic)

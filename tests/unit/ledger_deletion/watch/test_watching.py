@@ -810,6 +810,20 @@ def test_evidence_of_a_disaster_counts_however_long_nobody_led(world: World, res
         assert ("51 references" in (second.status().braked or "")) is not resumed
 
 
+def test_it_brakes_where_nothing_can_be_judged(world: World) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as first:
+        first.go(10)
+        world.trim(topic, 51, dies_between=True)
+        first.go(SOON)
+    world.store.remove(CONTROL)
+    world.clock.advance_ms(round(1_000 * LOST))
+    world.owners.hooks.fail_next("views", TemporaryError("no broker answers"), times=1_000)
+    with Watcher(world, name="two") as second:
+        second.go(SOON)
+        assert "51 references" in (second.status().braked or "")
+
+
 def test_what_vanished_before_an_operator_resumed_does_not_count_when_it_is_proven_later(world: World) -> None:
     topic = crowd(world, 120)
     with Watcher(world) as watcher:
