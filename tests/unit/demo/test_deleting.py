@@ -1,0 +1,25 @@
+"""What the demo does when so much leaks at once that the watch brakes."""
+
+import json
+
+import pytest
+from pulsar_sidecar.demo.deleting import resume_if_braked
+
+from tests.unit.pulsar.http_brokers import Answer, Arrived, http_broker
+
+WATCH = "/admin/v2/ledger-deletion/watch"
+
+
+@pytest.mark.parametrize(
+    ("braked", "asked"),
+    [(None, [("GET", WATCH)]), ("51 references vanished", [("GET", WATCH), ("POST", f"{WATCH}/resume")])],
+)
+def test_a_watch_that_brakes_is_resumed_and_that_is_said(braked: str | None, asked: list[tuple[str, str]]) -> None:
+    def answer(arrived: Arrived) -> Answer:
+        return Answer(200, json.dumps({"braked": braked}).encode())
+
+    said: list[str] = []
+    with http_broker(answer) as sidecar:
+        resume_if_braked(sidecar.url, said.append)
+        assert [(each.method, each.target) for each in sidecar.arrived] == asked
+    assert len(said) == len(asked) - 1
