@@ -66,7 +66,9 @@ def test_what_is_referenced_is_kept_and_goes_on_working(scene: Scene, loaded: bo
 
 
 def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
-    sidecar, workload = scene.sidecar, scene.workload
+    # Protected for longer than the requests below take on a busy machine.
+    sidecar = scene.start_alone(two_phase_deletion_undelete_protection_in_seconds=30)
+    workload = scene.workload
     topic = scene.topic("back")
     left = scene.orphans(topic, 2)
     nodes = workload.ledger_nodes(left.data)
