@@ -681,6 +681,17 @@ def test_what_vanished_is_forgotten_after_ten_minutes(world: World) -> None:
         assert len(appended(world)) == 80
 
 
+def test_what_was_within_the_limit_once_brakes_no_smaller_cluster_later(world: World) -> None:
+    topic = crowd(world, 60)
+    with Watcher(world) as watcher:
+        watcher.go(10)
+        world.trim(topic, 40, dies_between=True)
+        watcher.go(A_WHILE + SOON)
+        world.trim(topic, 15)
+        watcher.go(SOON)
+        assert (watcher.status().vanished, watcher.status().braked) == (0, None)
+
+
 def test_the_brake_holds_whoever_leads(world: World) -> None:
     topic = crowd(world, 60)
     with Watcher(world) as first:
