@@ -99,6 +99,10 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _OnePieceAhead(transport, self.pipeline)
         self.end = transport.abort
+        if self not in self._server.taken:  # its place was needed meanwhile; uvloop does not report that it is lost
+            self.connections.discard(self)
+            transport.abort()
+            return
         self._expect_within(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:

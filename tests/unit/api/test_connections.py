@@ -187,6 +187,13 @@ def test_who_does_not_read_the_answers_keeps_nobody_out_and_is_not_kept(behind: 
         assert 200 in statuses
 
 
+def test_a_connection_whose_place_is_needed_while_it_is_opened_does_not_hold_up_the_end() -> None:
+    limits = Limits(connections=1)
+    with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connected(server))
+
+
 def test_who_reads_slowly_is_answered_in_full() -> None:
     limits = Limits(connections=2, head_seconds=1.0, body_seconds=2.0)
     with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
