@@ -88,7 +88,7 @@ def run(
         report("3. With the sidecar")
         url = environment.start_sidecar(addresses)
         two_phase, drain = deleting.with_sidecar(url)
-        report("4. Step 2 once more while the sidecar watches the metadata store; no request is sent to it")
+        report("4. Step 2 once more while the sidecar watches the metadata store; no deletion is asked of it")
         watched = deleting.watched(url)
         report("5. The audit: it finds what leaked in step 2, and the sidecar deletes it")
         commands = Commands(environment.audits, report)
