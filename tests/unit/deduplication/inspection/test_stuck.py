@@ -97,29 +97,26 @@ def test_a_topic_switched_off_under_a_namespace_that_is_on_is_found_by_the_ledge
     assert (found.reason, found.because, found.held_ledgers) == (StuckReason.LEFT_OVER, "off by the topic", 1)
 
 
-def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_ledgers(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def policies_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """Deduplication is on for the topic's namespace, and its own policy cannot be asked for."""
+
     def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         raise TemporaryError("no broker answers")
 
     stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
     stage.switched(on=True)
     monkeypatch.setattr(stage.brokers, "of_topic", away)
-    report = stage.stuck(limits=LagLimits(1_000, 1_000_000))
+    return stage
+
+
+def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_ledgers(policies_away: Stage) -> None:
+    report = policies_away.stuck(limits=LagLimits(1_000, 1_000_000))
     assert (report.found, report.unreadable) == (0, (f"{ORDERS}: its own policy is not known: no broker answers",))
 
 
-def test_a_lag_under_a_policy_that_could_not_be_asked_for_is_not_certain(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
-        raise TemporaryError("no broker answers")
-
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
-    stage.switched(on=True)
-    monkeypatch.setattr(stage.brokers, "of_topic", away)
-    report = stage.stuck()
+def test_a_lag_under_a_policy_that_could_not_be_asked_for_is_not_certain(policies_away: Stage) -> None:
+    report = policies_away.stuck()
     assert [(each.reason, each.certain) for each in report.stuck] == [(StuckReason.LAGS, False)]
     assert report.unreadable == (f"{ORDERS}: its own policy is not known: no broker answers",)
 
