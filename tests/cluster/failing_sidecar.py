@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from kazoo.client import KazooClient
 from pulsar_sidecar.bootstrap.app import serve
@@ -129,33 +129,40 @@ def _expire_sessions() -> None:
 
 
 def run_nursery() -> None:
-    """Fork one sidecar for each line of standard input, and answer its process id.
+    """Fork a sidecar for a line of standard input, and answer its process id; or answer with what code one has ended.
 
-    A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}``. Everything is imported once, which
-    saves most of a start. The sidecars end with the nursery, and the nursery when its standard input does.
+    A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}`` or ``{"ended": <process id>}``. Everything
+    is imported once, which saves most of a start. The sidecars end with the nursery, and the nursery when its standard
+    input does. One that has ended keeps its process id until its code is asked for; `/proc` tells who has ended.
     """
     for name in _IMPORTED_LATE:
         importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them; `/proc` tells who has ended
     for line in sys.stdin:
         wish = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _live(wish["environment"], Path(wish["log"]), [parse_fault(text) for text in wish["faults"]])
-        print(pid, flush=True)  # noqa: T201 - this is the answer
+        print(_exit_code(wish["ended"]) if "ended" in wish else _fork(wish), flush=True)  # noqa: T201 - the answer
+
+
+def _exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _fork(wish: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _live(wish["environment"], Path(wish["log"]), [parse_fault(text) for text in wish["faults"]])
+    return pid
 
 
 def _live(environment: dict[str, str], log: Path, faults: Sequence[Fault]) -> None:
     """The forked child's life; never returns."""
     code = 1
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         _redirect(log)
         os.environ.clear()
         os.environ.update(environment)
-        code = serve({}, environment, None, FailsAt(faults))
+        code = serve({}, environment, None, FailsAt(faults) if faults else None)
     except BaseException:  # noqa: BLE001 - the last words of a process
         sys.excepthook(*sys.exc_info())
     finally:

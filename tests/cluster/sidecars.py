@@ -1,4 +1,7 @@
-"""Sidecars beside a cluster: real processes of ``python -m pulsar_sidecar serve`` that tests call, freeze and kill.
+"""Sidecars beside a cluster: real processes of ``pulsar-sidecar serve`` that tests call, freeze and kill.
+
+Most are forked from one that has imported everything (`nursery`). Those with an environment, a log or a network of
+their own are ``python -m pulsar_sidecar serve``, as operators start it.
 
 Invariant: every process started here ends with the test session at the latest, and a signal reaches only it.
 """
@@ -34,7 +37,7 @@ from pulsar_sidecar.settings.sources import environment_variable
 from tests.cluster.choosing import PROJECT
 from tests.cluster.freezing import wait_until_frozen
 from tests.cluster.links import SidecarNetwork
-from tests.cluster.nursery import Nursery
+from tests.cluster.nursery import nursery
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 
 QUICK: Mapping[str, object] = {
@@ -105,7 +108,7 @@ class SidecarProcess:
             return self.is_ready or not self.is_running
 
         until(ready_or_ended, f"{self.name} is ready\n{self.log()}")
-        assert self.is_running, f"{self.name} ended with {exit_code(self._process)}\n{self.log()}"
+        assert self.is_running, f"{self.name} ended\n{self.log()}"
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
@@ -120,7 +123,8 @@ class SidecarProcess:
         """SIGTERM; its exit code once it has ended."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
-        return exit_code(self._process)
+        own = exit_code(self._process)
+        return nursery().exit_code(self._process) if own is None else own
 
     def freeze(self) -> None:
         send_signal(self._process, signal.SIGSTOP)
@@ -204,7 +208,6 @@ class Sidecars:
         self._network = network
         self._running: list[SidecarProcess] = []
         self._shared: SidecarProcess | None = None
-        self._nursery = Nursery()
 
     @property
     def running(self) -> list[SidecarProcess]:
@@ -243,9 +246,7 @@ class Sidecars:
     def launch_failing(self, *faults: str, **settings: object) -> SidecarProcess:
         """Start one more that dies or stumbles at its steps (`failing_sidecar.Fault`), without waiting."""
         assert self._network is None, "sidecars of the nursery are on this machine's own network"
-        return self._launch(
-            {**QUICK, **settings}, lambda environment, log: self._nursery.start(environment, log, faults)
-        )
+        return self._launch({**QUICK, **settings}, partial(nursery().start, faults=faults))
 
     def launch_in(self, environment: Mapping[str, str], log: Path | None = None, **settings: object) -> SidecarProcess:
         """Start one more with other environment variables, or with its output elsewhere, without waiting."""
@@ -274,13 +275,13 @@ class Sidecars:
         return sidecar
 
     def _spawn(self, environment: Mapping[str, str], log: Path) -> ProcessIdentity:
-        argv = _SERVE if self._network is None else self._network.command(_SERVE)
-        return spawn(argv, environment, PROJECT, log)
+        if self._network is None:
+            return nursery().start(environment, log)
+        return spawn(self._network.command(_SERVE), environment, PROJECT, log)
 
     def close(self) -> None:
-        """End all of them, and what they were started from."""
+        """End all of them."""
         self.end_all()
-        self._nursery.close()
 
     def end_all(self) -> None:
         """SIGTERM to all; those that do not obey are killed."""
