@@ -16,6 +16,7 @@ RUN_CLUSTER_TESTS := $(BIN)/python -m pytest --durations 10 --durations-min 10
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,2)
+BESIDE_CONTRACT := tests/interop tests/e2e tests/faults
 BESIDE_LOG := $(VENV)/test-beside-integration.log
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 FAULT_ROUNDS ?= 20
@@ -67,20 +68,24 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(RUN_FAST_TESTS)
 	@touch $@
 
-# Clusters live as long as the process that runs their tests: several processes, so that few run at a time. Two processes
-# run beside each other, because half of a test's time is waiting; each has up to three clusters of 900 MB at a time. The
-# unit tests are left out if they have passed since any file was changed.
+# Clusters live as long as the process that runs their tests: one process for each cluster that tests share, so that no
+# cluster is there for nothing. Two processes run beside each other, because half of a test's time is waiting; each has
+# up to two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	@$(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going test-integration test-beside-integration
 
 test-integration:
-	$(RUN_CLUSTER_TESTS) tests/integration
+	@status=0; for part in "not on_deletion_cluster" on_deletion_cluster; do \
+	    $(RUN_CLUSTER_TESTS) -m "$$part" tests/integration || status=1; \
+	  done; exit $$status
 
 test-beside-integration:
 	@echo "tests/contract, spark, interop, e2e and faults are shown when they have ended; until then: $(BESIDE_LOG)"
-	@status=0; for tests in tests/contract tests/spark "tests/interop tests/e2e tests/faults"; do \
-	    $(RUN_CLUSTER_TESTS) $$tests || status=1; \
-	  done >$(BESIDE_LOG) 2>&1; cat $(BESIDE_LOG); exit $$status
+	@status=0; { \
+	    $(RUN_CLUSTER_TESTS) -m "not on_deletion_cluster" tests/contract $(BESIDE_CONTRACT) || status=1; \
+	    $(RUN_CLUSTER_TESTS) tests/spark || status=1; \
+	    $(RUN_CLUSTER_TESTS) -m on_deletion_cluster $(BESIDE_CONTRACT) || status=1; \
+	  } >$(BESIDE_LOG) 2>&1; cat $(BESIDE_LOG); exit $$status
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit

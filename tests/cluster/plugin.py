@@ -22,6 +22,24 @@ _COMPLAINTS_TOLD = 15
 _LAST_LINES = 3
 
 
+# A cluster that does nothing takes a tenth of a processor, and one that tests share lives until its process ends.
+_SHARED_CLUSTERS = ("cluster", "deletion_cluster")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "on_deletion_cluster: runs on the cluster that all tests of deletion share")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a cluster come after those that need none or one of their own, so that few live at a time."""
+    shared = {item: [name in getattr(item, "fixturenames", ()) for name in _SHARED_CLUSTERS] for item in items}
+    for item, (_, deletion) in shared.items():
+        if deletion:
+            item.add_marker("on_deletion_cluster")
+    items.sort(key=lambda item: shared[item][::-1])
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
     """The cluster shared by all tests that need nothing special: 2 bookies, 2 brokers, stock configuration.
