@@ -53,6 +53,15 @@ class CompressionType:
     NONE: CompressionType
     LZ4: CompressionType
 
+class LoggerLevel:
+    Debug: LoggerLevel
+    Info: LoggerLevel
+    Warn: LoggerLevel
+    Error: LoggerLevel
+
+class FileLogger:
+    def __init__(self, log_level: LoggerLevel, log_file: str) -> None: ...
+
 class Client:
     def __init__(
         self,
@@ -64,7 +73,7 @@ class Client:
         tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
         tls_validate_hostname: bool = False,
-        logger: logging.Logger | None = None,
+        logger: logging.Logger | FileLogger | None = None,
         connection_timeout_ms: int = 10000,
         tls_private_key_file_path: str | None = None,
         tls_certificate_file_path: str | None = None,

@@ -1,7 +1,7 @@
-"""The Pulsar client: opening it with the sidecar's identity, its logging in the process's own logs, and reading by it.
+"""The Pulsar client: opening it with the sidecar's identity, and reading by it.
 
 Invariant: one client per process; its opener closes it before the interpreter ends, because the C++ client's
-threads call back into Python.
+threads bring receipts to Python. Their log lines come by another way (`client_log`).
 
 Reading a topic from a time on: to seek, a broker closes the reader's consumer, and the client opens it again behind the
 caller's back. What is asked in between finds no consumer at the broker (seen on 3.3.6: ``BrokerMetadataError: Consumer
@@ -12,7 +12,6 @@ Invariants: a reading that ends has passed the newest message, or that message i
 reading that cannot get there fails; a topic is called empty when two readers of different kinds find nothing.
 """
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -21,6 +20,7 @@ from typing import Final
 import _pulsar
 import pulsar
 
+from pulsar_sidecar.adapters.pulsar.client.client_log import client_log
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.ledger_deletion.ports import Delivery
@@ -41,39 +41,14 @@ _OPERATION_TIMEOUT_SECONDS: Final = 15
 """Also how long one partition without a broker can hold up a `publish`."""
 _BEFORE_ALL: Final = Position(LedgerId(-1), EntryId(-1))
 
-_LOGGER = logging.getLogger("pulsar_sidecar.adapters.pulsar.client")
-_REPEAT_SECONDS = 30.0
-_REMEMBERED_LINES = 1000
-
-
-class RepetitionFilter(logging.Filter):
-    """Logs a repeated line once in 30 seconds: the client repeats itself many times a second while a broker is down."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        line = record.getMessage()
-        shown = self._shown.get(line)
-        if shown is not None and record.created - shown < _REPEAT_SECONDS:
-            return False
-        if len(self._shown) >= _REMEMBERED_LINES:
-            self._shown.clear()
-        self._shown[line] = record.created
-        return True
-
-
-_REPEATED = RepetitionFilter()
-
 
 def open_client(
     broker_service_url: str, credentials: ClientCredentials | None = None, tls: TlsOptions | None = None
 ) -> pulsar.Client:
     """A client for ``pulsar://host:port[,host:port]`` or ``pulsar+ssl://...``; it connects on first use.
 
-    The C++ client's lines of WARNING and above go to the logger ``adapters.pulsar.client``, repetitions left
-    out.
+    The C++ client's lines of WARNING and above go to the logger ``pulsar_sidecar.adapters.pulsar.client``, repetitions
+    left out.
 
     Raises:
         InvalidInputError: the URL is none of the binary protocol, or a certificate's file cannot be used.
@@ -81,9 +56,6 @@ def open_client(
     known = credentials or ClientCredentials()
     options = tls or TlsOptions()
     tls_context(known, options)  # the client itself would try again and again with a file that cannot be used
-    if _LOGGER.level == logging.NOTSET:
-        _LOGGER.setLevel(logging.WARNING)
-    _LOGGER.addFilter(_REPEATED)
     trusted = options.trust_certs_file
     shown = known.shown_certificate(options)
     try:
@@ -98,7 +70,7 @@ def open_client(
             tls_validate_hostname=options.hostname_verification,
             tls_certificate_file_path=None if shown is None else str(shown.file),
             tls_private_key_file_path=None if shown is None else str(shown.key_file),
-            logger=_LOGGER,
+            logger=client_log().client_logger(),
         )
     except ValueError as error:
         raise InvalidInputError("the broker service URL cannot be used; write pulsar://host:port") from error
