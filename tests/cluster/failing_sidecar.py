@@ -32,7 +32,10 @@ KILLED = 137
 INJECTED = "injected fault: "
 """How the line in the sidecar's log begins that says which fault it was."""
 
-_IMPORTED_LATE = ("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc")
+_IMPORTED_LATE = (
+    *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc"),
+    *("anyio._backends._asyncio", "pulsar_sidecar.adapters.metadata.zookeeper_walk"),
+)
 _PR_SET_PDEATHSIG = 1
 
 

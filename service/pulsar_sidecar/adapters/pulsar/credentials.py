@@ -136,6 +136,12 @@ class ClientCredentials:
         return token
 
 
+def check_tls_files(credentials: ClientCredentials, tls: TlsOptions) -> None:
+    """`InvalidInputError` for a file that cannot be used; reads nothing where none is named."""
+    if tls.trust_certs_file is not None or credentials.shown_certificate(tls) is not None:
+        tls_context(credentials, tls)
+
+
 def tls_context(credentials: ClientCredentials, tls: TlsOptions) -> ssl.SSLContext:
     """How a connection to a broker is secured; a file that cannot be used is an `InvalidInputError`."""
     context = trusting(tls.trust_certs_file)

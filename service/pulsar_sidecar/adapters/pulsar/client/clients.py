@@ -21,7 +21,7 @@ import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.client_log import client_log
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, check_tls_files
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
@@ -55,7 +55,7 @@ def open_client(
     """
     known = credentials or ClientCredentials()
     options = tls or TlsOptions()
-    tls_context(known, options)  # the client itself would try again and again with a file that cannot be used
+    check_tls_files(known, options)  # the client itself would try again and again with a file that cannot be used
     trusted = options.trust_certs_file
     shown = known.shown_certificate(options)
     try:

@@ -18,7 +18,7 @@ import orjson
 import urllib3
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, check_tls_files
 from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
@@ -101,7 +101,7 @@ class HttpSessions:
         self, credentials: ClientCredentials, tls: TlsOptions, connect_seconds: float, read_seconds: float
     ) -> None:
         self._credentials = credentials
-        tls_context(credentials, tls)  # the pool would report a file that cannot be used only at the first request
+        check_tls_files(credentials, tls)  # the pool would report a file that cannot be used only at the first request
         certificate = credentials.shown_certificate(tls)
         # Files and not the context, so that every new connection shows the certificate that is there now.
         self._pool = urllib3.PoolManager(
