@@ -1,9 +1,10 @@
 """What members are made of: a Java runtime, the official distribution, and archives of the classes they load.
 
-The distribution is fetched through Maven once and kept unpacked. The class archives (class data sharing) are written
-by a short cluster that is run once; they halve the processor time of a start. Invariant: a directory in the cache is
-complete, and a set of archives is only used with the Java build and the jars it was written with (Java checks this too
-and then ignores it).
+The distribution is fetched through Maven once and kept unpacked. Where Maven Central has none of a version, it is
+assembled from the jars that the broker depends on, with the scripts and settings of the newest distribution that is
+there. The class archives (class data sharing) are written by a short cluster that is run once; they halve the processor
+time of a start. Invariant: a directory in the cache is complete, and a set of archives is only used with the Java build
+and the jars it was written with (Java checks this too and then ignores it).
 """
 
 import hashlib
@@ -13,8 +14,9 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.processes import exclusive
@@ -34,6 +36,30 @@ _SERVER = "pulsar-server-distribution"
 _OFFLOADERS = "pulsar-offloader-distribution"
 _FETCH_TIMEOUT_SECONDS = 1800
 _LAST_LINES = 15
+_NEWEST_DISTRIBUTION = "4.0.8"
+"""On Maven Central; of later versions it has the broker's jar and what that needs."""
+_COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_ASSEMBLY = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <parent>
+    <groupId>org.apache.pulsar</groupId><artifactId>pulsar</artifactId><version>{version}</version><relativePath/>
+  </parent>
+  <artifactId>assembly</artifactId><packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.pulsar</groupId><artifactId>pulsar-broker</artifactId><version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.bookkeeper.stats</groupId><artifactId>prometheus-metrics-provider</artifactId>
+      <version>${{bookkeeper.version}}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.bookkeeper.http</groupId><artifactId>vertx-http-server</artifactId>
+      <version>${{bookkeeper.version}}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
 
 
 def no_progress(text: str) -> None:
@@ -70,7 +96,8 @@ def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software
     if not spec.version.replace(".", "").replace("-", "").isalnum():
         raise InvalidInputError(f"{spec.version!r} is not a version of Pulsar; write it like 4.0.8")
     java = find_java()
-    distribution = _unpacked(_SERVER, spec.version, progress)
+    assembled = _released(spec.version) > _released(_NEWEST_DISTRIBUTION)
+    distribution = (_assembled if assembled else partial(_unpacked, _SERVER))(spec.version, progress)
     offloaders = _unpacked(_OFFLOADERS, spec.version, progress) / "offloaders" if spec.offloaders else None
     return Software(java, distribution, offloaders)
 
@@ -143,6 +170,30 @@ def _unpacked(name: str, version: str, progress: Report) -> Path:
     return _made_once("distributions", f"{name}-{version}", fetched_and_unpacked)
 
 
+def _released(version: str) -> list[int]:
+    """A version's numbers, to be compared; what is no number, as in ``4.2.0-rc1``, is left out."""
+    return [int(part) for part in version.partition("-")[0].split(".") if part.isdecimal()]
+
+
+def _assembled(version: str, progress: Report) -> Path:
+    settings = _unpacked(_SERVER, _NEWEST_DISTRIBUTION, progress)
+
+    def made(workshop: Path) -> Path:
+        progress(f"fetching the jars of pulsar-broker {version} with Maven (once; about 250 MB)")
+        content = workshop / "assembled"
+        content.mkdir()
+        pom = workshop / "pom.xml"
+        pom.write_text(_ASSEMBLY.format(version=version))
+        _run_maven(
+            [_COPY_DEPENDENCIES, "-f", str(pom), "-DincludeScope=runtime"], content / "lib", f"Pulsar {version}'s jars"
+        )
+        for name in ("bin", "conf"):
+            shutil.copytree(settings / name, content / name)
+        return content
+
+    return _made_once("distributions", f"{_SERVER}-{version}", made)
+
+
 def _made_once(shelf: str, name: str, make: Callable[[Path], Path]) -> Path:
     """A directory of the cache: made beside its place, where it is not there yet, and put there with one rename.
 
@@ -172,21 +223,33 @@ def fetched(coordinates: str, kind: str, directory: Path) -> Path:
 
     Fetched with Maven, which compares checksums, into a directory that is empty.
     """
+    _run_maven(["dependency:copy", f"-Dartifact={coordinates}"], directory, coordinates)
+    archives = sorted(directory.glob(f"*.{kind}"))
+    if len(archives) != 1:
+        raise DistributionError(f"Maven fetched {len(archives)} files for {coordinates} instead of one; fetch it again")
+    return archives[0]
+
+
+def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
+    """Let Maven copy what is wanted into a directory."""
     maven = shutil.which("mvn")
     if maven is None:
         raise MissingPrerequisiteError(
-            f"Maven is needed once to fetch {coordinates} and there is no mvn on the path; install Maven"
+            f"Maven is needed once to fetch {wanted} and there is no mvn on the path; install Maven"
         )
-    command = [maven, "-B", "-q", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={directory}"]
-    shown = " ".join(command[:-1])
+    command = [maven, "-B", "-q", *goal]
+    shown = " ".join(command)
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
-            command, cwd=directory, capture_output=True, text=True, check=False, timeout=_FETCH_TIMEOUT_SECONDS
+            [*command, f"-DoutputDirectory={output}"],
+            cwd=output if output.is_dir() else output.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_FETCH_TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DistributionError(f"{shown} did not finish: {error}; run it yourself to see why") from error
-    archives = sorted(directory.glob(f"*.{kind}"))
-    if answer.returncode != 0 or len(archives) != 1:
-        output = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
-        raise DistributionError(f"Maven could not fetch it; try it yourself: {shown}\n{output}")
-    return archives[0]
+    if answer.returncode != 0:
+        lines = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
+        raise DistributionError(f"Maven could not fetch it; try it yourself: {shown}\n{lines}")

@@ -43,6 +43,9 @@ def archive(tmp_path: Path) -> Path:
     content = tmp_path / "apache-pulsar-4.0.8"
     (content / "lib").mkdir(parents=True)
     (content / "lib" / "some.jar").write_text("jar")
+    for name in ("bin", "conf"):
+        (content / name).mkdir()
+    (content / "conf" / "broker.conf").write_text("of 4.0.8")
     path = tmp_path / "pulsar-server-distribution-4.0.8-bin.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         tar.add(content, "apache-pulsar-4.0.8")
@@ -70,6 +73,31 @@ def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
     assert (tmp_path / "runs").read_text() == "run\n"
     assert any("fetching" in text for text in progress)
     assert sorted(path.name for path in directory.parent.iterdir()) == [directory.name, f"{directory.name}.lock"]
+
+
+@pytest.mark.parametrize("version", ["4.0.9", "4.2.4", "5.0.0-M1"])
+def test_a_version_without_distribution_is_its_jars_with_the_newest_settings(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    copy_pom = 'case "$*" in *copy-dependencies*) mkdir -p "$o"; cp "$5" "$o/from.pom"; exit 0;; esac'
+    options = 'for a in "$@"; do o=${a#-DoutputDirectory=}; done'
+    # mvn -B -q <goal> -f <pom> ...: the pom is the fifth argument.
+    install(tmp_path, "mvn", f"{options}; {copy_pom}; {copying_mvn(archive)}", monkeypatch)
+    pretend_java(tmp_path, monkeypatch)
+    distribution = find_software(ClusterSpec(Path("cluster"), version=version), print).distribution
+    assert distribution.name == f"pulsar-server-distribution-{version}"
+    assert f"<version>{version}</version>" in (distribution / "lib" / "from.pom").read_text()
+    assert (distribution / "conf" / "broker.conf").read_text() == "of 4.0.8"
+
+
+@pytest.mark.parametrize("version", ["4.0.8", "4.0.6", "3.3.6", "4.0.8-rc1"])
+def test_any_other_version_is_its_own_distribution(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    install(tmp_path, "mvn", copying_mvn(archive), monkeypatch)
+    pretend_java(tmp_path, monkeypatch)
+    distribution = find_software(ClusterSpec(Path("cluster"), version=version), print).distribution
+    assert (distribution / "lib" / "some.jar").exists()
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
