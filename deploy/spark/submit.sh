@@ -12,7 +12,7 @@ ZooKeeper or the brokers. With SIDECAR_JOB it runs another job, with that one's 
 
 Set in the environment:
   SIDECAR_JOB          the job's file; pyspark_jobs/duplicates/job.py for duplicates in an extract of messages
-  SPARK_HOME           where Spark 4.1 or later is; without it, spark-submit is looked for in PATH
+  SPARK_HOME           where Spark 4.0 to 4.3 is; without it, spark-submit is looked for in PATH
   SPARK_MASTER         such as spark://HOST:7077, yarn or k8s://https://HOST:6443; local[*] by default
   SIDECAR_WHEEL        the wheel of pulsar-sidecar, for executors that have only its Python packages (numpy, pyarrow,
                        protobuf, cramjam, msgspec); not needed where pulsar-sidecar itself is installed

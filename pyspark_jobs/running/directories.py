@@ -69,7 +69,9 @@ class Directory:
         head, slash, name = self.place.rpartition("/")
         making = Directory(self._spark, f"{head}{slash}.{name}.unfinished-{uuid.uuid4().hex[:8]}", self)
         try:
-            self._jvm.org.apache.hadoop.fs.FileSystem.mkdirs(self._system, making._root, self._rights(OWNERS_DIRECTORY))
+            rights = self._rights(OWNERS_DIRECTORY)
+            self._system.mkdirs(making._root, rights)
+            self._system.setPermission(making._root, rights)  # whatever the umask
             yield making
         finally:
             self._system.delete(making._root, True)
@@ -101,7 +103,7 @@ class Directory:
         """
         try:
             with closing(self._system.open(self._path(name))) as stream:
-                return json.loads(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                return json.loads(bytes(stream.readAllBytes()))
         except Exception as error:  # whatever the JVM throws for this file system
             raise InvalidInputError(f"{self.place} has no readable {name}") from error
 

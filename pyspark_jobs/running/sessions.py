@@ -12,10 +12,13 @@ from typing import NoReturn
 
 import pulsar_sidecar
 from pulsar_sidecar.analysis.documents import EXIT_ERROR
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pyspark import SparkContext
+from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
+SUPPORTED_VERSIONS = ("4.0", "4.1", "4.2", "4.3")
+"""Of Spark: those that the jobs' tests have passed on (docs/audit.md)."""
 _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.files.maxPartitionBytes": "64m",
@@ -29,6 +32,10 @@ _SETTINGS = {
 
 def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
     """Do a job's work in a session and print what it answers; the exit code that it answers, or that of an error."""
+    try:
+        check_spark_version(spark_version)
+    except InvalidInputError as error:
+        return _failed(error)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with TemporaryDirectory() as scratch:
         spark = session(SparkSession.builder.appName(name))
@@ -36,12 +43,29 @@ def run_job(name: str, work: Callable[[SparkSession], tuple[str, int]]) -> int:
             _ship_wheel(spark.sparkContext, Path(scratch))
             text, exit_code = work(spark)
         except SidecarError as error:
-            print(f"error: {error}", file=sys.stderr)  # noqa: T201
-            return EXIT_ERROR
+            return _failed(error)
         finally:
             spark.stop()
     print(text)  # noqa: T201
     return exit_code
+
+
+def check_spark_version(version: str) -> None:
+    """Refuse a version of Spark that no test has passed on, such as 3.5, which has no ``GroupedData.applyInArrow``.
+
+    Raises:
+        InvalidInputError: it is none of `SUPPORTED_VERSIONS`.
+    """
+    if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
+        raise InvalidInputError(
+            f"Spark {version} is not supported; use {', '.join(SUPPORTED_VERSIONS)}, "
+            "or pulsar-sidecar audit run and deduplication duplicates, which do without Spark"
+        )
+
+
+def _failed(error: SidecarError) -> int:
+    print(f"error: {error}", file=sys.stderr)  # noqa: T201
+    return EXIT_ERROR
 
 
 def session(builder: SparkSession.Builder) -> SparkSession:
