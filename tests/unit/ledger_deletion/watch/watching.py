@@ -52,6 +52,7 @@ class SteppedClock:
         self._may_run = threading.Semaphore(0)
         self._rests = threading.Semaphore(0)
         self.killed = False
+        self.ended = False
 
     def now_ms(self) -> int:
         return self._world.clock.now_ms()
@@ -91,7 +92,8 @@ class SteppedClock:
             raise Crash
 
     def end(self) -> None:
-        """Last thing in the loop's thread."""
+        """Last thing in the loop's thread, which is alive a moment longer."""
+        self.ended = True
         self._rests.release()
 
 
@@ -154,7 +156,7 @@ class Watcher:
 
     def go(self, seconds: float) -> Self:
         """Let the loop run for so long; an error that ends it is raised here, a crash is not."""
-        if self._thread.is_alive():
+        if not self.clock.ended:
             self.clock.let(seconds)
         if self.died_of is not None and not isinstance(self.died_of, Crash):
             raise self.died_of
@@ -169,7 +171,7 @@ class Watcher:
     def die(self) -> None:
         """The process is killed, and its session ends."""
         self.clock.killed = True
-        if self._thread.is_alive():
+        if not self.clock.ended:
             self.store.before("delete", self._killed, times=-1)
             self.clock.let(0)
             self._thread.join(10)
