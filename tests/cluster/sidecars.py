@@ -110,6 +110,12 @@ class SidecarProcess:
         until(ready_or_ended, f"{self.name} is ready\n{self.log()}")
         assert self.is_running, f"{self.name} ended\n{self.log()}"
 
+    @property
+    def exit_code(self) -> int | None:
+        """Once it has ended."""
+        own = exit_code(self._process)
+        return nursery().exit_code(self._process) if own is None else own
+
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         end([self._process], _CLOCK)
@@ -123,8 +129,7 @@ class SidecarProcess:
         """SIGTERM; its exit code once it has ended."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
-        own = exit_code(self._process)
-        return nursery().exit_code(self._process) if own is None else own
+        return self.exit_code
 
     def freeze(self) -> None:
         send_signal(self._process, signal.SIGSTOP)
@@ -293,6 +298,7 @@ class Sidecars:
         for sidecar in running:
             if not wait_until_gone(sidecar._process, _CLOCK, 30):
                 sidecar.kill()
+            assert sidecar.exit_code != -signal.SIGABRT, f"{sidecar.name}: see docs/client-aborts-at-exit.md"
 
     def _cluster_settings(self) -> dict[str, object]:
         return {

@@ -80,7 +80,8 @@ class ScriptedProducer:
     def close(self) -> None:
         self.client.open.remove(self)
 
-    def close_async(self, done: Callable[[pulsar.Result], None]) -> None:
+    def close_async(self, done: Callable[[pulsar.Result], None] | None) -> None:
+        assert done is None, "it would be called when the interpreter may be ending"
         self.close()
 
 

@@ -297,7 +297,9 @@ class _PartitionProducer:
         producer, self.producer = self.producer, None
         self.stored_ids = None
         if producer is not None:
-            producer._producer.close_async(lambda result: None)
+            # It fails what is pending at once, on this thread. The broker's answer may come when the interpreter is
+            # ending already, so no callback of Python's waits for it.
+            producer._producer.close_async(None)
 
     def _read_stored_ids(self) -> set[int]:
         """The explicit ids of this name in the partition, not trimmed yet; one is stored when its message was read."""

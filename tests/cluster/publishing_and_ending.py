@@ -1,0 +1,30 @@
+"""A program that publishes through the sidecar's own publisher, closes everything and ends.
+
+python -m tests.cluster.publishing_and_ending BROKER_SERVICE_URL TOPIC DEADLINE_SECONDS
+
+A deadline of 0 gives every message up before its receipt comes, so that the producer is abandoned.
+"""
+
+import secrets
+import sys
+from contextlib import closing
+
+from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
+from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage
+from pulsar_sidecar.model.clocks import SystemClock
+
+_MESSAGES = 200
+
+
+def _run(broker_service_url: str, topic: str, deadline_seconds: str) -> None:
+    settings = PublisherSettings(batching=True, deadline_seconds=float(deadline_seconds))
+    with (
+        closing(open_client(broker_service_url)) as client,
+        closing(TopicPublisher(client, topic, secrets.token_hex(4), settings, SystemClock())) as publisher,
+    ):
+        publisher.publish([OutgoingMessage(b"message %d" % number) for number in range(_MESSAGES)])
+
+
+if __name__ == "__main__":
+    _run(*sys.argv[1:])

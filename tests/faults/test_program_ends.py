@@ -1,0 +1,78 @@
+"""Programs that succeeded end with exit code 0, many at a time, although the client's threads outlive it.
+
+docs/client-aborts-at-exit.md has what they would otherwise do.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.choosing import PROJECT
+from tests.cluster.clients import PatientClient
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import PATIENCE_SECONDS
+from tests.faults.harness import Round
+from tests.faults.tally import Line
+
+AT_ONCE = 12
+MESSAGES = 60
+
+
+def end_of(program: Sequence[str]) -> tuple[int, str]:
+    """A program's exit code, and the end of what it wrote to standard error."""
+    ended = subprocess.run(
+        [sys.executable, "-m", *program],
+        cwd=PROJECT,
+        env=os.environ | {"PYTHONPATH": f"{PROJECT / 'service'}:{PROJECT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_SECONDS,
+    )
+    return ended.returncode, ended.stderr[-1_000:]
+
+
+def demand_successes(programs: Sequence[Sequence[str]]) -> None:
+    with ThreadPoolExecutor(AT_ONCE) as at_once:
+        ends = Counter(at_once.map(end_of, programs))
+    assert {code for code, _ in ends} == {0}, ends
+
+
+def test_programs_that_read(scene: Scene, fault_round: Round, tally: Line, tmp_path: Path) -> None:
+    topic = scene.topic("read").full
+    with (
+        closing(PatientClient(scene.cluster.addresses)) as client,
+        closing(client.create_producer(topic)) as producer,
+    ):
+        for number in range(MESSAGES):
+            producer.send_async(b"message %d" % number, lambda *_: None)
+        producer.flush()
+    url = scene.cluster.addresses.broker_service_url
+    databases = [str(tmp_path / f"{number}.sqlite") for number in range(AT_ONCE)]
+    demand_successes([("tests.cluster.reading_into_sqlite", url, topic, database, "100000") for database in databases])
+    tally.fault("reading program ended", AT_ONCE)
+
+
+@pytest.mark.parametrize("deadline_seconds", ["30", "0"])
+def test_programs_that_publish(scene: Scene, fault_round: Round, tally: Line, deadline_seconds: str) -> None:
+    url, topic = scene.cluster.addresses.broker_service_url, scene.topic("published").full
+    demand_successes([("tests.cluster.publishing_and_ending", url, topic, deadline_seconds)] * AT_ONCE)
+    tally.fault("publishing program ended", AT_ONCE)
+
+
+def test_services_that_are_terminated(scene: Scene, fault_round: Round, tally: Line) -> None:
+    scene.sidecars.end_all()
+    services = [scene.sidecars.launch_in({}) for _ in range(AT_ONCE // 3)]
+    for service in services:
+        service.wait_until_ready()
+    with ThreadPoolExecutor(len(services)) as at_once:
+        codes = list(at_once.map(lambda service: service.terminate(), services))
+    assert set(codes) == {0}, "\n".join(service.log() for service in services)
+    tally.fault("service terminated", len(services))
