@@ -9,16 +9,20 @@ BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
 # Nearly half of a test's time is waiting for clocks and processes: up to 4 processors get two workers each. Neighbours
 # stay on one worker (`worksteal`), so what a module shares is made once.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n > 4 ? n : 2 * n)))
-RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(FAST_TESTS)
+RESULTS := $(VENV)/test-results
+RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --part $(RESULTS)/unit.json $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
-RUN_CLUSTER_TESTS := $(BIN)/python -m pytest --durations 10 --durations-min 10
+# The summary at the end names failed tests and the slowest.
+run-part = $(BIN)/python -m pytest --tb=short -rN --part $(RESULTS)/$(1).json $(2)
+PARTS := unit integration integration-on-deletion-cluster contract-and-others spark others-on-deletion-cluster
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,2)
 BESIDE_CONTRACT := tests/interop tests/e2e tests/faults
 BESIDE_LOG := $(VENV)/test-beside-integration.log
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
+NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
 SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py
@@ -26,7 +30,7 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration matrix test-faults mutants release demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration $(NEEDS:%=test-%) matrix test-faults mutants release demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -71,21 +75,32 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 # Clusters live as long as the process that runs their tests: one process for each cluster that tests share, so that no
 # cluster is there for nothing. Two processes run beside each other, because half of a test's time is waiting; each has
 # up to two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
-test: $(INSTALLED) $(FAST_TESTS_PASSED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	@$(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going test-integration test-beside-integration
+test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
+	@rm -f $(filter-out %/unit.json,$(PARTS:%=$(RESULTS)/%.json)); began=$$(date +%s); status=0; \
+	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
+	    && $(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going test-integration test-beside-integration \
+	    || status=1; \
+	  $(BIN)/python -m tests.summary $$(($$(date +%s) - began)) $(PARTS:%=$(RESULTS)/%.json) || status=1; exit $$status
 
 test-integration:
-	@status=0; for part in "not on_deletion_cluster" on_deletion_cluster; do \
-	    $(RUN_CLUSTER_TESTS) -m "$$part" tests/integration || status=1; \
-	  done; exit $$status
+	@status=0; \
+	  $(call run-part,integration,-m "not on_deletion_cluster" tests/integration) || status=1; \
+	  $(call run-part,integration-on-deletion-cluster,-m on_deletion_cluster tests/integration) || status=1; \
+	  exit $$status
 
 test-beside-integration:
 	@echo "tests/contract, spark, interop, e2e and faults are shown when they have ended; until then: $(BESIDE_LOG)"
 	@status=0; { \
-	    $(RUN_CLUSTER_TESTS) -m "not on_deletion_cluster" tests/contract $(BESIDE_CONTRACT) || status=1; \
-	    $(RUN_CLUSTER_TESTS) tests/spark || status=1; \
-	    $(RUN_CLUSTER_TESTS) -m on_deletion_cluster $(BESIDE_CONTRACT) || status=1; \
+	    $(call run-part,contract-and-others,-m "not on_deletion_cluster" tests/contract $(BESIDE_CONTRACT)) || status=1; \
+	    $(call run-part,spark,tests/spark) || status=1; \
+	    $(call run-part,others-on-deletion-cluster,-m on_deletion_cluster $(BESIDE_CONTRACT)) || status=1; \
 	  } >$(BESIDE_LOG) 2>&1; cat $(BESIDE_LOG); exit $$status
+
+test-containers: ## tests that need a container engine (the same as in `make test`, alone)
+test-kubernetes: ## tests that need the Kubernetes of kubectl's current context
+test-browser: ## tests that need Chromium
+$(NEEDS:%=test-%): test-%: $(INSTALLED)
+	$(BIN)/python -m pytest --tb=short -rs -m $* tests/e2e
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit

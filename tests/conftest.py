@@ -18,7 +18,15 @@ settings.register_profile("thorough", deadline=None, max_examples=2_000, print_b
 settings.register_profile("mutants", deadline=None, max_examples=10, derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "developer"))
 
-pytest_plugins = ["tests.model.conformance", "tests.cluster.plugin", "tests.cluster.deletion", "tests.faults.harness"]
+pytest_plugins = [
+    "pytester",
+    "tests.summary.plugin",
+    "tests.model.conformance",
+    "tests.cluster.needs",
+    "tests.cluster.plugin",
+    "tests.cluster.deletion",
+    "tests.faults.harness",
+]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -1,8 +1,13 @@
-"""The fixtures through which every test gets its cluster, and what members complain of in the report of a failure."""
+"""The fixtures through which every test gets its cluster, and what a report of a failure says of its processes.
+
+A report is to fit on a page: the whole logs go into files, which it names.
+"""
 
 import re
-from collections.abc import Callable, Generator, Iterator
+import shutil
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,15 +16,18 @@ from pulsar_sidecar.model.errors import SidecarError
 
 from tests.cluster.choosing import chosen_cluster, local_cluster, version_under_test
 from tests.cluster.running import ClusterUnderTest, LocalClusterUnderTest
+from tests.cluster.sidecars import sidecars_logs
 from tests.cluster.threads import busy_threads
+from tests.summary.plugin import reason_of
 
 ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
 
-# What members inform about would bury what failed: only their complaints are told, and the very last lines.
-_LINES_LOOKED_AT = 1_000
-_COMPLAINTS = re.compile(r"\b(WARN|ERROR|FATAL)\b")
-_COMPLAINTS_TOLD = 15
-_LAST_LINES = 3
+_LINES_OF_A_MEMBER = 1_000
+_COMPLAINTS = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|CRITICAL)\b", re.IGNORECASE)
+_LINES_TOLD = 12
+_NOT_A_NAME = re.compile(r"[^\w.-]+")
+_lengths = pytest.StashKey[dict[Path, int]]()
+"""Of sidecars' logs, when a test began."""
 
 
 # A cluster that does nothing takes a tenth of a processor, and one that tests share lives until its process ends.
@@ -69,21 +77,54 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
     return start
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_lengths] = {log: log.stat().st_size for log in sidecars_logs() if log.exists()}
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add each member's last complaints, and what brokers are busy with, to the report of a test that failed."""
+    """Add what sidecars logged in a test that failed, and the files with the whole logs and with brokers' threads."""
     report = yield
     if report.failed:
+        sidecars, members = _sidecars_lines(item), {}
         for value in getattr(item, "funcargs", {}).values():
             if hasattr(value, "log") and _has_addresses(value):
-                report.sections += _logs(value) + _threads(value)
+                members |= _members_logs(value) | _threads(value)
                 if isinstance(value, LocalClusterUnderTest):
                     report.sections += _mended(value)
+        report.sections += [(f"{name} in this test", _last_lines(text)) for name, text in sidecars.items()]
+        if sidecars or members:
+            report.sections.append(("all of the logs", str(_write(item, sidecars | members))))
         # Once more at the end: a reader who gets only the tail of a long report has to know what failed.
-        report.sections.append(("what failed", str(call.excinfo.value if call.excinfo else report.longrepr)[:2_000]))
+        report.sections.append(("what failed", f"{item.nodeid}\n{reason_of(report)}"))
     return report
+
+
+def _sidecars_lines(item: pytest.Item) -> dict[str, str]:
+    """What each sidecar has logged since the test began."""
+    lengths = item.stash.get(_lengths, {})
+    texts = {log.stem: log.read_bytes()[lengths.get(log, 0) :] for log in sidecars_logs() if log.exists()}
+    return {name: text.decode(errors="replace") for name, text in texts.items() if text}
+
+
+def _last_lines(text: str) -> str:
+    """The last complaints and the very last lines; what a process informs about would bury what failed."""
+    lines = text.splitlines()
+    kept = [line for line in lines[:-_LINES_TOLD] if _COMPLAINTS.search(line)][-_LINES_TOLD:] + lines[-_LINES_TOLD:]
+    return "\n".join(line[:300] for line in kept)
+
+
+def _write(item: pytest.Item, texts: Mapping[str, str]) -> Path:
+    """Write each text to a file; their directory, which the test's next failure replaces."""
+    directory = item.config.cache.mkdir("failures") / _NOT_A_NAME.sub("-", item.nodeid)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    for name, text in texts.items():
+        (directory / f"{name}.log").write_text(text)
+    return directory
 
 
 def _has_addresses(value: object) -> bool:
@@ -107,17 +148,11 @@ def _mended(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
     return []
 
 
-def _logs(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
-    return [(f"end of the log of {name}", _end_of_log(cluster, name)) for name in cluster.addresses.member_urls]
+def _members_logs(cluster: ClusterUnderTest) -> dict[str, str]:
+    return {name: cluster.log(name, _LINES_OF_A_MEMBER) for name in cluster.addresses.member_urls}
 
 
-def _end_of_log(cluster: ClusterUnderTest, name: str) -> str:
-    lines = cluster.log(name, _LINES_LOOKED_AT).splitlines()
-    complaints = [line for line in lines[:-_LAST_LINES] if _COMPLAINTS.search(line)]
-    return "\n".join(complaints[-_COMPLAINTS_TOLD:] + lines[-_LAST_LINES:])
-
-
-def _threads(cluster: ClusterUnderTest) -> list[tuple[str, str]]:
+def _threads(cluster: ClusterUnderTest) -> dict[str, str]:
     members = cluster.addresses.members
     brokers = {name: pid for name, pid in members.items() if name.startswith("broker-") and cluster.is_running(name)}
-    return [(f"busy threads of {name}", busy_threads(pid)) for name, pid in brokers.items()]
+    return {f"busy-threads-of-{name}": busy_threads(pid) for name, pid in brokers.items()}

@@ -61,6 +61,12 @@ _SERVE = (sys.executable, "-m", "pulsar_sidecar", "serve")
 _LINES_OF_A_LOG = 60
 _CLOCK = SystemClock()
 _numbers = itertools.count(1)
+_logs: list[Path] = []
+
+
+def sidecars_logs() -> Sequence[Path]:
+    """The log of every sidecar that this process has started."""
+    return tuple(_logs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,9 @@ class SidecarProcess:
         self.name = name
         self.url = url
         self._start = start
-        self._process = start()
         self._log = log
+        _logs.append(log)
+        self._process = start()
 
     # --- its process -----------------------------------------------------------------------------------------------
 

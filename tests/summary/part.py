@@ -1,0 +1,43 @@
+"""How one part of ``make test`` went: what a process of pytest leaves in a file for the summary of them all."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A test that failed: its id, and in a few lines what was wrong."""
+
+    test: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One process's tests.
+
+    Attributes:
+        skipped: how many tests were skipped, by reason.
+        second_tries: tests whose first try failed because a wait ran out.
+        seconds: of each test, with its fixtures, by id.
+        elapsed_seconds: from the process's first test to its last.
+    """
+
+    passed: int
+    failures: tuple[Failure, ...]
+    skipped: dict[str, int]
+    second_tries: tuple[str, ...]
+    seconds: dict[str, float]
+    elapsed_seconds: float
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self)))
+
+
+def load_part(path: Path) -> Part:
+    """The part in a file; OSError or ValueError if there is none."""
+    saved = json.loads(path.read_text())
+    failures = tuple(Failure(**each) for each in saved.pop("failures"))
+    return Part(failures=failures, second_tries=tuple(saved.pop("second_tries")), **saved)

@@ -1,0 +1,57 @@
+"""``pytest --part FILE``: leaves there how the tests went."""
+
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.summary.part import Failure, Part
+
+_REASON_CHARACTERS = 500
+_began = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", type=Path, default=None, help="where to leave how the tests went, for the summary")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_began] = time.monotonic()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    path = config.getoption("--part")
+    if path is not None:
+        part_of(terminalreporter.stats, time.monotonic() - config.stash[_began]).save(path)
+
+
+def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
+    """``stats`` are pytest's reports by outcome; a test counts as failed, too, if the end of its fixture has."""
+    failed = [report for outcome in ("failed", "error") for report in stats.get(outcome, ())]
+    failed_tests = {report.nodeid for report in failed}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+    return Part(
+        passed=sum(report.nodeid not in failed_tests for report in stats.get("passed", ())),
+        failures=tuple(Failure(report.nodeid, reason_of(report)) for report in failed),
+        skipped=dict(Counter(_skip_reason(report) for report in stats.get("skipped", ()))),
+        second_tries=tuple(report.nodeid for report in stats.get("rerun", ())),
+        seconds=dict(seconds),
+        elapsed_seconds=elapsed_seconds,
+    )
+
+
+def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """What was expected and what came, as the failed test's error says it."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(crash.message if crash else report.longrepr).strip()[:_REASON_CHARACTERS]
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
