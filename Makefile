@@ -13,14 +13,17 @@ RESULTS := $(VENV)/test-results
 RUN_FAST_TESTS := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --part $(RESULTS)/unit.json $(FAST_TESTS)
 STATIC_CHECKS := check-format check-lint check-types check-contracts check-generated check-site
 TOGETHER := --jobs --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+SHARING_NO_CLUSTER := not on_shared_cluster and not on_deletion_cluster
 # The summary at the end names failed tests and the slowest.
 run-part = $(BIN)/python -m pytest --tb=short -rN --part $(RESULTS)/$(1).json $(2)
-PARTS := unit integration integration-on-deletion-cluster contract-and-others spark others-on-deletion-cluster
+shown-at-its-end = @mkdir -p $(RESULTS); log=$(RESULTS)/$@.log; echo "$@ is shown when it has ended; until then: $$log"; \
+  ( $(1) ) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
-SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,2)
-BESIDE_CONTRACT := tests/interop tests/e2e tests/faults
-BESIDE_LOG := $(VENV)/test-beside-integration.log
+SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,3)
+SCENARIOS := tests/integration tests/interop tests/e2e tests/faults
+SIDES := test-on-their-own-clusters test-on-deletion-cluster test-on-shared-cluster
+PARTS := on-their-own-clusters on-deletion-cluster on-shared-cluster contract spark
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
@@ -30,7 +33,7 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration $(NEEDS:%=test-%) matrix test-faults mutants release demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix test-faults mutants release demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -72,29 +75,28 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(RUN_FAST_TESTS)
 	@touch $@
 
-# Clusters live as long as the process that runs their tests: one process for each cluster that tests share, so that no
-# cluster is there for nothing. Two processes run beside each other, because half of a test's time is waiting; each has
-# up to two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
+# Clusters live as long as the process that runs their tests, and more than half of a test's time is waiting: so there is
+# one process for all that share a cluster, and these run beside each other. Each has up to two clusters of 900 MB at a
+# time. The unit tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
-	@rm -f $(filter-out %/unit.json,$(PARTS:%=$(RESULTS)/%.json)); began=$$(date +%s); status=0; \
+	@rm -f $(PARTS:%=$(RESULTS)/%.json); began=$$(date +%s); status=0; \
 	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
-	    && $(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going test-integration test-beside-integration \
+	    && $(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going $(SIDES) \
 	    || status=1; \
-	  $(BIN)/python -m tests.summary $$(($$(date +%s) - began)) $(PARTS:%=$(RESULTS)/%.json) || status=1; exit $$status
-
-test-integration:
-	@status=0; \
-	  $(call run-part,integration,-m "not on_deletion_cluster" tests/integration) || status=1; \
-	  $(call run-part,integration-on-deletion-cluster,-m on_deletion_cluster tests/integration) || status=1; \
+	  $(BIN)/python -m tests.summary $$(($$(date +%s) - began)) $(RESULTS)/unit.json $(PARTS:%=$(RESULTS)/%.json) || status=1; \
 	  exit $$status
 
-test-beside-integration:
-	@echo "tests/contract, spark, interop, e2e and faults are shown when they have ended; until then: $(BESIDE_LOG)"
-	@status=0; { \
-	    $(call run-part,contract-and-others,-m "not on_deletion_cluster" tests/contract $(BESIDE_CONTRACT)) || status=1; \
-	    $(call run-part,spark,tests/spark) || status=1; \
-	    $(call run-part,others-on-deletion-cluster,-m on_deletion_cluster $(BESIDE_CONTRACT)) || status=1; \
-	  } >$(BESIDE_LOG) 2>&1; cat $(BESIDE_LOG); exit $$status
+test-on-their-own-clusters:
+	@$(call run-part,on-their-own-clusters,-m "$(SHARING_NO_CLUSTER)" $(SCENARIOS))
+
+test-on-deletion-cluster:
+	$(call shown-at-its-end,$(call run-part,on-deletion-cluster,-m on_deletion_cluster $(SCENARIOS)))
+
+test-on-shared-cluster:
+	$(call shown-at-its-end,{ status=0; \
+	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)) || status=1; \
+	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract) || status=1; \
+	  $(call run-part,spark,tests/spark) || status=1; exit $$status; })
 
 test-containers: ## tests that need a container engine (the same as in `make test`, alone)
 test-kubernetes: ## tests that need the Kubernetes of kubectl's current context

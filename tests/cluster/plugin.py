@@ -35,6 +35,7 @@ _SHARED_CLUSTERS = ("cluster", "deletion_cluster")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "on_shared_cluster: runs on the cluster of all tests that need nothing special")
     config.addinivalue_line("markers", "on_deletion_cluster: runs on the cluster that all tests of deletion share")
 
 
@@ -42,9 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a cluster come after those that need none or one of their own, so that few live at a time."""
     shared = {item: [name in getattr(item, "fixturenames", ()) for name in _SHARED_CLUSTERS] for item in items}
-    for item, (_, deletion) in shared.items():
-        if deletion:
-            item.add_marker("on_deletion_cluster")
+    for item, (plain, deletion) in shared.items():
+        if plain or deletion:
+            item.add_marker("on_deletion_cluster" if deletion else "on_shared_cluster")
     items.sort(key=lambda item: shared[item][::-1])
 
 
