@@ -36,7 +36,7 @@ def summary(parts: Mapping[str, Part | None], seconds: int) -> list[str]:
         *(f"skipped: {count} ({reason})" for reason, count in skipped.most_common()),
         *(f"second try, a wait had run out: {test}" for test in tries),
         *(f"FAILED {failure.test}\n{_indented(failure.reason)}" for failure in failures),
-        *(f"ENDED BEFORE ITS TESTS DID: {name}" for name, part in parts.items() if part is None),
+        *(f"NO RESULT, it did not run or ended early: {name}" for name, part in parts.items() if part is None),
         f"{_counts(passed, len(failures), skipped.total())} in {_minutes(seconds)}",
     ]
 

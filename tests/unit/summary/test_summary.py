@@ -48,7 +48,7 @@ def test_nothing_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_part_that_left_nothing_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("80", *saved(tmp_path, unit=PASSED), str(tmp_path / "spark.json")) == 1
-    assert "ENDED BEFORE ITS TESTS DID: spark\n" in capsys.readouterr().out
+    assert "NO RESULT, it did not run or ended early: spark\n" in capsys.readouterr().out
 
 
 _TESTS = """
