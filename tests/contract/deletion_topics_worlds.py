@@ -21,7 +21,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.pulsar import FakeDeletionTopics
+from tests.fakes.deletion_topics import FakeDeletionTopics
 
 PARTITIONS = 4
 POSTPONE_MS = 300

@@ -24,7 +24,7 @@ from tests.cluster.clients import PatientClient
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
-from tests.fakes.pulsar import FakeLiveOwners
+from tests.fakes.deletion_topics import FakeLiveOwners
 
 _Answer = TypeVar("_Answer")
 SUBSCRIPTION = "a subscription/ü"

@@ -1,332 +1,433 @@
-"""The topics of the service in memory; the fakes of brokers can be had from here too.
+"""A little Pulsar in memory: topics, the brokers that own and delete them, and what must hold afterwards.
 
-Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_deletion_topics.py`` runs one
-suite on both. A message that was stored stays until it is acknowledged,
-whoever closes or crashes; a test asks by name for everything that is to go wrong.
+Invariant: a broker here changes metadata and ledgers in the order of a 4.0.8 broker, one step at a time, and may die
+before any of them. Deletions by the sidecar are watched: one of a ledger that anything references is noted at once.
 """
 
-import threading
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.ports import (
-    Backlog,
-    DeletionTopic,
-    Delivery,
-    OutgoingMessage,
-    PublishResult,
+from pulsar_sidecar.ledger_ownership.paths import (
+    MANAGED_LEDGERS,
+    SCHEMAS,
+    cursor_path,
+    instance_id_path,
+    ledger_id_of_path,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
 )
-from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME
-from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, TemporaryError
+from pulsar_sidecar.ledger_ownership.references import (
+    CursorReferences,
+    cursor_references,
+    managed_ledger_references,
+    schema_references,
+)
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
+from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
+from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
+from tests.fakes.bookkeeper import (
+    FakeLedgerEntries,
+    bucket_custom_metadata,
+    compacted_custom_metadata,
+    cursor_bytes,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+    position_entry,
+    schema_custom_metadata,
+    schema_locator_bytes,
+)
 from tests.fakes.brokers import FakeLiveOwners, FakeTopicAdmin, TopicDeletion
-from tests.fakes.hooks import AnswerLostError, Hooks
-from tests.fakes.stored_messages import MessageLog, StoredMessage, check_ids, message_logs
+from tests.fakes.clock import FakeClock
+from tests.fakes.deleting_broker import delete_topic
+from tests.fakes.deletion_topics import FakeDeletionTopics
+from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.offload import FakeOffloadedLedgers
 
-__all__ = [
-    "FakeDeadLetters",
-    "FakeDeletionTopics",
-    "FakeLiveOwners",
-    "FakePendingDeletions",
-    "FakePublisher",
-    "FakeTopicAdmin",
-    "Hooks",
-    "StoredMessage",
-    "TopicDeletion",
-]
+INSTANCE_ID = "f4c1a5a4-0000-4000-8000-000000000001"
+BROKER = "broker-1:8080"
+YEAR_MS = 365 * 24 * 3_600_000
 
 
-class FakeDeletionTopics:
-    """The four topics, shared by every sidecar of a test; hooks and inspection stand beside the port's methods.
+class FakePulsarClock(FakeClock):
+    """A sidecar's clock; the metadata store's goes with it."""
 
-    ``nack_delay_ms`` is what `PendingDeletions.postpone` waits, on ``clock``; ``not_seen_quickly`` is how many of the
-    first outcomes a quick reading lacks.
+    def __init__(self, store: FakeMetadataStore) -> None:
+        super().__init__()
+        self._store = store
+
+    def advance_ms(self, milliseconds: int) -> None:
+        super().advance_ms(milliseconds)
+        self._store.advance_ms(milliseconds)
+
+
+class WatchedStore(FakeMetadataStore):
+    """Reports every ledger that a sidecar deletes to the fake Pulsar."""
+
+    watcher: Callable[[LedgerId], None] | None = None
+
+    def delete_many(
+        self, deletions: Sequence[GuardedDeletion], may_send: Callable[[], bool] = always
+    ) -> list[DeletionResult]:
+        present = [deletion.path for deletion in deletions if self.peek(deletion.path) is not None]
+        results = super().delete_many(deletions, may_send)
+        for path in present:
+            ledger_id = ledger_id_of_path(path)
+            if self.peek(path) is None and ledger_id is not None and self.watcher is not None:
+                self.watcher(ledger_id)
+        return results
+
+    def other_session(self) -> "WatchedStore":
+        """Another sidecar's session, watched as well."""
+        other = WatchedStore(self._tree)
+        other.watcher = self.watcher
+        return other
+
+
+class FakePulsarOwners(FakeLiveOwners):
+    """Answers with what the fake brokers have loaded."""
+
+    def __init__(self, fake_pulsar: "FakePulsar") -> None:
+        super().__init__()
+        self._fake_pulsar = fake_pulsar
+
+    def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
+        self.asked.append(frozenset(topics))
+        self.hooks.arrive("views")
+        return {topic: self._fake_pulsar.view(topic) for topic in topics if topic in self._fake_pulsar.loaded}
+
+
+BEFORE_EVERYTHING = Position(LedgerId(-1), EntryId(-1))
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    """What a topic consists of; numbers are counts of ledgers, ``offloaded`` are places in the list."""
+
+    ledgers: int = 3
+    subscriptions: Sequence[str] = ("sub",)
+    closed_cursors: bool = False
+    schema_versions: int = 0
+    compacted: bool = False
+    buckets: int = 0
+    offloaded: Sequence[int] = ()
+    bookkeeper_deleted: Sequence[int] = ()
+    last_open: bool = True
+    age_ms: int = YEAR_MS
+
+
+@dataclass(slots=True)
+class FakePulsar:
+    """The metadata store, the bookies, the brokers and the topics of the service, all in one process.
+
+    Attributes:
+        loaded: topics that a broker has loaded.
+        die_at: the broker's step, counted from 0, before which it is killed; None: it lives.
+        broker_steps: how many steps brokers have taken.
+        removed_by_brokers: ledgers that brokers deleted themselves, maybe before their references.
+        violations: ledgers that a sidecar deleted while something referenced them.
     """
 
-    def __init__(
-        self, clock: Clock, *, partitions: int = 4, max_messages: int = 500, nack_delay_ms: int = 1000
-    ) -> None:
-        self.hooks = Hooks()
-        self.clock = clock
-        self.max_messages = max_messages
-        self.nack_delay_ms = nack_delay_ms
-        self.ensured = False
-        self.hindrances: list[str] = []
-        self.not_seen_quickly = 0
-        self.delayed_tracker_stalled = False
-        self.lock = threading.RLock()
-        self.logs = {topic: message_logs(topic, number, partitions) for number, topic in enumerate(DeletionTopic)}
-        self._names: dict[tuple[DeletionTopic, str], FakePublisher] = {}
-        self._consumers: list[FakePendingDeletions | FakeDeadLetters] = []
+    store: WatchedStore = field(default_factory=WatchedStore)
+    entries: FakeLedgerEntries = field(default_factory=FakeLedgerEntries)
+    offloaded: FakeOffloadedLedgers = field(default_factory=FakeOffloadedLedgers)
+    loaded: set[TopicName] = field(default_factory=set)
+    die_at: int | None = None
+    broker_steps: int = 0
+    removed_by_brokers: set[LedgerId] = field(default_factory=set)
+    violations: list[str] = field(default_factory=list)
+    next_ledger_id: int = 10
+    partitions: int = 2
+    _positions: dict[LedgerId, list[LedgerId | None]] = field(default_factory=dict)
+    clock: FakePulsarClock = field(init=False)
+    topics: FakeDeletionTopics = field(init=False)
+    owners: FakePulsarOwners = field(init=False)
+    admin: FakeTopicAdmin = field(init=False)
 
-    # What a test arranges and sees -------------------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        self.store.watcher = self._watch
+        self.clock = FakePulsarClock(self.store)
+        self.topics = FakeDeletionTopics(self.clock, partitions=self.partitions)
+        self.owners = FakePulsarOwners(self)
+        self.admin = FakeTopicAdmin(self.delete_by_broker)
+        self.store.put(instance_id_path(), INSTANCE_ID.encode())
 
-    def put(
+    # --- making things -------------------------------------------------------------------------------------------
+
+    def ledger(
         self,
-        topic: DeletionTopic,
-        payload: bytes,
+        custom_metadata: Mapping[str, bytes],
         *,
-        key: str | None = None,
-        properties: Mapping[str, str] | None = None,
-        deliver_after_ms: int | None = None,
-    ) -> None:
-        """Store a message as a foreign producer would."""
-        message = OutgoingMessage(payload, key, dict(properties or {}), deliver_after_ms=deliver_after_ms)
-        with self.lock:
-            self.log_for(topic, key).append(message, "someone-else", self.clock.now_ms())
+        state: LedgerState = LedgerState.CLOSED,
+        age_ms: int = YEAR_MS,
+        ledger_id: int | None = None,
+    ) -> LedgerId:
+        """A ledger that nothing references yet."""
+        created = LedgerId(self._next_id() if ledger_id is None else ledger_id)
+        created_ms = self.clock.now_ms() - age_ms
+        self.store.put(ledger_path(created), ledger_metadata_bytes(state, custom_metadata), created_ms=created_ms)
+        return created
 
-    def messages(self, topic: DeletionTopic) -> list[StoredMessage]:
-        """Every message ever stored, acknowledged ones too, as copies, partition by partition."""
-        with self.lock:
-            return [replace(message) for log in self.logs[topic] for message in log.messages]
+    def topic(self, name: str, plan: TopicPlan | None = None) -> TopicName:
+        """A topic with everything the plan says, not loaded."""
+        topic = parse_topic_name(name)
+        plan = plan or TopicPlan()
+        ids = [self._data_ledger(topic, plan, place) for place in range(plan.ledgers)]
+        contexts = {ids[place]: self.context(ids[place], deleted=False) for place in plan.offloaded}
+        for place in plan.bookkeeper_deleted:
+            contexts[ids[place]] = self.context(ids[place], deleted=True)
+            self.remove_ledger(ids[place])
+        for ledger_id, context in contexts.items():
+            self.offloaded.put(ledger_id, context, topic.managed_ledger_name)
+        self.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes(ids, offloaded=contexts))
+        for subscription in plan.subscriptions:
+            self.cursor(topic, subscription, plan)
+        if plan.compacted:
+            self.compact(topic, age_ms=plan.age_ms)
+        if plan.schema_versions:
+            self.schema(topic, plan.schema_versions, age_ms=plan.age_ms)
+        return topic
 
-    def waiting(self, topic: DeletionTopic) -> list[StoredMessage]:
-        """The messages that are not acknowledged, as copies."""
-        return [message for message in self.messages(topic) if not message.acknowledged]
+    def partitioned_topic(self, name: str, partitions: int, plan: TopicPlan | None = None) -> TopicName:
+        """A partitioned topic; the plan is each partition's, except for the schema, which they share."""
+        topic = parse_topic_name(name)
+        each = plan or TopicPlan()
+        versions, each.schema_versions = each.schema_versions, 0
+        data = f'{{"partitions":{partitions},"deleted":false}}'.encode()
+        self.store.put(partitioned_topic_path(topic), data)
+        for index in range(partitions):
+            self.topic(str(topic.partition(index)), each)
+        if versions:
+            self.schema(topic, versions, age_ms=each.age_ms)
+        return topic
 
-    def stall_delayed_tracker(self, *, stalled: bool = True) -> None:
-        """Let delayed messages stay undelivered although they are due."""
-        self.delayed_tracker_stalled = stalled
+    def shadow(self, name: str, source: TopicName, *, spelled: str | None = None) -> TopicName:
+        """A shadow with a copy of the source's list, offload contexts included, and a cursor of its own."""
+        topic = parse_topic_name(name)
+        node = self._node(managed_ledger_path(source.managed_ledger_name))
+        listed = managed_ledger_references(node.data).ledgers
+        data = managed_ledger_bytes(
+            listed,
+            properties={SHADOW_SOURCE: spelled or str(source)},
+            offloaded={ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload},
+        )
+        self.store.put(managed_ledger_path(topic.managed_ledger_name), data)
+        self.cursor(topic, "of-the-shadow")
+        return topic
 
-    def lose_receipts_next(self, *, stored: bool, times: int = 1) -> None:
-        """Let the next `Publisher.publish` calls answer UNKNOWN for everything, stored or not."""
+    def partitioned_shadow(self, name: str, source: TopicName, partitions: int) -> TopicName:
+        """A shadow of a partitioned source; none of its partitions has been loaded yet."""
+        topic = parse_topic_name(name)
+        data = {"partitions": partitions, "deleted": False, "properties": {SHADOW_SOURCE: str(source)}}
+        self.store.put(partitioned_topic_path(topic), json.dumps(data, separators=(",", ":")).encode())
+        return topic
 
-        def lose() -> None:
-            raise AnswerLostError(applied=stored)
+    def cursor(self, topic: TopicName, subscription: str, plan: TopicPlan | None = None) -> None:
+        """A subscription's cursor, open with a ledger of its own unless the plan closes it."""
+        plan = plan or TopicPlan()
+        name = topic.managed_ledger_name
+        buckets = {
+            f"#pulsar.internal.delayed.bucket_{number}_{number}": self.ledger(
+                bucket_custom_metadata(str(topic), subscription, f"#pulsar.internal.delayed.bucket_{number}_{number}"),
+                age_ms=plan.age_ms,
+            )
+            for number in range(plan.buckets)
+        }
+        own = None if plan.closed_cursors else self._cursor_ledger(topic, encode_cursor(subscription), plan.age_ms)
+        self.store.put(cursor_path(name, encode_cursor(subscription)), cursor_bytes(own, buckets=buckets))
 
-        self.hooks.before("publish", lose, times=times)
+    def compact(self, topic: TopicName, *, closed: bool = False, age_ms: int = YEAR_MS) -> LedgerId:
+        """Write a new compacted ledger and point the ``__compaction`` cursor at it; the former one stays behind."""
+        compacted = self.ledger(compacted_custom_metadata(str(topic)), age_ms=age_ms)
+        path = cursor_path(topic.managed_ledger_name, COMPACTION_CURSOR)
+        node = self.store.peek(path)
+        own = cursor_references(node.data).cursor_ledger if node else None
+        if closed:
+            self.store.put(path, cursor_bytes(None, compacted_ledger=compacted))
+            return compacted
+        if own is None:
+            own = self._cursor_ledger(topic, COMPACTION_CURSOR, age_ms)
+            self.store.put(path, cursor_bytes(own))
+        self.append_position(own, compacted)
+        return compacted
 
-    def drop_connections(self) -> None:
-        """What the brokers see when every sidecar is killed."""
-        for consumer in tuple(self._consumers):
-            consumer.close()
-        for publisher in tuple(self._names.values()):
-            publisher.close()
+    def append_position(self, cursor_ledger: LedgerId, compacted: LedgerId | None) -> None:
+        """A broker writes a cursor's position, with the compacted ledger's id if it has one."""
+        positions = self._positions.setdefault(cursor_ledger, [])
+        self.entries.put(cursor_ledger, position_entry(compacted), first_entry_id=len(positions))
+        positions.append(compacted)
 
-    # The port ----------------------------------------------------------------------------------------------------
+    def schema(self, topic: TopicName, versions: int, *, age_ms: int = YEAR_MS) -> list[LedgerId]:
+        """A schema with so many versions, each with its ledger."""
+        custom = schema_custom_metadata(topic.schema_id)
+        ids = [self.ledger(custom, age_ms=age_ms) for _ in range(versions)]
+        self.store.put(schema_path(topic.schema_id), schema_locator_bytes(ids))
+        return ids
 
-    def ensure(self) -> None:
-        self.hooks.arrive("ensure")
-        self.ensured = True
+    def rollover(self, topic: TopicName) -> LedgerId:
+        """A broker opens a new ledger at the end of the topic's list."""
+        path = managed_ledger_path(topic.managed_ledger_name)
+        node = self._node(path)
+        fresh = self.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
+        self.store.put(path, managed_ledger_bytes([*managed_ledger_references(node.data).ledgers, fresh]))
+        return fresh
 
-    def warnings(self) -> Sequence[str]:
-        return self.hindrances
+    def trim(self, topic: TopicName, count: int, *, dies_between: bool = False) -> list[LedgerId]:
+        """A broker shortens the list, then deletes the ledgers, unless it dies in between."""
+        path = managed_ledger_path(topic.managed_ledger_name)
+        ids = list(managed_ledger_references(self._node(path).data).ledgers)
+        self.store.put(path, managed_ledger_bytes(ids[count:]))
+        if not dies_between:
+            for ledger_id in ids[:count]:
+                self.remove_ledger(ledger_id)
+        return ids[:count]
 
-    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> "FakePublisher":
-        self.hooks.arrive("publisher")
-        with self.lock:
-            if (topic, producer_name) in self._names:
-                raise ConflictError(f"another process publishes as {producer_name} now; choose another name")
-            if first_use:
-                assert all(message.producer_name != producer_name for message in self.messages(topic)), "used before"
-            publisher = FakePublisher(self, topic, producer_name)
-            self._names[topic, producer_name] = publisher
-            return publisher
+    def load(self, topic: TopicName) -> None:
+        """A broker has the topic loaded from now on."""
+        self.loaded.add(topic)
 
-    def pending(self) -> "FakePendingDeletions":
-        self.hooks.arrive("pending")
-        consumer = FakePendingDeletions(self)
-        with self.lock:
-            self._consumers.append(consumer)
-        return consumer
+    def kill_broker(self) -> None:
+        """Everything is unloaded; the next broker lives."""
+        self.loaded.clear()
+        self.die_at = None
 
-    def dead_letters(self) -> "FakeDeadLetters":
-        self.hooks.arrive("dead_letters")
-        with self.lock:
-            if any(isinstance(consumer, FakeDeadLetters) for consumer in self._consumers):
-                raise ConflictError("another listing or redrive of dead letters is running, try again")
-            consumer = FakeDeadLetters(self)
-            self._consumers.append(consumer)
-            return consumer
+    def context(self, ledger_id: int, *, deleted: bool) -> OffloadContext:
+        """The offload attempt of a ledger."""
+        base = self.offloaded.context(uid_msb=ledger_id)
+        return OffloadContext(
+            base.uid_msb, base.uid_lsb, base.driver_name, base.driver_metadata, bookkeeper_deleted=deleted
+        )
 
-    def outcomes_since(self, since_ms: int, *, quickly: bool = False) -> Iterator[bytes]:
-        self.hooks.arrive("outcomes_since")
-        stored = self.messages(DeletionTopic.OUTCOME)[self.not_seen_quickly if quickly else 0 :]
-        yield from (message.payload for message in stored if message.publish_time_ms >= since_ms)
+    # --- what brokers do to ledgers and nodes --------------------------------------------------------------------
 
-    def backlog(self) -> Backlog:
-        self.hooks.arrive("backlog")
-        with self.lock:
-            waiting = {log.uri: log.waiting() for topic in _CONSUMED for log in self.logs[topic]}
-            times = [message.publish_time_ms for messages in waiting.values() for message in messages]
-            counts = {uri: len(messages) for uri, messages in waiting.items()}
-            return Backlog(counts, min(times, default=None), self.clock.now_ms())
+    def delete_by_broker(self, deletion: TopicDeletion) -> None:
+        """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
+        delete_topic(self, deletion)
 
-    # For the publishers and consumers ----------------------------------------------------------------------------
+    def listed_at(self, path: str) -> list[LedgerId]:
+        """The list in a managed ledger's node, empty without one."""
+        node = self.store.peek(path)
+        return list(managed_ledger_references(node.data).ledgers) if node else []
 
-    def log_for(self, topic: DeletionTopic, key: str | None) -> MessageLog:
-        logs = self.logs[topic]
-        return logs[zlib.crc32((key or "").encode()) % len(logs)]
+    def remove_ledger(self, ledger_id: LedgerId) -> None:
+        """BookKeeper's own delete, by a broker; one that is gone already is no error."""
+        self.removed_by_brokers.add(ledger_id)
+        self.remove_node(ledger_path(ledger_id))
 
-    def give_name_free(self, topic: DeletionTopic, producer_name: str) -> None:
-        with self.lock:
-            self._names.pop((topic, producer_name), None)
+    def remove_node(self, path: str) -> None:
+        """Remove a node, whether it is still there or not."""
+        if self.store.peek(path) is not None:
+            self.store.remove(path)
 
-    def leave(self, consumer: "FakePendingDeletions | FakeDeadLetters") -> None:
-        """Give everything the consumer held back to the others."""
-        with self.lock:
-            if consumer in self._consumers:
-                self._consumers.remove(consumer)
-            for logs in self.logs.values():
-                for message in (message for log in logs for message in log.messages):
-                    if message.holder is consumer and not message.acknowledged:
-                        message.holder = None
-                        message.redelivery_count += 1
+    # --- what is there -------------------------------------------------------------------------------------------
 
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        ids = {delivery.handle for delivery in deliveries}
-        with self.lock:
-            for message in (message for logs in self.logs.values() for log in logs for message in log.messages):
-                if message.message_id in ids:
-                    message.acknowledged = True
-                    message.holder = None
+    def ledgers(self) -> set[LedgerId]:
+        """Every ledger that exists."""
+        found = (ledger_id_of_path(path) for path in self.store.paths())
+        return {ledger_id for ledger_id in found if ledger_id is not None}
 
+    def listed(self, topic: TopicName) -> list[LedgerId]:
+        """The topic's own list."""
+        return self.listed_at(managed_ledger_path(topic.managed_ledger_name))
 
-class FakePublisher:
-    """A producer under a stable name; deduplicates by name, partition and sequence id."""
+    def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
+        """The topic's cursors, as their nodes say."""
+        prefix = managed_ledger_path(topic.managed_ledger_name) + "/"
+        paths = [path for path in self.store.paths() if path.startswith(prefix)]
+        return {CursorName(path.removeprefix(prefix)): cursor_references(self._node(path).data) for path in paths}
 
-    def __init__(self, topics: FakeDeletionTopics, topic: DeletionTopic, producer_name: str) -> None:
-        self._topics = topics
-        self._topic = topic
-        self._producer_name = producer_name
-        self._closed = False
+    def compacted(self, cursor: CursorReferences) -> frozenset[LedgerId]:
+        """What the compaction cursor's newest positions reference; nothing once its ledger is gone."""
+        if cursor.cursor_ledger is None:
+            positions = [cursor.compacted_ledger]
+        elif self.store.peek(ledger_path(cursor.cursor_ledger)) is None:
+            positions = []
+        else:
+            positions = self._positions.get(cursor.cursor_ledger, [])
+        return frozenset(ledger_id for ledger_id in positions[-2:] if ledger_id is not None)
 
-    def publish(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        check_ids(messages)
-        try:
-            self._topics.hooks.arrive("publish")
-        except AnswerLostError as lost:
-            if lost.applied:
-                self._store(messages)
-            return [PublishResult.UNKNOWN] * len(messages)
-        return self._store(messages)
+    def referenced(self) -> dict[LedgerId, str]:
+        """Every referenced ledger and one node that references it."""
+        found: dict[LedgerId, str] = {}
+        for path in self.store.paths():
+            data = self._node(path).data
+            if path.startswith(f"{SCHEMAS}/") and data:
+                found.update(dict.fromkeys(schema_references(data), path))
+            elif path.startswith(f"{MANAGED_LEDGERS}/") and data:
+                found.update(dict.fromkeys(self._managed_references(path, data), path))
+        return found
 
-    def close(self) -> None:
-        self._closed = True
-        self._topics.give_name_free(self._topic, self._producer_name)
+    def _managed_references(self, path: str, data: bytes) -> set[LedgerId]:
+        parts = path.removeprefix(f"{MANAGED_LEDGERS}/").split("/")
+        if parts[-2] == "persistent":
+            listed = managed_ledger_references(data).ledgers
+            return {
+                ledger_id
+                for ledger_id, entry in listed.items()
+                if entry.offload is None or not entry.offload.bookkeeper_deleted
+            }
+        cursor = cursor_references(data)
+        ids = set(cursor.buckets.values()) | ({cursor.cursor_ledger} - {None})
+        return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
 
-    def _store(self, messages: Sequence[OutgoingMessage]) -> list[PublishResult]:
-        if self._closed:
-            return [PublishResult.NOT_STORED] * len(messages)
-        topics = self._topics
-        with topics.lock:
-            now_ms = topics.clock.now_ms()
-            return [
-                topics.log_for(self._topic, message.key).append(message, self._producer_name, now_ms)
-                for message in messages
-            ]
+    def view(self, topic: TopicName) -> TopicInternalStats:
+        """What the broker that has the topic loaded says of it."""
+        cursors = self.cursors(topic)
+        compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
+        listed = self.listed(topic)
+        schema = self.store.peek(schema_path(topic.schema_id))
+        return TopicInternalStats(
+            broker=BROKER,
+            cursors={java_url_decode(name): _cursor(c.cursor_ledger) for name, c in cursors.items()},
+            ledgers=dict.fromkeys(sorted(listed), 1),
+            last_confirmed=BEFORE_EVERYTHING,
+            cursor_ledgers=frozenset(c.cursor_ledger for c in cursors.values() if c.cursor_ledger is not None),
+            schema_ledgers=schema_references(schema.data) if schema else frozenset(),
+            compacted_ledger=max(compacted, default=None),
+            ledgers_being_read=frozenset(listed[-1:]),
+        )
 
+    def dangling(self) -> set[LedgerId]:
+        """Referenced ledgers that do not exist although no broker deleted them: the one thing that must never be."""
+        return self.referenced().keys() - self.ledgers() - self.removed_by_brokers
 
-class FakePendingDeletions:
-    """A Shared consumer: what one holds, no other gets, until it is closed or postpones."""
+    # --- inside --------------------------------------------------------------------------------------------------
 
-    def __init__(self, topics: FakeDeletionTopics) -> None:
-        self._topics = topics
-        self._overdue: set[str] = set()
-        self._closed = False
+    def _watch(self, ledger_id: LedgerId) -> None:
+        referenced_by = self.referenced().get(ledger_id)
+        if referenced_by is not None:
+            self.violations.append(f"ledger {ledger_id} was deleted while {referenced_by} referenced it")
 
-    def receive(self) -> list[Delivery]:
-        self._check_open()
-        self._topics.hooks.arrive("receive")
-        with self._topics.lock:
-            found = [message for message in _of(self._topics, _CONSUMED) if self._available(message)]
-            taken = found[: self._topics.max_messages]
-            for message in taken:
-                message.holder = self
-            return [message.delivery() for message in taken]
+    def _data_ledger(self, topic: TopicName, plan: TopicPlan, place: int) -> LedgerId:
+        still_open = plan.last_open and place == plan.ledgers - 1
+        state = LedgerState.OPEN if still_open else LedgerState.CLOSED
+        return self.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=plan.age_ms)
 
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        self._check_open()
-        self._topics.hooks.arrive("acknowledge")
-        self._topics.acknowledge(deliveries)
+    def _cursor_ledger(self, topic: TopicName, cursor: CursorName, age_ms: int) -> LedgerId:
+        custom = cursor_custom_metadata(topic.managed_ledger_name, cursor)
+        own = self.ledger(custom, state=LedgerState.OPEN, age_ms=age_ms)
+        self.append_position(own, None)
+        return own
 
-    def postpone(self, deliveries: Sequence[Delivery]) -> None:
-        self._check_open()
-        self._topics.hooks.arrive("postpone")
-        ids = {delivery.handle for delivery in deliveries}
-        with self._topics.lock:
-            for message in _of(self._topics, _CONSUMED):
-                self._overdue.discard(message.message_id if message.message_id in ids else "")
-                if message.message_id in ids and message.holder is self:
-                    message.holder = None
-                    message.redelivery_count += 1
-                    message.not_before_ms = self._topics.clock.now_ms() + self._topics.nack_delay_ms
+    def _node(self, path: str) -> Node:
+        node = self.store.peek(path)
+        if node is None:
+            raise AssertionError(f"{path} is not there")
+        return node
 
-    def overdue(self, late_ms: int, limit: int) -> list[Delivery]:
-        self._check_open()
-        self._topics.hooks.arrive("overdue")
-        due_before_ms = self._topics.clock.now_ms() - late_ms
-        with self._topics.lock:
-            late = [
-                message
-                for message in _of(self._topics, (DeletionTopic.RETRY,))
-                if not (message.acknowledged or self._holds(message)) and _due_ms(message) < due_before_ms
-            ]
-            for message in late[:limit]:
-                self._overdue.add(message.message_id)
-                message.holder = message.holder or self
-            return [message.delivery() for message in late[:limit]]
-
-    def close(self) -> None:
-        self._closed = True
-        self._topics.leave(self)
-
-    def _holds(self, message: StoredMessage) -> bool:
-        return message.holder is self or message.message_id in self._overdue
-
-    def _available(self, message: StoredMessage) -> bool:
-        now_ms = self._topics.clock.now_ms()
-        delayed = message.deliver_at_ms is not None
-        if delayed and self._topics.delayed_tracker_stalled:
-            return False
-        due = message.deliver_at_ms is None or message.deliver_at_ms <= now_ms
-        return due and not message.acknowledged and message.holder is None and message.not_before_ms <= now_ms
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TemporaryError("the consumer of pending deletions is closed; open a new one")
-
-
-class FakeDeadLetters:
-    """The only user of the dead letters while it is open."""
-
-    def __init__(self, topics: FakeDeletionTopics) -> None:
-        self._topics = topics
-        self._closed = False
-
-    def receive(self, limit: int) -> list[Delivery]:
-        self._check_open()
-        self._topics.hooks.arrive("receive")
-        with self._topics.lock:
-            dead = _of(self._topics, (DeletionTopic.DEAD_LETTER,))
-            taken = [message for message in dead if not message.acknowledged and message.holder is None][:limit]
-            for message in taken:
-                message.holder = self
-            return [message.delivery() for message in taken]
-
-    def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        self._check_open()
-        self._topics.hooks.arrive("acknowledge")
-        self._topics.acknowledge(deliveries)
-
-    def close(self) -> None:
-        self._closed = True
-        self._topics.leave(self)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TemporaryError("this user of the dead letters is closed; open a new one")
+    def _next_id(self) -> int:
+        self.next_ledger_id += 1
+        return self.next_ledger_id
 
 
-_CONSUMED = (DeletionTopic.PENDING, DeletionTopic.RETRY)
-
-
-def _of(topics: FakeDeletionTopics, kinds: Sequence[DeletionTopic]) -> Iterator[StoredMessage]:
-    return (message for kind in kinds for log in topics.logs[kind] for message in log.messages)
-
-
-def _due_ms(message: StoredMessage) -> int:
-    delay = message.properties.get(DELAY_TIME, "0")
-    return message.publish_time_ms + (int(delay) if delay.isascii() and delay.isdigit() else 0)
+def _cursor(ledger: LedgerId | None) -> Cursor:
+    return Cursor(PositionRanges(BEFORE_EVERYTHING), 0, BEFORE_EVERYTHING, ledger, EntryId(0))

@@ -32,8 +32,8 @@ from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, Tempor
 from pulsar_sidecar.model.ledgers import LedgerComponent
 
 from tests.fakes.clock import FakeClock
+from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.fakes.metadata import FakeMetadataStore
-from tests.fakes.pulsar import FakeDeletionTopics
 from tests.unit.audit.findings import AUDIT_ID, DAY_MS, INSTANCE_ID, STORE_TIME_MS, orphan, orphan_table, summary
 from tests.unit.audit.written import write_audit
 

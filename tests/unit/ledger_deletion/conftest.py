@@ -1,15 +1,15 @@
 import pytest
 from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import NAME
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def fake_pulsar() -> FakePulsar:
+    return FakePulsar()
 
 
 @pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(NAME)
+def topic(fake_pulsar: FakePulsar) -> TopicName:
+    return fake_pulsar.topic(NAME)

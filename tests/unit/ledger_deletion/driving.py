@@ -5,20 +5,20 @@ from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.brokers import TopicDeletion
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.sidecars import Sidecar
 
 NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
 
 
-def asked(world: World) -> list[TopicDeletion]:
-    return world.admin.deletions
+def asked(fake_pulsar: FakePulsar) -> list[TopicDeletion]:
+    return fake_pulsar.admin.deletions
 
 
-def running(world: World) -> list[str]:
-    node = world.store.peek(OPERATIONS)
-    return [] if node is None or not node.children_count else (world.store.children(OPERATIONS) or [])
+def running(fake_pulsar: FakePulsar) -> list[str]:
+    node = fake_pulsar.store.peek(OPERATIONS)
+    return [] if node is None or not node.children_count else (fake_pulsar.store.children(OPERATIONS) or [])
 
 
 def begin(sidecar: Sidecar, topic: TopicName, *, partitioned: bool = False):  # type: ignore[no-untyped-def]

@@ -9,7 +9,7 @@ from pulsar_sidecar.model.names import TopicName
 from tests.fakes.bookkeeper import (
     data_custom_metadata,
 )
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.sidecars import endings
 
 NAME = "persistent://public/default/orders"
@@ -19,10 +19,10 @@ PENDING, RETRY, OUTCOME = DeletionTopic.PENDING, DeletionTopic.RETRY, DeletionTo
 
 
 def orphan(
-    world: World, topic: TopicName, *, state: LedgerState = LedgerState.CLOSED, age_ms: int = 10**10
+    fake_pulsar: FakePulsar, topic: TopicName, *, state: LedgerState = LedgerState.CLOSED, age_ms: int = 10**10
 ) -> LedgerId:
     """A data ledger of the topic that is in no list."""
-    return world.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=age_ms)
+    return fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), state=state, age_ms=age_ms)
 
 
 def about(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedgerInfo:
@@ -35,9 +35,9 @@ def about(topic: TopicName, ledger_id: int, **mark: object) -> PendingDeleteLedg
     )
 
 
-def ends(world: World, ledger_id: int) -> list[tuple[str, str]]:
-    return endings(world).get((ledger_id, "LEDGER"), [])
+def ends(fake_pulsar: FakePulsar, ledger_id: int) -> list[tuple[str, str]]:
+    return endings(fake_pulsar).get((ledger_id, "LEDGER"), [])
 
 
-def waiting(world: World) -> int:
-    return len(world.topics.waiting(PENDING)) + len(world.topics.waiting(RETRY))
+def waiting(fake_pulsar: FakePulsar) -> int:
+    return len(fake_pulsar.topics.waiting(PENDING)) + len(fake_pulsar.topics.waiting(RETRY))

@@ -1,4 +1,4 @@
-"""One sidecar over a `World`, driven by hand, and what must hold when everything has come to rest.
+"""One sidecar beside a `FakePulsar`, driven by hand, and what must hold when everything has come to rest.
 
 It does what the running service's loops do, without their threads: a test decides when time passes, which step is the
 last before a crash, and which call of a port fails.
@@ -29,7 +29,7 @@ from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 
 POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
@@ -73,14 +73,14 @@ class CrashAt(Steps):
 
 
 class Sidecar:
-    """The objects of one sidecar's process; `World` is everything around it.
+    """The objects of one sidecar's process; `FakePulsar` is everything around it.
 
     ``wrap`` is put around every port, to let calls fail.
     """
 
     def __init__(
         self,
-        world: World,
+        fake_pulsar: FakePulsar,
         *,
         name: str = NAME,
         steps: Steps | None = None,
@@ -93,7 +93,7 @@ class Sidecar:
         stop: StopSignal | None = None,
         operation_ids: Sequence[str] = ("op-1",),
     ) -> None:
-        self.world = world
+        self.fake_pulsar = fake_pulsar
         self.name = name
         self.steps = steps or Steps()
         self.warnings: list[str] = []
@@ -103,12 +103,12 @@ class Sidecar:
         self.rate_per_second = rate_per_second
         self.paused = False
         self.stop = stop or NotStopped()
-        self.store = wrap(store or world.store)
-        self.entries = wrap(world.entries)
-        self.topics = wrap(world.topics)
-        self.owners = wrap(world.owners)
-        self.admin = wrap(world.admin)
-        self.offloaded = wrap(world.offloaded)
+        self.store = wrap(store or fake_pulsar.store)
+        self.entries = wrap(fake_pulsar.entries)
+        self.topics = wrap(fake_pulsar.topics)
+        self.owners = wrap(fake_pulsar.owners)
+        self.admin = wrap(fake_pulsar.admin)
+        self.offloaded = wrap(fake_pulsar.offloaded)
         self.recorder = Recorder(
             self.store,
             self.entries,
@@ -173,7 +173,7 @@ class Sidecar:
         if self._processor is None:
             self._processor = PendingDeletionProcessor(
                 sidecar=self.name,
-                clock=self.world.clock,
+                clock=self.fake_pulsar.clock,
                 store=self.store,
                 direct=self.direct,
                 offloaded=self.offloaded,
@@ -187,7 +187,7 @@ class Sidecar:
                 metrics=METRICS,
                 steps=self.steps,
                 rate_limiter=RateLimiter(
-                    self.world.clock, self.stop, lambda: self.rate_per_second, lambda: self.paused
+                    self.fake_pulsar.clock, self.stop, lambda: self.rate_per_second, lambda: self.paused
                 ),
                 warn=self.warnings.append,
             )
@@ -227,10 +227,10 @@ class Sidecar:
         """Go on until the topics are drained and no operation runs, letting time pass between the looks."""
         for _ in range(most_rounds):
             self._round()
-            if at_rest(self.world):
+            if at_rest(self.fake_pulsar):
                 return
-            self.world.clock.advance_ms(until_next_ms(self.world))
-        raise AssertionError(f"never comes to rest: {waiting_records(self.world)}, {self.warnings[-5:]}")
+            self.fake_pulsar.clock.advance_ms(until_next_ms(self.fake_pulsar))
+        raise AssertionError(f"never comes to rest: {waiting_records(self.fake_pulsar)}, {self.warnings[-5:]}")
 
     def _round(self) -> None:
         try:
@@ -244,41 +244,41 @@ class Sidecar:
             self.reopen()
 
 
-def restarted(world: World, **options: object) -> Sidecar:
-    """The world after the sidecar's process is gone, and a new one."""
-    world.store.end_session()
-    world.topics.drop_connections()
-    return Sidecar(world, **options)  # type: ignore[arg-type]
+def restarted(fake_pulsar: FakePulsar, **options: object) -> Sidecar:
+    """A new process after the former sidecar's is gone."""
+    fake_pulsar.store.end_session()
+    fake_pulsar.topics.drop_connections()
+    return Sidecar(fake_pulsar, **options)  # type: ignore[arg-type]
 
 
-def send(world: World, *records: PendingDeleteLedgerInfo) -> None:
+def send(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> None:
     """Records as somebody else's broker would send them."""
     for record in records:
-        world.topics.put(DeletionTopic.PENDING, encode_record(record), key=str(record.topic))
+        fake_pulsar.topics.put(DeletionTopic.PENDING, encode_record(record), key=str(record.topic))
 
 
 # --- what there is to do ---------------------------------------------------------------------------------------------
 
 
-def waiting_records(world: World) -> list[str]:
+def waiting_records(fake_pulsar: FakePulsar) -> list[str]:
     """The records that are still to be settled, as text."""
-    messages = world.topics.waiting(DeletionTopic.PENDING) + world.topics.waiting(DeletionTopic.RETRY)
+    messages = fake_pulsar.topics.waiting(DeletionTopic.PENDING) + fake_pulsar.topics.waiting(DeletionTopic.RETRY)
     return [f"{message.payload!r} {message.properties}" for message in messages]
 
 
-def at_rest(world: World) -> bool:
+def at_rest(fake_pulsar: FakePulsar) -> bool:
     """Whether nothing waits and no topic deletion runs."""
-    running = world.store.peek(OPERATIONS)
-    return not waiting_records(world) and (running is None or running.children_count == 0)
+    running = fake_pulsar.store.peek(OPERATIONS)
+    return not waiting_records(fake_pulsar) and (running is None or running.children_count == 0)
 
 
-def until_next_ms(world: World) -> int:
+def until_next_ms(fake_pulsar: FakePulsar) -> int:
     """How long until the next waiting message or operation is due, at least a second."""
-    now_ms = world.clock.now_ms()
-    messages = world.topics.waiting(DeletionTopic.PENDING) + world.topics.waiting(DeletionTopic.RETRY)
+    now_ms = fake_pulsar.clock.now_ms()
+    messages = fake_pulsar.topics.waiting(DeletionTopic.PENDING) + fake_pulsar.topics.waiting(DeletionTopic.RETRY)
     due = [max(message.deliver_at_ms or 0, message.not_before_ms) - now_ms for message in messages]
-    for path in world.store.paths():
-        node = world.store.peek(path)
+    for path in fake_pulsar.store.paths():
+        node = fake_pulsar.store.peek(path)
         if path.startswith(f"{OPERATIONS}/") and path.count("/") == OPERATIONS.count("/") + 1 and node and node.data:
             due.append(json.loads(node.data)["notBeforeMs"] - now_ms)
     return max(1_000, min(due, default=1_000))
@@ -287,47 +287,47 @@ def until_next_ms(world: World) -> int:
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def settled(world: World) -> list[dict[str, object]]:
+def settled(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
     """Every line of every ``settled`` message of the outcome topic, in order."""
-    documents = [json.loads(message.payload) for message in world.topics.messages(DeletionTopic.OUTCOME)]
+    documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
     return [entry for document in documents if document["step"] == "settled" for entry in document["entries"]]
 
 
-def judged(world: World) -> list[dict[str, object]]:
+def judged(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
     """Every line of every ``judged`` message."""
-    documents = [json.loads(message.payload) for message in world.topics.messages(DeletionTopic.OUTCOME)]
+    documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
     return [entry for document in documents if document["step"] == "judged" for entry in document["entries"]]
 
 
-def endings(world: World) -> dict[tuple[int, str], list[tuple[str, str]]]:
+def endings(fake_pulsar: FakePulsar) -> dict[tuple[int, str], list[tuple[str, str]]]:
     """For each ledger and storage how its records ended: decisions and reasons, retries left out."""
     found: dict[tuple[int, str], list[tuple[str, str]]] = {}
-    for entry in settled(world):
+    for entry in settled(fake_pulsar):
         if entry["decision"] != "retry" and "ledgerId" in entry:
             key = (int(str(entry["ledgerId"])), str(entry["ledgerType"]))
             found.setdefault(key, []).append((str(entry["decision"]), str(entry["reason"])))
     return found
 
 
-def told(world: World) -> list[PendingDeleteLedgerInfo]:
+def told(fake_pulsar: FakePulsar) -> list[PendingDeleteLedgerInfo]:
     """Every record that the system topic ever accepted."""
-    return [parse_record(message.payload) for message in world.topics.messages(DeletionTopic.PENDING)]
+    return [parse_record(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.PENDING)]
 
 
-def dead(world: World) -> set[tuple[int, str]]:
+def dead(fake_pulsar: FakePulsar) -> set[tuple[int, str]]:
     """The records on the dead-letter topic."""
-    records = [parse_record(message.payload) for message in world.topics.messages(DeletionTopic.DEAD_LETTER)]
+    records = [parse_record(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.DEAD_LETTER)]
     return {(record.ledger_id, record.ledger_type.value) for record in records}
 
 
-def check(world: World, *, foreign_ok: bool = False) -> None:
+def check(fake_pulsar: FakePulsar, *, foreign_ok: bool = False) -> None:
     """The oracles, once faults have stopped and everything has come to rest."""
-    assert world.violations == []
-    assert world.dangling() == set()
-    assert at_rest(world), waiting_records(world)
-    ended, in_dlq = endings(world), dead(world)
-    referenced, present = world.referenced(), world.ledgers()
-    for record in told(world):
+    assert fake_pulsar.violations == []
+    assert fake_pulsar.dangling() == set()
+    assert at_rest(fake_pulsar), waiting_records(fake_pulsar)
+    ended, in_dlq = endings(fake_pulsar), dead(fake_pulsar)
+    referenced, present = fake_pulsar.referenced(), fake_pulsar.ledgers()
+    for record in told(fake_pulsar):
         key = (record.ledger_id, record.ledger_type.value)
         assert key in ended or key in in_dlq, f"{record} was accepted and never ended"
         if record.ledger_type is LedgerType.LEDGER and not foreign_ok:

@@ -11,8 +11,8 @@ from hypothesis import settings
 from pulsar_sidecar.ledger_deletion.steps import Step
 
 from tests.unit.ledger_deletion.faults import Failure, OneFault
+from tests.unit.ledger_deletion.replay_settings import SETTINGS, Build, Setting, attempt, live, small, troubled
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, told
-from tests.unit.ledger_deletion.worlds import WORLDS, Build, Setting, attempt, live, small, troubled
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 ELSEWHERE = {
@@ -38,21 +38,21 @@ TROUBLE = {
 SMOOTH = set(Step) - ELSEWHERE - TROUBLE
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=SETTINGS)
 def build(request: pytest.FixtureRequest) -> Build:
-    return WORLDS[request.param]
+    return SETTINGS[request.param]
 
 
 def test_without_faults_nothing_is_left(build: Build) -> None:
     setting = build()
     steps = live(setting)[0]
-    assert setting.world.ledgers() == setting.remaining
-    assert told(setting.world)
+    assert setting.fake_pulsar.ledgers() == setting.remaining
+    assert told(setting.fake_pulsar)
     taken = set(steps.seen)
     assert taken == SMOOTH if build is not troubled else taken >= TROUBLE
 
 
-def test_the_worlds_take_every_step() -> None:
+def test_the_settings_take_every_step() -> None:
     taken = {step for build in (small, troubled) for step in live(build())[0].seen}
     assert taken == set(Step) - ELSEWHERE
 
@@ -62,25 +62,25 @@ def test_a_crash_before_and_after_any_step(build: Build) -> None:
     assert count > 2 * len(SMOOTH - {Step.OFFLOADED_DELETED})
     for number in range(count):
         setting = build()
-        before = setting.world.ledgers()
+        before = setting.fake_pulsar.ledgers()
         crashed = live(setting, [number])[0]
         assert len(crashed.seen) == number + 1
         # Nothing was promised before the operation's node was there.
-        assert setting.world.ledgers() == (before if number == 0 else setting.remaining)
+        assert setting.fake_pulsar.ledgers() == (before if number == 0 else setting.remaining)
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize("name", ["unloaded", "partitioned"])
 def test_a_crash_while_a_low_rate_makes_facts_old(name: str, rate: float) -> None:
     """A batch is judged again and again then: each piece is judged, kept and deleted in its own time."""
-    build = WORLDS[name]
+    build = SETTINGS[name]
     quick = len(live(build())[0].seen)
     count = len(live(slowed(build, rate))[0].seen)
     assert count > quick
     for number in range(1, count, 1 if THOROUGH else 5):
         setting = slowed(build, rate)
         live(setting, [number])
-        assert setting.world.ledgers() == setting.remaining
+        assert setting.fake_pulsar.ledgers() == setting.remaining
 
 
 def slowed(build: Build, rate: float) -> Setting:
@@ -97,9 +97,9 @@ def test_a_second_crash_at_any_point_of_what_follows_the_first(build: Build, eve
     for first in range(0, count, 1 if THOROUGH else 2):
         for second in count_until_quiet(1) if THOROUGH else count_until_quiet(every, first % every):
             setting = build()
-            before = setting.world.ledgers()
+            before = setting.fake_pulsar.ledgers()
             lives = live(setting, [first, second])
-            assert setting.world.ledgers() == (before if first == 0 else setting.remaining)
+            assert setting.fake_pulsar.ledgers() == (before if first == 0 else setting.remaining)
             if len(lives[1].seen) <= second:
                 break
             pairs += 1
@@ -112,16 +112,16 @@ def test_a_third_crash_for_good_measure() -> None:
             for third in range(0, 20, 6):
                 setting = troubled()
                 live(setting, [first, second, third])
-                assert setting.world.ledgers() == setting.remaining
+                assert setting.fake_pulsar.ledgers() == setting.remaining
 
 
 def test_a_broker_that_dies_before_any_of_its_steps(build: Build) -> None:
     for die_at in range(100):
         setting = build()
-        setting.world.die_at = die_at
+        setting.fake_pulsar.die_at = die_at
         live(setting)
-        assert setting.world.ledgers() == setting.remaining
-        if setting.world.die_at is not None:
+        assert setting.fake_pulsar.ledgers() == setting.remaining
+        if setting.fake_pulsar.die_at is not None:
             assert die_at > 2
             return
     raise AssertionError("the broker needs more steps than expected")
@@ -131,14 +131,14 @@ def test_a_broker_that_dies_before_any_of_its_steps(build: Build) -> None:
 @pytest.mark.parametrize(("name", "die_at", "every"), [("unloaded", None, 1), ("partitioned and loaded", 6, 5)])
 def test_any_call_of_any_port_fails_once(name: str, die_at: int | None, every: int, failure: Failure) -> None:
     for number in count_until_quiet(1 if THOROUGH else every):
-        setting = WORLDS[name]()
-        setting.world.die_at = die_at
+        setting = SETTINGS[name]()
+        setting.fake_pulsar.die_at = die_at
         faults = OneFault(number, failure)
-        sidecar = Sidecar(setting.world, wrap=faults.wrap)
+        sidecar = Sidecar(setting.fake_pulsar, wrap=faults.wrap)
         asked = attempt(sidecar, setting)
         sidecar.work()
-        check(setting.world)
-        assert setting.world.ledgers() == set() or not asked
+        check(setting.fake_pulsar)
+        assert setting.fake_pulsar.ledgers() == set() or not asked
         if len(faults.calls) <= number:
             assert number > 40
             return
@@ -149,11 +149,11 @@ def test_any_call_fails_in_trouble(failure: Failure) -> None:
     for number in count_until_quiet(1 if THOROUGH else 2):
         setting = troubled()
         faults = OneFault(number, failure)
-        sidecar = Sidecar(setting.world, wrap=faults.wrap, retry_policy=setting.retry_policy)
+        sidecar = Sidecar(setting.fake_pulsar, wrap=faults.wrap, retry_policy=setting.retry_policy)
         asked = attempt(sidecar, setting)
         sidecar.work()
-        check(setting.world)
-        assert setting.world.ledgers() == setting.remaining or not asked
+        check(setting.fake_pulsar)
+        assert setting.fake_pulsar.ledgers() == setting.remaining or not asked
         if len(faults.calls) <= number:
             assert number > 40
             return

@@ -17,9 +17,9 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.brokers import TopicDeletion
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.replay_settings import Setting, create_again, partitioned, standard
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted
-from tests.unit.ledger_deletion.worlds import Setting, create_again, partitioned, standard
 
 SOURCE = "persistent://public/default/source"
 PARTITIONS = 2
@@ -30,50 +30,50 @@ Happens = Callable[[Setting], set[LedgerId]]
 
 
 def with_source(setting: Setting) -> TopicName:
-    return setting.world.topic(SOURCE, TopicPlan(ledgers=3, offloaded=(0,), bookkeeper_deleted=(1,)))
+    return setting.fake_pulsar.topic(SOURCE, TopicPlan(ledgers=3, offloaded=(0,), bookkeeper_deleted=(1,)))
 
 
 def partly_created_again(partitions: int) -> Happens:
     def happens(setting: Setting) -> set[LedgerId]:
-        new = create_again(setting.world, setting.topic, gone=(0,), partitions=partitions)
+        new = create_again(setting.fake_pulsar, setting.topic, gone=(0,), partitions=partitions)
         straggler = setting.topic.partition(1)
-        if partitions > 1 and setting.world.listed(straggler):
+        if partitions > 1 and setting.fake_pulsar.listed(straggler):
             # Producers of the new topic go on in the old partition's managed ledger.
-            new |= {setting.world.rollover(straggler), *setting.world.listed(straggler)}
-        return new & setting.world.ledgers()
+            new |= {setting.fake_pulsar.rollover(straggler), *setting.fake_pulsar.listed(straggler)}
+        return new & setting.fake_pulsar.ledgers()
 
     return happens
 
 
 def back_as_a_shadow(setting: Setting) -> set[LedgerId]:
-    world, source = setting.world, with_source(setting)
-    if world.listed(setting.topic):
-        world.delete_by_broker(TopicDeletion(setting.topic, partitioned=False, force=True))
-    world.shadow(str(setting.topic), source)
-    return set(world.listed(source)) & world.ledgers()
+    fake_pulsar, source = setting.fake_pulsar, with_source(setting)
+    if fake_pulsar.listed(setting.topic):
+        fake_pulsar.delete_by_broker(TopicDeletion(setting.topic, partitioned=False, force=True))
+    fake_pulsar.shadow(str(setting.topic), source)
+    return set(fake_pulsar.listed(source)) & fake_pulsar.ledgers()
 
 
 def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
     """Somebody sets the property on the managed ledger, and it is loaded."""
-    world, source = setting.world, with_source(setting)
-    node = world.store.peek(managed_ledger_path(source.managed_ledger_name))
+    fake_pulsar, source = setting.fake_pulsar, with_source(setting)
+    node = fake_pulsar.store.peek(managed_ledger_path(source.managed_ledger_name))
     assert node is not None
     listed = managed_ledger_references(node.data).ledgers
     contexts = {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
     data = managed_ledger_bytes(listed, properties={SHADOW_SOURCE: str(source)}, offloaded=contexts)
-    world.store.put(managed_ledger_path(setting.topic.managed_ledger_name), data)
-    return set(listed) & world.ledgers()
+    fake_pulsar.store.put(managed_ledger_path(setting.topic.managed_ledger_name), data)
+    return set(listed) & fake_pulsar.ledgers()
 
 
 def back_as_a_partitioned_shadow(setting: Setting) -> set[LedgerId]:
     """Its partitions are loaded with the sources' lists; one partition of the old topic has stayed behind."""
-    world = setting.world
-    source = world.partitioned_topic(SOURCE, PARTITIONS, TopicPlan(ledgers=2, offloaded=(0,)))
-    create_again(world, setting.topic, gone=(0,), partitions=PARTITIONS)
-    world.delete_by_broker(TopicDeletion(setting.topic.partition(0), partitioned=False, force=True))
-    world.partitioned_shadow(str(setting.topic), source, PARTITIONS)
-    world.shadow(str(setting.topic.partition(0)), source.partition(0))
-    return {ledger_id for index in range(PARTITIONS) for ledger_id in world.listed(source.partition(index))}
+    fake_pulsar = setting.fake_pulsar
+    source = fake_pulsar.partitioned_topic(SOURCE, PARTITIONS, TopicPlan(ledgers=2, offloaded=(0,)))
+    create_again(fake_pulsar, setting.topic, gone=(0,), partitions=PARTITIONS)
+    fake_pulsar.delete_by_broker(TopicDeletion(setting.topic.partition(0), partitioned=False, force=True))
+    fake_pulsar.partitioned_shadow(str(setting.topic), source, PARTITIONS)
+    fake_pulsar.shadow(str(setting.topic.partition(0)), source.partition(0))
+    return {ledger_id for index in range(PARTITIONS) for ledger_id in fake_pulsar.listed(source.partition(index))}
 
 
 STORIES: dict[str, tuple[Callable[[], Setting], Happens]] = {
@@ -93,7 +93,7 @@ def story(request: pytest.FixtureRequest) -> tuple[Callable[[], Setting], Happen
 
 def crashed(setting: Setting, number: int) -> bool:
     try:
-        Sidecar(setting.world, steps=CrashAt(number)).delete_topic(
+        Sidecar(setting.fake_pulsar, steps=CrashAt(number)).delete_topic(
             setting.topic, partitioned=setting.partitioned, force=True
         )
     except Crash:
@@ -102,32 +102,32 @@ def crashed(setting: Setting, number: int) -> bool:
 
 
 def go_on(setting: Setting, happens: Happens, crashes: Sequence[int] = ()) -> None:
-    world = setting.world
-    world.kill_broker()
+    fake_pulsar = setting.fake_pulsar
+    fake_pulsar.kill_broker()
     needed = happens(setting)
-    copies = contexts(world)
-    asked = len(world.admin.deletions)
+    copies = contexts(fake_pulsar)
+    asked = len(fake_pulsar.admin.deletions)
     for number in crashes:
         try:
-            restarted(world, steps=CrashAt(number)).work()
+            restarted(fake_pulsar, steps=CrashAt(number)).work()
         except Crash:
             continue
-    restarted(world).work()
-    check(world)
-    assert needed <= world.ledgers()
-    assert all(world.offloaded.parts(*copy) == {"data", "index"} for copy in copies)
-    later = world.admin.deletions[asked:]
+    restarted(fake_pulsar).work()
+    check(fake_pulsar)
+    assert needed <= fake_pulsar.ledgers()
+    assert all(fake_pulsar.offloaded.parts(*copy) == {"data", "index"} for copy in copies)
+    later = fake_pulsar.admin.deletions[asked:]
     assert all(not deletion.partitioned for deletion in later)
-    assert world.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None or not later
+    assert fake_pulsar.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None or not later
     if setting.partitioned:
-        assert world.store.peek(partitioned_topic_path(setting.topic)) is not None
+        assert fake_pulsar.store.peek(partitioned_topic_path(setting.topic)) is not None
 
 
-def contexts(world: World) -> list[tuple[LedgerId, object]]:
+def contexts(fake_pulsar: FakePulsar) -> list[tuple[LedgerId, object]]:
     """The offloaded copies of sources."""
     found = []
-    for path in world.store.paths():
-        node = world.store.peek(path)
+    for path in fake_pulsar.store.paths():
+        node = fake_pulsar.store.peek(path)
         if "/persistent/source" in path and path.startswith("/managed-ledgers") and path.count("/") == 5 and node:
             listed = managed_ledger_references(node.data).ledgers
             found += [(ledger_id, entry.offload) for ledger_id, entry in listed.items() if entry.offload]
@@ -162,13 +162,13 @@ def test_a_broker_dies_on_the_way_and_another_incarnation_follows(
     build, happens = story
     for die_at in range(100):
         setting = build()
-        setting.world.die_at = die_at
-        sidecar = Sidecar(setting.world)
+        setting.fake_pulsar.die_at = die_at
+        sidecar = Sidecar(setting.fake_pulsar)
         try:
             sidecar.delete_topic(setting.topic, partitioned=setting.partitioned, force=True)
         except SidecarError:
             raise AssertionError("a broker's death is no error of the caller's") from None
-        if setting.world.die_at is not None:
+        if setting.fake_pulsar.die_at is not None:
             assert die_at > 2
             return
         go_on(setting, happens)
@@ -177,17 +177,17 @@ def test_a_broker_dies_on_the_way_and_another_incarnation_follows(
 def test_a_confirmed_source_goes_whatever_is_killed_and_its_shadow_stays_as_it_is() -> None:
     for number in range(1000):
         setting = standard()
-        world = setting.world
-        shadow = managed_ledger_path(world.shadow(SOURCE, setting.topic).managed_ledger_name)
-        before = world.store.peek(shadow)
+        fake_pulsar = setting.fake_pulsar
+        shadow = managed_ledger_path(fake_pulsar.shadow(SOURCE, setting.topic).managed_ledger_name)
+        before = fake_pulsar.store.peek(shadow)
         try:
-            Sidecar(world, steps=CrashAt(number)).delete_topic(setting.topic, confirmed=True)
+            Sidecar(fake_pulsar, steps=CrashAt(number)).delete_topic(setting.topic, confirmed=True)
         except Crash:
-            restarted(world).work()
+            restarted(fake_pulsar).work()
         else:
             assert number > 20
             return
-        check(world)
-        assert world.store.peek(shadow) == before
-        gone = world.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None
+        check(fake_pulsar)
+        assert fake_pulsar.store.peek(shadow) == before
+        gone = fake_pulsar.store.peek(managed_ledger_path(setting.topic.managed_ledger_name)) is None
         assert gone is (number > 0)

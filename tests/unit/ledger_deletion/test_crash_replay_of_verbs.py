@@ -13,9 +13,9 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.clock import FakeClock
-from tests.fakes.pulsar import FakeDeletionTopics
+from tests.fakes.deletion_topics import FakeDeletionTopics
+from tests.unit.ledger_deletion.replay_settings import small
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send
-from tests.unit.ledger_deletion.worlds import small
 
 LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
 
@@ -57,17 +57,17 @@ def test_a_redrive_loses_no_dead_letter(point: int) -> None:
 @pytest.mark.parametrize("point", range(4))
 def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     setting = small()
-    world, topic = setting.world, setting.topic
-    orphan = world.ledger(data_custom_metadata(topic.managed_ledger_name))
-    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
-    Sidecar(world).work()
-    assert orphan not in world.ledgers()
+    fake_pulsar, topic = setting.fake_pulsar, setting.topic
+    orphan = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
+    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    Sidecar(fake_pulsar).work()
+    assert orphan not in fake_pulsar.ledgers()
 
     def bring_back(steps: CrashAt) -> None:
         undelete(
-            world.store,
-            world.entries,
-            world.topics,
+            fake_pulsar.store,
+            fake_pulsar.entries,
+            fake_pulsar.topics,
             orphan,
             since_ms=0,
             force=True,
@@ -79,31 +79,31 @@ def test_an_undelete_brings_the_ledger_back_once(point: int) -> None:
     with pytest.raises(Crash):
         bring_back(CrashAt(point))
     if point < 3:
-        assert orphan not in world.ledgers()
+        assert orphan not in fake_pulsar.ledgers()
         steps = CrashAt()
         bring_back(steps)
         assert steps.seen == [Step.LEDGER_PROTECTED] * 2 + [Step.LEDGER_BROUGHT_BACK] * 2
     with pytest.raises(ConflictError, match="exists"):
         bring_back(CrashAt())
     # Wherever it died, what is back is protected.
-    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
-    second = Sidecar(world, name="sidecar-2")
+    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, orphan))
+    second = Sidecar(fake_pulsar, name="sidecar-2")
     second.process()
-    assert orphan in world.ledgers()
+    assert orphan in fake_pulsar.ledgers()
     second.work()
-    assert orphan not in world.ledgers()
+    assert orphan not in fake_pulsar.ledgers()
 
 
 @pytest.mark.parametrize("point", range(2))
 def test_the_end_of_a_protection_is_asked_for_again(point: int) -> None:
-    world = small().world
-    protect(world.store, LedgerId(7), world.store.now_ms() + 1_000)
+    fake_pulsar = small().fake_pulsar
+    protect(fake_pulsar.store, LedgerId(7), fake_pulsar.store.now_ms() + 1_000)
 
     def end(steps: CrashAt) -> None:
         with steps.taking(Step.PROTECTION_ENDED):
-            end_protection(world.store, LedgerId(7))
+            end_protection(fake_pulsar.store, LedgerId(7))
 
     with pytest.raises(Crash):
         end(CrashAt(point))
     end(CrashAt())
-    assert protections(world.store) == []
+    assert protections(fake_pulsar.store) == []

@@ -25,207 +25,209 @@ from tests.fakes.bookkeeper import (
     data_custom_metadata,
     managed_ledger_bytes,
 )
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, ends, orphan, waiting
 from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, send, settled
 
 # --- deleting ----------------------------------------------------------------------------------------------------
 
 
-def test_an_orphan_is_deleted_after_its_bytes_are_kept(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
+def test_an_orphan_is_deleted_after_its_bytes_are_kept(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     kept_first: list[object] = []
-    world.store.before("delete_many", lambda: kept_first.extend(judged(world)))
-    send(world, about(topic, ledger_id))
-    report = Sidecar(world).process()
+    fake_pulsar.store.before("delete_many", lambda: kept_first.extend(judged(fake_pulsar)))
+    send(fake_pulsar, about(topic, ledger_id))
+    report = Sidecar(fake_pulsar).process()
     assert report is not None
     assert (report.deleted, report.postponed) == (1, 0)
     assert report.mean_length_bytes == 1000
     assert [entry["ledgerId"] for entry in kept_first] == [ledger_id]  # type: ignore[index]
-    assert ends(world, ledger_id) == [DELETED]
-    assert ledger_id not in world.ledgers()
-    assert waiting(world) == 0
+    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    assert ledger_id not in fake_pulsar.ledgers()
+    assert waiting(fake_pulsar) == 0
 
 
-def test_a_hundred_at_once_of_several_kinds_and_fates(world: World, topic: TopicName) -> None:
-    orphans = [orphan(world, topic) for _ in range(100)]
-    send(world, *(about(topic, ledger_id) for ledger_id in [*orphans, *world.listed(topic), 99_999]))
-    sidecar = Sidecar(world)
+def test_a_hundred_at_once_of_several_kinds_and_fates(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(100)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in [*orphans, *fake_pulsar.listed(topic), 99_999]))
+    sidecar = Sidecar(fake_pulsar)
     sidecar.work()
-    check(world)
-    assert world.ledgers() & set(orphans) == set()
-    assert ends(world, 99_999) == [GONE]
-    assert ends(world, world.listed(topic)[0]) == [("kept", "ledger-still-in-use")]
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() & set(orphans) == set()
+    assert ends(fake_pulsar, 99_999) == [GONE]
+    assert ends(fake_pulsar, fake_pulsar.listed(topic)[0]) == [("kept", "ledger-still-in-use")]
 
 
-def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    send(world, *[about(topic, ledger_id)] * 5)
-    Sidecar(world).process()
-    assert sorted(ends(world, ledger_id)) == [DELETED, *[GONE] * 4]
-    assert len(judged(world)) == 1
-    assert waiting(world) == 0
+def test_two_records_of_one_ledger_in_a_batch_make_one_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    send(fake_pulsar, *[about(topic, ledger_id)] * 5)
+    Sidecar(fake_pulsar).process()
+    assert sorted(ends(fake_pulsar, ledger_id)) == [DELETED, *[GONE] * 4]
+    assert len(judged(fake_pulsar)) == 1
+    assert waiting(fake_pulsar) == 0
 
 
-def test_two_records_of_one_offloaded_copy_end_as_well(world: World, topic: TopicName) -> None:
-    context = world.context(77, deleted=False)
-    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+def test_two_records_of_one_offloaded_copy_end_as_well(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    context = fake_pulsar.context(77, deleted=False)
+    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-    send(world, *[copy] * 5)
-    sidecar = Sidecar(world)
+    send(fake_pulsar, *[copy] * 5)
+    sidecar = Sidecar(fake_pulsar)
     sidecar.work()
-    check(world)
-    assert endings(world)[77, "OFFLOAD_LEDGER"].count(DELETED) == 1
-    assert world.offloaded.parts(LedgerId(77), context) == set()
+    check(fake_pulsar)
+    assert endings(fake_pulsar)[77, "OFFLOAD_LEDGER"].count(DELETED) == 1
+    assert fake_pulsar.offloaded.parts(LedgerId(77), context) == set()
 
 
-def test_two_sidecars_with_the_same_record_delete_once(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    other = Sidecar(world, name="sidecar-2", store=world.store.other_session())
-    send(world, about(topic, ledger_id), about(topic, ledger_id))
-    world.topics.max_messages = 1
-    world.store.before("delete_many", lambda: other.process() and None)
-    Sidecar(world).process()
-    assert sorted(ends(world, ledger_id)) == [DELETED, GONE]
-    assert waiting(world) == 0
+def test_two_sidecars_with_the_same_record_delete_once(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
+    send(fake_pulsar, about(topic, ledger_id), about(topic, ledger_id))
+    fake_pulsar.topics.max_messages = 1
+    fake_pulsar.store.before("delete_many", lambda: other.process() and None)
+    Sidecar(fake_pulsar).process()
+    assert sorted(ends(fake_pulsar, ledger_id)) == [DELETED, GONE]
+    assert waiting(fake_pulsar) == 0
 
 
 # --- the versions that were judged -------------------------------------------------------------------------------
 
 
-def test_a_reference_that_appears_before_the_deletion_saves_the_ledger(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
+def test_a_reference_that_appears_before_the_deletion_saves_the_ledger(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     path = managed_ledger_path(topic.managed_ledger_name)
 
     def link() -> None:
-        world.store.put(path, managed_ledger_bytes([*world.listed(topic), ledger_id]))
+        fake_pulsar.store.put(path, managed_ledger_bytes([*fake_pulsar.listed(topic), ledger_id]))
 
-    world.store.before("delete_many", link)
-    send(world, about(topic, ledger_id, unreferenced=True))
-    Sidecar(world).process()
-    assert ends(world, ledger_id) == [("kept", "ledger-still-in-use")]
-    assert ledger_id in world.ledgers()
-
-
-def test_a_change_that_does_not_matter_is_judged_again_and_goes_on(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.before("delete_many", lambda: world.rollover(topic) and None, times=2)
-    send(world, about(topic, ledger_id))
-    Sidecar(world).process()
-    assert ends(world, ledger_id) == [DELETED]
-    assert len(judged(world)) == 3
+    fake_pulsar.store.before("delete_many", link)
+    send(fake_pulsar, about(topic, ledger_id, unreferenced=True))
+    Sidecar(fake_pulsar).process()
+    assert ends(fake_pulsar, ledger_id) == [("kept", "ledger-still-in-use")]
+    assert ledger_id in fake_pulsar.ledgers()
 
 
-def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.before("delete_many", lambda: world.rollover(topic) and None, times=3)
-    send(world, about(topic, ledger_id))
-    sidecar = Sidecar(world)
+def test_a_change_that_does_not_matter_is_judged_again_and_goes_on(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=2)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar).process()
+    assert ends(fake_pulsar, ledger_id) == [DELETED]
+    assert len(judged(fake_pulsar)) == 3
+
+
+def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=3)
+    send(fake_pulsar, about(topic, ledger_id))
+    sidecar = Sidecar(fake_pulsar)
     sidecar.process()
-    (message,) = world.topics.waiting(RETRY)
+    (message,) = fake_pulsar.topics.waiting(RETRY)
     assert message.properties[RECONSUMETIMES] == "1"
-    assert settled(world)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
+    assert settled(fake_pulsar)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
     sidecar.work()
-    assert ends(world, ledger_id) == [DELETED]
+    assert ends(fake_pulsar, ledger_id) == [DELETED]
 
 
 def test_a_record_whose_deletion_is_never_answered_says_so_up_to_its_dead_letter(
-    world: World, topic: TopicName
+    fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
-    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)
-    send(world, about(topic, orphan(world, topic)))
-    Sidecar(world).work()
-    assert {line["reason"] for line in settled(world)} == {OutcomeReason.OUTCOME_UNKNOWN.value}
-    (dead,) = world.topics.waiting(DeletionTopic.DEAD_LETTER)
+    fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)
+    send(fake_pulsar, about(topic, orphan(fake_pulsar, topic)))
+    Sidecar(fake_pulsar).work()
+    assert {line["reason"] for line in settled(fake_pulsar)} == {OutcomeReason.OUTCOME_UNKNOWN.value}
+    (dead,) = fake_pulsar.topics.waiting(DeletionTopic.DEAD_LETTER)
     assert dead.properties[REASON].startswith("outcome-unknown: ")
 
 
-def test_the_ledger_itself_changing_is_a_conflict_too(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
+def test_the_ledger_itself_changing_is_a_conflict_too(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
 
     def replace_it() -> None:
-        world.store.remove(ledger_path(ledger_id))
-        world.ledger(data_custom_metadata("public/default/persistent/others"), ledger_id=ledger_id)
-        world.store.put(ledger_path(ledger_id), world.store.peek(ledger_path(ledger_id)).data)  # type: ignore[union-attr]
+        fake_pulsar.store.remove(ledger_path(ledger_id))
+        fake_pulsar.ledger(data_custom_metadata("public/default/persistent/others"), ledger_id=ledger_id)
+        fake_pulsar.store.put(ledger_path(ledger_id), fake_pulsar.store.peek(ledger_path(ledger_id)).data)  # type: ignore[union-attr]
 
-    world.store.before("delete_many", replace_it)
-    send(world, about(topic, ledger_id))
-    Sidecar(world).process()
-    assert ends(world, ledger_id) == [("kept", "metadata-mismatch")]
-    assert ledger_id in world.ledgers()
+    fake_pulsar.store.before("delete_many", replace_it)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar).process()
+    assert ends(fake_pulsar, ledger_id) == [("kept", "metadata-mismatch")]
+    assert ledger_id in fake_pulsar.ledgers()
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_answer_to_a_deletion_is_read_again(world: World, topic: TopicName, applied: bool) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.lose_answer_next("delete_many", applied=applied)
-    send(world, about(topic, ledger_id))
-    Sidecar(world).process()
-    assert ends(world, ledger_id) == [GONE if applied else DELETED]
-    assert ledger_id not in world.ledgers()
-    assert waiting(world) == 0
+def test_a_lost_answer_to_a_deletion_is_read_again(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.lose_answer_next("delete_many", applied=applied)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar).process()
+    assert ends(fake_pulsar, ledger_id) == [GONE if applied else DELETED]
+    assert ledger_id not in fake_pulsar.ledgers()
+    assert waiting(fake_pulsar) == 0
 
 
 # --- the unconditional way ---------------------------------------------------------------------------------------
 
 
 class Bookies:
-    """`DirectLedgerDeletion` of the world."""
+    """The `DirectLedgerDeletion` of the fake Pulsar."""
 
-    def __init__(self, world: World, error: Exception | None = None) -> None:
+    def __init__(self, fake_pulsar: FakePulsar, error: Exception | None = None) -> None:
         self.deleted: list[int] = []
-        self._world = world
+        self._fake_pulsar = fake_pulsar
         self._error = error
 
     def __call__(self, ledger_id: LedgerId) -> None:
         if self._error is not None:
             raise self._error
         self.deleted.append(ledger_id)
-        self._world.store.remove(ledger_path(ledger_id))
+        self._fake_pulsar.store.remove(ledger_path(ledger_id))
 
 
-def test_bookkeeper_is_asked_only_where_the_store_takes_no_deletion(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.fail_next("delete_many", TemporaryError("no permission"), times=-1)
-    bookies = Bookies(world)
-    send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).process()
+def test_bookkeeper_is_asked_only_where_the_store_takes_no_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.fail_next("delete_many", TemporaryError("no permission"), times=-1)
+    bookies = Bookies(fake_pulsar)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar, direct=bookies).process()
     assert bookies.deleted == [ledger_id]
-    (line,) = settled(world)
+    (line,) = settled(fake_pulsar)
     assert (line["decision"], line["conditional"]) == ("deleted", False)
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_lost_answer_is_no_reason_to_do_without_guards(world: World, topic: TopicName, times: int) -> None:
-    ledger_id = orphan(world, topic)
+def test_a_lost_answer_is_no_reason_to_do_without_guards(fake_pulsar: FakePulsar, topic: TopicName, times: int) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     for _ in range(times):
-        world.store.fail_next("delete_many", OutcomeUnknownError("lost"))
-    bookies = Bookies(world)
-    send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).process()
+        fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"))
+    bookies = Bookies(fake_pulsar)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar, direct=bookies).process()
     assert bookies.deleted == []
-    assert "conditional" not in settled(world)[-1]
+    assert "conditional" not in settled(fake_pulsar)[-1]
 
 
-def test_a_conflict_never_leads_to_an_unconditional_deletion(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.before("delete_many", lambda: world.rollover(topic) and None, times=-1)
-    bookies = Bookies(world)
-    send(world, about(topic, ledger_id))
-    Sidecar(world, direct=bookies).process()
+def test_a_conflict_never_leads_to_an_unconditional_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None, times=-1)
+    bookies = Bookies(fake_pulsar)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar, direct=bookies).process()
     assert bookies.deleted == []
 
 
-def test_bookies_that_fail_as_well_leave_it_for_later(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    world.store.fail_next("delete_many", TemporaryError("no permission"), times=3)
-    send(world, about(topic, ledger_id))
-    sidecar = Sidecar(world, direct=Bookies(world, TemporaryError("500")))
+def test_bookies_that_fail_as_well_leave_it_for_later(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    fake_pulsar.store.fail_next("delete_many", TemporaryError("no permission"), times=3)
+    send(fake_pulsar, about(topic, ledger_id))
+    sidecar = Sidecar(fake_pulsar, direct=Bookies(fake_pulsar, TemporaryError("500")))
     sidecar.process()
-    assert ledger_id in world.ledgers()
+    assert ledger_id in fake_pulsar.ledgers()
     sidecar.work()
-    check(world)
-    assert ends(world, ledger_id) == [DELETED]
+    check(fake_pulsar)
+    assert ends(fake_pulsar, ledger_id) == [DELETED]
 
 
 # --- what is counted as failed -----------------------------------------------------------------------------------
@@ -238,35 +240,37 @@ def failed() -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def test_what_is_only_put_off_is_no_failed_deletion(world: World, topic: TopicName) -> None:
-    context = world.context(77, deleted=False)
-    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
-    world.offloaded.fail_next(DisabledError("no credentials"))
-    young = world.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
+def test_what_is_only_put_off_is_no_failed_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    context = fake_pulsar.context(77, deleted=False)
+    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+    fake_pulsar.offloaded.fail_next(DisabledError("no credentials"))
+    young = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), state=LedgerState.OPEN, age_ms=0)
     copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-    send(world, copy, about(topic, young), about(topic, world.listed(topic)[0]))
+    send(fake_pulsar, copy, about(topic, young), about(topic, fake_pulsar.listed(topic)[0]))
     before = failed()
-    Sidecar(world).process()
-    assert len(world.topics.waiting(RETRY)) == 3
+    Sidecar(fake_pulsar).process()
+    assert len(fake_pulsar.topics.waiting(RETRY)) == 3
     assert failed() == before
 
 
-def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(world: World, topic: TopicName) -> None:
-    changed, unanswered = orphan(world, topic), orphan(world, topic)
-    sidecar = Sidecar(world)
+def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    changed, unanswered = orphan(fake_pulsar, topic), orphan(fake_pulsar, topic)
+    sidecar = Sidecar(fake_pulsar)
     before = failed()
-    world.store.before("delete_many", lambda: world.rollover(topic) and None)
-    send(world, about(topic, changed))
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.rollover(topic) and None)
+    send(fake_pulsar, about(topic, changed))
     sidecar.process()
     assert failed() == before + 1
-    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
-    send(world, about(topic, unanswered))
+    fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
+    send(fake_pulsar, about(topic, unanswered))
     sidecar.process()
     assert failed() == before + 4
-    context = world.context(77, deleted=False)
-    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
-    world.offloaded.fail_next(TemporaryError("503"))
-    send(world, replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
+    context = fake_pulsar.context(77, deleted=False)
+    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+    fake_pulsar.offloaded.fail_next(TemporaryError("503"))
+    send(fake_pulsar, replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
     sidecar.process()
     assert failed() == before + 5
 
@@ -275,34 +279,36 @@ def test_every_attempt_that_is_refused_or_not_confirmed_is_a_failed_deletion(wor
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_auto_recoverys_note_about_a_deleted_ledger_goes_too(world: World, topic: TopicName, lost: bool) -> None:
-    ledger_id = orphan(world, topic)
+def test_auto_recoverys_note_about_a_deleted_ledger_goes_too(
+    fake_pulsar: FakePulsar, topic: TopicName, lost: bool
+) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     note = under_replication_mark_path(ledger_id)
-    world.store.put(note, b"replica")
+    fake_pulsar.store.put(note, b"replica")
     if lost:
-        world.store.lose_answer_next("delete_many", applied=True)
-    send(world, about(topic, ledger_id))
-    Sidecar(world).process()
-    assert ledger_id not in world.ledgers()
-    assert world.store.peek(note) is None
+        fake_pulsar.store.lose_answer_next("delete_many", applied=True)
+    send(fake_pulsar, about(topic, ledger_id))
+    Sidecar(fake_pulsar).process()
+    assert ledger_id not in fake_pulsar.ledgers()
+    assert fake_pulsar.store.peek(note) is None
 
 
-def test_a_note_about_a_living_ledger_stays(world: World, topic: TopicName) -> None:
-    ledger_id = world.listed(topic)[0]
+def test_a_note_about_a_living_ledger_stays(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = fake_pulsar.listed(topic)[0]
     note = under_replication_mark_path(ledger_id)
-    world.store.put(note, b"replica")
-    send(world, about(topic, ledger_id, unreferenced=True))
-    Sidecar(world).process()
-    assert world.store.peek(note) is not None
+    fake_pulsar.store.put(note, b"replica")
+    send(fake_pulsar, about(topic, ledger_id, unreferenced=True))
+    Sidecar(fake_pulsar).process()
+    assert fake_pulsar.store.peek(note) is not None
 
 
-def test_a_note_that_cannot_be_removed_is_only_a_warning(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
+def test_a_note_that_cannot_be_removed_is_only_a_warning(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
     note = under_replication_mark_path(ledger_id)
-    world.store.put(note, b"replica")
-    world.store.fail_next("delete", TemporaryError("no session"), path=note)
-    send(world, about(topic, ledger_id))
-    sidecar = Sidecar(world)
+    fake_pulsar.store.put(note, b"replica")
+    fake_pulsar.store.fail_next("delete", TemporaryError("no session"), path=note)
+    send(fake_pulsar, about(topic, ledger_id))
+    sidecar = Sidecar(fake_pulsar)
     sidecar.process()
-    assert ends(world, ledger_id) == [DELETED]
+    assert ends(fake_pulsar, ledger_id) == [DELETED]
     assert any(note in warning for warning in sidecar.warnings)

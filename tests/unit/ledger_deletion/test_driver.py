@@ -14,7 +14,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.brokers import TopicDeletion
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import NAME, OP, asked, begin, running
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, told
 
@@ -25,52 +25,52 @@ REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
 
 def test_records_come_first_and_then_the_broker_is_asked_once() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    ids = world.ledgers()
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    ids = fake_pulsar.ledgers()
     before = []
-    world.admin.hooks.before("delete_topic", lambda: before.extend(told(world)))
-    assert Sidecar(world).delete_topic(topic, force=True) is OperationState.DONE
+    fake_pulsar.admin.hooks.before("delete_topic", lambda: before.extend(told(fake_pulsar)))
+    assert Sidecar(fake_pulsar).delete_topic(topic, force=True) is OperationState.DONE
     assert {record.ledger_id for record in before} == ids
-    assert asked(world) == [TopicDeletion(topic, partitioned=False, force=True)]
-    assert running(world) == []
+    assert asked(fake_pulsar) == [TopicDeletion(topic, partitioned=False, force=True)]
+    assert running(fake_pulsar) == []
 
 
 @pytest.mark.parametrize("name", [NAME, "persistent://public/default/orders-partition-3"])
 def test_a_partitioned_topic_goes_as_a_whole(name: str) -> None:
-    world = World()
-    topic = world.partitioned_topic(name, 3)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(name, 3)
+    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic, partitioned=True) is OperationState.DONE
-    assert asked(world) == [TopicDeletion(topic, partitioned=True, force=False)]
+    assert asked(fake_pulsar) == [TopicDeletion(topic, partitioned=True, force=False)]
     sidecar.work()
-    check(world)
-    assert world.ledgers() == set()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == set()
 
 
 def test_a_partition_alone_goes_alone() -> None:
-    world = World()
-    topic = world.partitioned_topic(NAME, 2)
-    others = {*world.listed(topic.partition(1))}
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(NAME, 2)
+    others = {*fake_pulsar.listed(topic.partition(1))}
+    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic.partition(0))
     sidecar.work()
-    check(world)
-    assert others <= world.ledgers()
-    assert asked(world) == [TopicDeletion(topic.partition(0), partitioned=False, force=False)]
+    check(fake_pulsar)
+    assert others <= fake_pulsar.ledgers()
+    assert asked(fake_pulsar) == [TopicDeletion(topic.partition(0), partitioned=False, force=False)]
 
 
 def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
-    world = World()
-    topic = world.partitioned_topic(NAME, 1)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(NAME, 1)
+    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic, partitioned=True)
-    world.store.put(partitioned_topic_path(topic), b'{"partitions":2,"deleted":false}')
-    world.topic(str(topic.partition(1)))
-    ids = world.ledgers()
+    fake_pulsar.store.put(partitioned_topic_path(topic), b'{"partitions":2,"deleted":false}')
+    fake_pulsar.topic(str(topic.partition(1)))
+    ids = fake_pulsar.ledgers()
     tried = sidecar.deleter.attempt(operation)
     assert tried.state is OperationState.DONE
-    assert {record.ledger_id for record in told(world)} == ids
+    assert {record.ledger_id for record in told(fake_pulsar)} == ids
     assert tried.held.operation.partitions == 2
 
 
@@ -78,108 +78,110 @@ def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
 
 
 def test_a_topic_that_never_was_is_the_brokers_404() -> None:
-    world = World()
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    sidecar = Sidecar(fake_pulsar)
     with pytest.raises(NotFoundError):
         sidecar.delete_topic(parse_topic_name(NAME))
-    assert running(world) == []
+    assert running(fake_pulsar) == []
 
 
 def test_a_partitioned_topic_that_never_was_promises_nothing() -> None:
-    world = World()
+    fake_pulsar = FakePulsar()
     with pytest.raises(NotFoundError):
-        Sidecar(world).delete_topic(parse_topic_name(NAME), partitioned=True)
-    assert running(world) == []
-    assert asked(world) == []
+        Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME), partitioned=True)
+    assert running(fake_pulsar) == []
+    assert asked(fake_pulsar) == []
 
 
 def test_a_topic_that_a_broker_no_longer_knows_is_done() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.hooks.before("delete_topic", lambda: world.store.remove(managed_ledger_path(topic.managed_ledger_name)))
-    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
-    assert running(world) == []
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.hooks.before(
+        "delete_topic", lambda: fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
+    )
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
+    assert running(fake_pulsar) == []
 
 
 def test_a_404_although_the_node_is_there_is_not_done() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.miss_next()
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.miss_next()
+    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
-    assert running(world) == [OP]
+    assert running(fake_pulsar) == [OP]
     sidecar.work()
-    check(world)
-    assert world.ledgers() == set()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == set()
 
 
 def test_a_partition_that_stayed_behind_is_asked_for_alone() -> None:
-    world = World()
-    topic = world.partitioned_topic(NAME, 2)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(NAME, 2)
+    sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic, partitioned=True)
-    world.store.remove(partitioned_topic_path(topic))
+    fake_pulsar.store.remove(partitioned_topic_path(topic))
     state = sidecar.deleter.attempt(operation).state
     assert state is OperationState.DONE
-    assert [deletion.topic for deletion in asked(world)] == [topic.partition(0), topic.partition(1)]
+    assert [deletion.topic for deletion in asked(fake_pulsar)] == [topic.partition(0), topic.partition(1)]
 
 
 # --- refused -----------------------------------------------------------------------------------------------------
 
 
 def test_a_refusal_ends_it_and_its_records_end_as_in_use() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    ids = world.ledgers()
-    world.admin.hooks.fail_next("delete_topic", REFUSAL)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    ids = fake_pulsar.ledgers()
+    fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
+    sidecar = Sidecar(fake_pulsar)
     with pytest.raises(BrokerRefusedError):
         sidecar.delete_topic(topic)
-    assert running(world) == []
+    assert running(fake_pulsar) == []
     sidecar.work()
-    check(world)
-    assert world.ledgers() == ids
-    assert {tuple(ends) for ends in endings(world).values()} == {(("kept", "ledger-still-in-use"),)}
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == ids
+    assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
 
 
 def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.hooks.fail_next("delete_topic", REFUSAL)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
+    sidecar = Sidecar(fake_pulsar)
     for _ in range(6):
-        world.store.lose_answer_next("delete", applied=False)
+        fake_pulsar.store.lose_answer_next("delete", applied=False)
     with pytest.raises(TemporaryError, match="could not be stored"):
         sidecar.delete_topic(topic)
-    assert running(world) == [OP]
+    assert running(fake_pulsar) == [OP]
 
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_one_lost_answer_does_not_hide_a_refusal(applied: bool) -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.hooks.fail_next("delete_topic", REFUSAL)
-    world.store.lose_answer_next("delete", applied=applied)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
+    fake_pulsar.store.lose_answer_next("delete", applied=applied)
     with pytest.raises(BrokerRefusedError):
-        Sidecar(world).delete_topic(topic)
-    assert running(world) == []
+        Sidecar(fake_pulsar).delete_topic(topic)
+    assert running(fake_pulsar) == []
 
 
 def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
     """The first request was cut off and goes on in the broker; the second was refused."""
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
-    world.admin.hooks.fail_next("delete_topic", REFUSAL)
-    world.clock.advance_ms(60_000)
+    fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
+    fake_pulsar.clock.advance_ms(60_000)
     assert sidecar.drive() is OperationState.REFUSED
     sidecar.process()
-    world.trim(topic, 3, dies_between=True)
+    fake_pulsar.trim(topic, 3, dies_between=True)
     sidecar.work()
-    assert world.violations == []
-    assert set(world.ledgers()) <= set(world.referenced())
+    assert fake_pulsar.violations == []
+    assert set(fake_pulsar.ledgers()) <= set(fake_pulsar.referenced())
 
 
 # --- unknown -----------------------------------------------------------------------------------------------------
@@ -187,30 +189,30 @@ def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_an_unknown_outcome_is_looked_at_before_asking_again(applied: bool) -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.lose_answer_next(applied=applied)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.lose_answer_next(applied=applied)
+    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
     assert sidecar.deleter.running()[0].reason
     sidecar.work()
-    check(world)
-    assert world.ledgers() == set()
-    assert len(asked(world)) == 1
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == set()
+    assert len(asked(fake_pulsar)) == 1
 
 
 def test_the_next_attempt_waits_longer_and_longer_up_to_a_minute() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    world.admin.lose_answer_next(applied=False, times=10)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    fake_pulsar.admin.lose_answer_next(applied=False, times=10)
+    sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
     waits = []
     for _ in range(8):
-        node = world.store.peek(operation_path(OP))
+        node = fake_pulsar.store.peek(operation_path(OP))
         assert node is not None
-        waits.append(json.loads(node.data)["notBeforeMs"] - world.clock.now_ms())
+        waits.append(json.loads(node.data)["notBeforeMs"] - fake_pulsar.clock.now_ms())
         assert sidecar.drive() is None
-        world.clock.advance_ms(waits[-1])
+        fake_pulsar.clock.advance_ms(waits[-1])
         assert sidecar.drive() is OperationState.RUNNING
     assert waits == [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]

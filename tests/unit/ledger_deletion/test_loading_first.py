@@ -11,29 +11,29 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.sidecars import Sidecar, told
 
 NAME = "persistent://public/default/orders"
 
 
 def test_what_loading_creates_is_recorded_with_the_rest() -> None:
-    world = World()
-    topic = world.topic(NAME)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
     created = []
-    world.admin.hooks.before("load_topic", lambda: created.append(world.rollover(topic)))
-    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
-    assert set(created) <= {record.ledger_id for record in told(world)}
-    assert world.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
+    fake_pulsar.admin.hooks.before("load_topic", lambda: created.append(fake_pulsar.rollover(topic)))
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
+    assert set(created) <= {record.ledger_id for record in told(fake_pulsar)}
+    assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
 
 
 def test_it_is_loaded_after_the_sending_which_may_have_taken_long() -> None:
-    world = World()
-    topic = world.topic(NAME)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
     sent_before = []
-    world.admin.hooks.before("load_topic", lambda: sent_before.extend(told(world)))
-    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
-    assert len(sent_before) == len(told(world)) > 0
+    fake_pulsar.admin.hooks.before("load_topic", lambda: sent_before.extend(told(fake_pulsar)))
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
+    assert len(sent_before) == len(told(fake_pulsar)) > 0
 
 
 @pytest.mark.parametrize(
@@ -46,24 +46,24 @@ def test_it_is_loaded_after_the_sending_which_may_have_taken_long() -> None:
     ],
 )
 def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(failure: SidecarError) -> None:
-    world = World()
-    topic = world.partitioned_topic(NAME, 3)
-    ids = world.ledgers()
-    world.admin.hooks.fail_next("load_topic", failure, times=-1)
-    assert Sidecar(world).delete_topic(topic, partitioned=True) is OperationState.DONE
-    assert {record.ledger_id for record in told(world)} == ids
-    assert world.ledgers() == set()
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(NAME, 3)
+    ids = fake_pulsar.ledgers()
+    fake_pulsar.admin.hooks.fail_next("load_topic", failure, times=-1)
+    assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
+    assert {record.ledger_id for record in told(fake_pulsar)} == ids
+    assert fake_pulsar.ledgers() == set()
 
 
 def test_every_partition_is_loaded() -> None:
-    world = World()
-    topic = world.partitioned_topic(NAME, 3)
-    assert Sidecar(world).delete_topic(topic, partitioned=True) is OperationState.DONE
-    assert world.admin.loads == [topic.partition(index) for index in range(3)]
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(NAME, 3)
+    assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
+    assert fake_pulsar.admin.loads == [topic.partition(index) for index in range(3)]
 
 
 def test_a_topic_that_does_not_exist_is_not_loaded() -> None:
-    world = World()
+    fake_pulsar = FakePulsar()
     with pytest.raises(NotFoundError):
-        Sidecar(world).delete_topic(parse_topic_name(NAME))
-    assert world.admin.loads == []
+        Sidecar(fake_pulsar).delete_topic(parse_topic_name(NAME))
+    assert fake_pulsar.admin.loads == []

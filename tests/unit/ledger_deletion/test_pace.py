@@ -13,7 +13,7 @@ from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.cases import view
 from tests.unit.ledger_deletion.orphans import (
     DELETED,
@@ -28,140 +28,144 @@ from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, judged,
 
 
 @pytest.mark.parametrize("rate", [None, 1_000.0, 100.0, 7.5])
-def test_a_batch_gathers_once_whatever_the_rate(world: World, topic: TopicName, rate: float | None) -> None:
-    orphans = [orphan(world, topic) for _ in range(70)]
-    send(world, *(about(topic, ledger_id) for ledger_id in [*orphans, *range(90_000, 90_030)]))
-    world.topics.max_messages = 100
-    began_ms = world.clock.now_ms()
-    Sidecar(world, rate_per_second=rate).process()
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
-    assert world.owners.hooks.journal.count("views") == 1
-    assert len(judged(world)) == 70
+def test_a_batch_gathers_once_whatever_the_rate(fake_pulsar: FakePulsar, topic: TopicName, rate: float | None) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(70)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in [*orphans, *range(90_000, 90_030)]))
+    fake_pulsar.topics.max_messages = 100
+    began_ms = fake_pulsar.clock.now_ms()
+    Sidecar(fake_pulsar, rate_per_second=rate).process()
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert fake_pulsar.owners.hooks.journal.count("views") == 1
+    assert len(judged(fake_pulsar)) == 70
     # What ends without a deletion is not paced: 70 deletions, not 100.
-    assert world.clock.now_ms() - began_ms <= 70_000 / (rate or 1e9)
+    assert fake_pulsar.clock.now_ms() - began_ms <= 70_000 / (rate or 1e9)
 
 
-def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(world: World, topic: TopicName) -> None:
-    orphans = [orphan(world, topic) for _ in range(6)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+def test_facts_are_gathered_again_when_they_are_too_old_to_act_on(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(6)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
     reading = view(ledgers=frozenset({orphans[4]}))
 
     def take_long() -> None:
-        world.clock.advance_ms(10_001)
+        fake_pulsar.clock.advance_ms(10_001)
         # A broker begins to use it in its memory, which changes no version.
-        world.owners.views = lambda topics: {topic: reading}  # type: ignore[method-assign, assignment]
+        fake_pulsar.owners.views = lambda topics: {topic: reading}  # type: ignore[method-assign, assignment]
 
-    world.store.before("delete_many", take_long, path=ledger_path(orphans[2]))
-    Sidecar(world).process()
+    fake_pulsar.store.before("delete_many", take_long, path=ledger_path(orphans[2]))
+    Sidecar(fake_pulsar).process()
     # The third had been sent when its facts became old; the next ones were judged again.
-    deleted = [ledger_id for ledger_id in orphans if ends(world, ledger_id) == [DELETED]]
+    deleted = [ledger_id for ledger_id in orphans if ends(fake_pulsar, ledger_id) == [DELETED]]
     assert deleted == [*orphans[:4], orphans[5]]
-    assert orphans[4] in world.ledgers()
+    assert orphans[4] in fake_pulsar.ledgers()
 
 
 @pytest.mark.parametrize("rate", [0.04, 0.3, 1.0, 1.9, 30.0])
-def test_facts_are_never_older_than_ten_seconds_at_any_rate(world: World, topic: TopicName, rate: float) -> None:
-    orphans = [orphan(world, topic) for _ in range(40)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+def test_facts_are_never_older_than_ten_seconds_at_any_rate(
+    fake_pulsar: FakePulsar, topic: TopicName, rate: float
+) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(40)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
     gathered: list[float] = []
     ages: list[float] = []
-    world.store.before("now_ms", lambda: gathered.append(world.clock.monotonic_seconds()), times=-1)
-    world.store.before("delete_many", lambda: ages.append(world.clock.monotonic_seconds() - gathered[-1]), times=-1)
-    Sidecar(world, rate_per_second=rate).process()
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    fake_pulsar.store.before("now_ms", lambda: gathered.append(fake_pulsar.clock.monotonic_seconds()), times=-1)
+    fake_pulsar.store.before(
+        "delete_many", lambda: ages.append(fake_pulsar.clock.monotonic_seconds() - gathered[-1]), times=-1
+    )
+    Sidecar(fake_pulsar, rate_per_second=rate).process()
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
     assert max(ages) <= 10
     # Once for what the rate lets through in ten seconds, and not more often.
     assert len(gathered) <= -(-40 // max(1, int(rate * 10)))
-    assert len(judged(world)) == 40
+    assert len(judged(fake_pulsar)) == 40
 
 
-def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(world: World, topic: TopicName) -> None:
-    others = [world.topic(f"{NAME}-{number}") for number in range(8)]
-    send(world, *(about(each, orphan(world, each)) for each in others))
-    answer = world.owners.views
+def test_facts_that_take_too_long_to_gather_are_gathered_for_fewer(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    others = [fake_pulsar.topic(f"{NAME}-{number}") for number in range(8)]
+    send(fake_pulsar, *(about(each, orphan(fake_pulsar, each)) for each in others))
+    answer = fake_pulsar.owners.views
 
     def slowly(topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
-        world.clock.advance_ms(3_000 * len(topics))
+        fake_pulsar.clock.advance_ms(3_000 * len(topics))
         return answer(topics)
 
-    world.owners.views = slowly  # type: ignore[method-assign]
-    report = Sidecar(world).process()
+    fake_pulsar.owners.views = slowly  # type: ignore[method-assign]
+    report = Sidecar(fake_pulsar).process()
     assert report is not None
     assert report.deleted == 8
 
 
-def test_facts_that_always_take_too_long_postpone_the_batch(world: World, topic: TopicName) -> None:
-    orphans = [orphan(world, topic) for _ in range(5)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
-    world.store.before("now_ms", lambda: world.clock.advance_ms(11_000), times=6)
-    sidecar = Sidecar(world)
+def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(5)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    fake_pulsar.store.before("now_ms", lambda: fake_pulsar.clock.advance_ms(11_000), times=6)
+    sidecar = Sidecar(fake_pulsar)
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
     assert sidecar.warnings == ["5 records are postponed: their facts were too old before the first one's turn"]
     sidecar.work()
-    check(world)
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    check(fake_pulsar)
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
 
 
-def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    context = world.context(77, deleted=False)
-    world.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
+def test_an_offloaded_copy_is_not_deleted_on_old_facts_either(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    context = fake_pulsar.context(77, deleted=False)
+    fake_pulsar.offloaded.put(LedgerId(77), context, topic.managed_ledger_name)
     copy = replace(about(topic, 77), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context)
-    send(world, about(topic, ledger_id), copy)
-    world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(ledger_id))
-    Sidecar(world).process()
-    assert endings(world)[77, "OFFLOAD_LEDGER"] == [DELETED]
-    assert world.owners.hooks.journal.count("views") == 2
+    send(fake_pulsar, about(topic, ledger_id), copy)
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.clock.advance_ms(10_001), path=ledger_path(ledger_id))
+    Sidecar(fake_pulsar).process()
+    assert endings(fake_pulsar)[77, "OFFLOAD_LEDGER"] == [DELETED]
+    assert fake_pulsar.owners.hooks.journal.count("views") == 2
 
 
-def test_what_is_not_begun_when_the_sidecar_stops_comes_again(world: World, topic: TopicName) -> None:
-    orphans = [orphan(world, topic) for _ in range(10)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
+def test_what_is_not_begun_when_the_sidecar_stops_comes_again(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
     stop = threading.Event()
-    sidecar = Sidecar(world, stop=stop)
-    world.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
+    sidecar = Sidecar(fake_pulsar, stop=stop)
+    fake_pulsar.store.before("delete_many", stop.set, path=ledger_path(orphans[3]))
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (4, 0)
-    restarted(world).work()
-    check(world)
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    restarted(fake_pulsar).work()
+    check(fake_pulsar)
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
 
 
 @pytest.mark.parametrize("rate", [None, 2.0])
 def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
-    world: World, topic: TopicName, rate: float | None
+    fake_pulsar: FakePulsar, topic: TopicName, rate: float | None
 ) -> None:
-    orphans = [orphan(world, topic) for _ in range(10)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
-    sidecar = Sidecar(world, rate_per_second=rate)
-    world.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
+    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    sidecar = Sidecar(fake_pulsar, rate_per_second=rate)
+    fake_pulsar.store.before("delete_many", lambda: setattr(sidecar, "paused", True), path=ledger_path(orphans[3]))
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (4, 6)
     assert sidecar.warnings == ["6 records are postponed: deletion is paused"]
     sidecar.paused = False
     sidecar.work()
-    check(world)
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
+    check(fake_pulsar)
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
 
 
-def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    send(world, about(topic, ledger_id))
-    sidecar = Sidecar(world)
+def test_a_batch_that_comes_when_deletion_is_paused_is_postponed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    send(fake_pulsar, about(topic, ledger_id))
+    sidecar = Sidecar(fake_pulsar)
     sidecar.paused = True
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 1)
 
 
-def test_the_rate_is_not_spent_on_facts_that_are_too_old(world: World, topic: TopicName) -> None:
-    orphans = [orphan(world, topic) for _ in range(10)]
-    send(world, *(about(topic, ledger_id) for ledger_id in orphans))
-    world.store.before("delete_many", lambda: world.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
-    Sidecar(world, rate_per_second=1.0).process()
-    assert all(ends(world, ledger_id) == [DELETED] for ledger_id in orphans)
-    assert world.clock.monotonic_seconds() <= 20
+def test_the_rate_is_not_spent_on_facts_that_are_too_old(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphans = [orphan(fake_pulsar, topic) for _ in range(10)]
+    send(fake_pulsar, *(about(topic, ledger_id) for ledger_id in orphans))
+    fake_pulsar.store.before("delete_many", lambda: fake_pulsar.clock.advance_ms(10_001), path=ledger_path(orphans[0]))
+    Sidecar(fake_pulsar, rate_per_second=1.0).process()
+    assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
+    assert fake_pulsar.clock.monotonic_seconds() <= 20

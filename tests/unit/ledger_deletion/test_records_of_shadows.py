@@ -10,64 +10,66 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadCon
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import managed_ledger_bytes
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, send
 
 SOURCE = "persistent://public/default/orders"
 SHADOW = "persistent://public/default/orders-shadow"
 
 
-def with_shadow() -> tuple[World, TopicName, TopicName]:
-    world = World()
-    source = world.topic(SOURCE, TopicPlan(ledgers=4, offloaded=(0, 1), bookkeeper_deleted=(1,)))
-    return world, source, world.shadow(SHADOW, source)
+def with_shadow() -> tuple[FakePulsar, TopicName, TopicName]:
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.topic(SOURCE, TopicPlan(ledgers=4, offloaded=(0, 1), bookkeeper_deleted=(1,)))
+    return fake_pulsar, source, fake_pulsar.shadow(SHADOW, source)
 
 
-def copies(world: World, topic: TopicName) -> dict[LedgerId, OffloadContext]:
-    node = world.store.peek(managed_ledger_path(topic.managed_ledger_name))
+def copies(fake_pulsar: FakePulsar, topic: TopicName) -> dict[LedgerId, OffloadContext]:
+    node = fake_pulsar.store.peek(managed_ledger_path(topic.managed_ledger_name))
     assert node is not None
     listed = managed_ledger_references(node.data).ledgers
     return {ledger_id: entry.offload for ledger_id, entry in listed.items() if entry.offload}
 
 
-def records(world: World, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
+def records(fake_pulsar: FakePulsar, topic: TopicName) -> list[PendingDeleteLedgerInfo]:
     """What a version that knew no shadows recorded."""
     data = LedgerComponent.MANAGED_LEDGER
     return [
-        *(PendingDeleteLedgerInfo(topic, data, LedgerType.LEDGER, each) for each in world.listed(topic)),
+        *(PendingDeleteLedgerInfo(topic, data, LedgerType.LEDGER, each) for each in fake_pulsar.listed(topic)),
         *(
             PendingDeleteLedgerInfo(topic, data, LedgerType.OFFLOAD_LEDGER, each, offload_context=context)
-            for each, context in copies(world, topic).items()
+            for each, context in copies(fake_pulsar, topic).items()
         ),
     ]
 
 
 @pytest.mark.parametrize("shadow_is", ["there", "emptied", "gone"])
 def test_nothing_of_the_source_goes(shadow_is: str) -> None:
-    world, source, shadow = with_shadow()
-    before, kept = world.ledgers() & set(world.listed(source)), copies(world, source)
-    sent = records(world, shadow)
+    fake_pulsar, source, shadow = with_shadow()
+    before, kept = fake_pulsar.ledgers() & set(fake_pulsar.listed(source)), copies(fake_pulsar, source)
+    sent = records(fake_pulsar, shadow)
     path = managed_ledger_path(shadow.managed_ledger_name)
     if shadow_is == "emptied":
-        world.store.put(path, managed_ledger_bytes([], properties={SHADOW_SOURCE: SOURCE}))
+        fake_pulsar.store.put(path, managed_ledger_bytes([], properties={SHADOW_SOURCE: SOURCE}))
     elif shadow_is == "gone":
-        world.store.remove(f"{path}/of-the-shadow")
-        world.store.remove(path)
-    send(world, *sent)
-    Sidecar(world).work()
-    check(world, foreign_ok=True)
-    assert before <= world.ledgers()
-    assert all(world.offloaded.parts(ledger_id, context) == {"data", "index"} for ledger_id, context in kept.items())
-    assert {decision for ends in endings(world).values() for decision, _ in ends} == {"kept"}
+        fake_pulsar.store.remove(f"{path}/of-the-shadow")
+        fake_pulsar.store.remove(path)
+    send(fake_pulsar, *sent)
+    Sidecar(fake_pulsar).work()
+    check(fake_pulsar, foreign_ok=True)
+    assert before <= fake_pulsar.ledgers()
+    assert all(
+        fake_pulsar.offloaded.parts(ledger_id, context) == {"data", "index"} for ledger_id, context in kept.items()
+    )
+    assert {decision for ends in endings(fake_pulsar).values() for decision, _ in ends} == {"kept"}
 
 
 def test_a_ledger_that_source_and_shadow_list_is_in_use_whoever_the_record_names() -> None:
-    world, source, shadow = with_shadow()
-    both = LedgerId(world.listed(source)[2])
+    fake_pulsar, source, shadow = with_shadow()
+    both = LedgerId(fake_pulsar.listed(source)[2])
     for topic in (source, shadow):
-        send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, both))
-    Sidecar(world).work()
-    check(world)
-    assert both in world.ledgers()
-    reasons = {reason for _, reason in endings(world)[both, "LEDGER"]}
+        send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, both))
+    Sidecar(fake_pulsar).work()
+    check(fake_pulsar)
+    assert both in fake_pulsar.ledgers()
+    reasons = {reason for _, reason in endings(fake_pulsar)[both, "LEDGER"]}
     assert reasons == {"ledger-still-in-use", "metadata-mismatch"}

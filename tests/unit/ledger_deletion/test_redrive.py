@@ -13,7 +13,7 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.pulsar import FakeDeletionTopics
+from tests.fakes.deletion_topics import FakeDeletionTopics
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 DLQ, PENDING = DeletionTopic.DEAD_LETTER, DeletionTopic.PENDING

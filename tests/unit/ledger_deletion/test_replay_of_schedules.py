@@ -1,4 +1,4 @@
-"""Any world under any schedule: crashes, failing calls, dying brokers, a busy topic, two sidecars in each other's way.
+"""Any setting, any schedule: crashes, failing calls, dying brokers, a busy topic, and two sidecars in each other's way.
 
 The oracles are those of `test_crash_replay`. A schedule is data, so a failing one prints as what it is and stays as an
 ``@example``.
@@ -14,10 +14,10 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.faults import Failure, OneFault
+from tests.unit.ledger_deletion.replay_settings import TOPIC, Setting, attempt
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted
-from tests.unit.ledger_deletion.worlds import TOPIC, Setting, attempt
 
 MODERATE = settings(suppress_health_check=[HealthCheck.too_slow])
 
@@ -37,7 +37,7 @@ plans = st.builds(
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A world that has not begun."""
+    """A setting that has not been built."""
 
     plan: TopicPlan
     partitions: int
@@ -46,16 +46,16 @@ class Planned:
 
     def build(self) -> tuple[Setting, TopicName]:
         """The setting, and the topic, or the first partition, that has a managed ledger."""
-        world = World(die_at=self.die_at)
+        fake_pulsar = FakePulsar(die_at=self.die_at)
         if self.partitions:
-            topic = world.partitioned_topic(TOPIC, self.partitions, self.plan)
+            topic = fake_pulsar.partitioned_topic(TOPIC, self.partitions, self.plan)
             topics = [topic.partition(index) for index in range(self.partitions)]
         else:
-            topic = world.topic(TOPIC, self.plan)
+            topic = fake_pulsar.topic(TOPIC, self.plan)
             topics = [topic]
         if self.loaded:
-            world.loaded.update(topics)
-        return Setting(world, topic, partitioned=bool(self.partitions)), topics[0]
+            fake_pulsar.loaded.update(topics)
+        return Setting(fake_pulsar, topic, partitioned=bool(self.partitions)), topics[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Schedule:
     grows: bool
 
 
-worlds = st.builds(
+planned_settings = st.builds(
     Planned,
     plan=plans,
     partitions=st.integers(0, 2),
@@ -89,35 +89,38 @@ schedules = st.builds(
 
 
 @MODERATE
-@given(worlds, schedules)
-def test_any_world_under_any_schedule(planned: Planned, schedule: Schedule) -> None:
+@given(planned_settings, schedules)
+def test_any_setting_under_any_schedule(planned: Planned, schedule: Schedule) -> None:
     setting, first = planned.build()
-    world = setting.world
-    disturb(world, first, planned.plan, schedule)
+    fake_pulsar = setting.fake_pulsar
+    disturb(fake_pulsar, first, planned.plan, schedule)
     faults = OneFault(schedule.fault_at, schedule.failure)
     lives = [*(CrashAt(number) for number in schedule.crashes), CrashAt()]
     for number, steps in enumerate(lives):
         try:
             if number == 0:
-                sidecar = Sidecar(world, steps=steps, wrap=faults.wrap)
+                sidecar = Sidecar(fake_pulsar, steps=steps, wrap=faults.wrap)
                 attempt(sidecar, setting)
             else:
-                sidecar = restarted(world, steps=steps, wrap=faults.wrap)
+                sidecar = restarted(fake_pulsar, steps=steps, wrap=faults.wrap)
             sidecar.work()
         except Crash:
             continue
         break
-    check(world)
+    check(fake_pulsar)
 
 
-def disturb(world: World, topic: TopicName, plan: TopicPlan, schedule: Schedule) -> None:
+def disturb(fake_pulsar: FakePulsar, topic: TopicName, plan: TopicPlan, schedule: Schedule) -> None:
     """A busy topic: it is trimmed and gains a ledger while the records are sent."""
     if schedule.grows:
-        world.topics.hooks.before("publish", lambda: world.rollover(topic) and None)
+        fake_pulsar.topics.hooks.before("publish", lambda: fake_pulsar.rollover(topic) and None)
     if schedule.trimmed:
-        world.topics.hooks.before(
+        fake_pulsar.topics.hooks.before(
             "publisher",
-            lambda: world.trim(topic, min(schedule.trimmed, plan.ledgers), dies_between=schedule.trimmer_dies) and None,
+            lambda: (
+                fake_pulsar.trim(topic, min(schedule.trimmed, plan.ledgers), dies_between=schedule.trimmer_dies)
+                and None
+            ),
         )
 
 
@@ -151,7 +154,7 @@ class Interrupted(Steps):
 
 @dataclass
 class Rivals:
-    """Two sidecars of one world. What the first one does is interrupted by what the others do."""
+    """Two sidecars beside one Pulsar. What the first one does is interrupted by what the others do."""
 
     setting: Setting
     interruptions: dict[int, str]
@@ -160,11 +163,11 @@ class Rivals:
     held: list[Delivery] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        world = self.setting.world
+        fake_pulsar = self.setting.fake_pulsar
         steps = Interrupted({point: getattr(self, name) for point, name in self.interruptions.items()})
-        self.first = Sidecar(world, steps=steps)  # type: ignore[arg-type]
+        self.first = Sidecar(fake_pulsar, steps=steps)  # type: ignore[arg-type]
         ids = [f"op-{number}" for number in range(2, 30)]
-        self.second = Sidecar(world, name="sidecar-2", store=world.store.other_session(), operation_ids=ids)
+        self.second = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session(), operation_ids=ids)
 
     def first_works(self) -> None:
         self._quietly(self.first.drive)
@@ -189,24 +192,24 @@ class Rivals:
 
     def connections_break(self) -> None:
         """Everything that is held is delivered again, to anybody."""
-        self.setting.world.topics.drop_connections()
+        self.setting.fake_pulsar.topics.drop_connections()
         for sidecar in (self.first, self.second):
             sidecar.forget_connections()
 
     def first_session_expires(self) -> None:
-        self.setting.world.store.end_session()
+        self.setting.fake_pulsar.store.end_session()
 
     def a_second_passes(self) -> None:
-        self.setting.world.clock.advance_ms(1_000)
+        self.setting.fake_pulsar.clock.advance_ms(1_000)
 
     def an_hour_passes(self) -> None:
-        self.setting.world.clock.advance_ms(3_600_000)
+        self.setting.fake_pulsar.clock.advance_ms(3_600_000)
 
     def tracker_stalls(self) -> None:
-        self.setting.world.topics.stall_delayed_tracker()
+        self.setting.fake_pulsar.topics.stall_delayed_tracker()
 
     def tracker_goes_on(self) -> None:
-        self.setting.world.topics.stall_delayed_tracker(stalled=False)
+        self.setting.fake_pulsar.topics.stall_delayed_tracker(stalled=False)
 
     @staticmethod
     def _quietly(act: Callable[[], object]) -> None:
@@ -233,7 +236,7 @@ ACTIONS = (
 
 @MODERATE
 @given(
-    worlds,
+    planned_settings,
     st.dictionaries(st.integers(0, 60), st.sampled_from(ACTIONS), max_size=8),
     st.lists(st.sampled_from(("first_works", *ACTIONS)), max_size=10),
 )
@@ -248,5 +251,5 @@ def test_two_sidecars_in_each_others_way(
     # Both go; whatever they left is a third one's to finish.
     rivals.tracker_goes_on()
     rivals.second.store.end_session()  # type: ignore[attr-defined]
-    restarted(setting.world, name="sidecar-3").work()
-    check(setting.world)
+    restarted(setting.fake_pulsar, name="sidecar-3").work()
+    check(setting.fake_pulsar)

@@ -14,8 +14,8 @@ from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
 
 from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
-from tests.fakes.world import World
 from tests.unit.ledger_deletion.driving import NAME, OP
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
@@ -25,7 +25,7 @@ INSTANCE = SidecarInstance("sidecar-1", "http://a", None, 0)
 
 
 def service_of(
-    world: World,
+    fake_pulsar: FakePulsar,
     store: FakeMetadataStore,
     brokers: Any,
     *,
@@ -37,16 +37,16 @@ def service_of(
 ) -> LedgerDeletion:
     """A service whose loops are not started; without a configuration for it, nothing is watched."""
     ports = Ports(
-        clock=world.clock,
+        clock=fake_pulsar.clock,
         store=store,
-        entries=world.entries,
-        owners=world.owners if brokers is world.admin else brokers,
+        entries=fake_pulsar.entries,
+        owners=fake_pulsar.owners if brokers is fake_pulsar.admin else brokers,
         admin=brokers,
         endangered_source=lambda _topic: None,
-        topics=world.topics,
-        offloaded=world.offloaded,
+        topics=fake_pulsar.topics,
+        offloaded=fake_pulsar.offloaded,
         metadata_mismatch=metadata_mismatch,
-        changes=None if watch is None else FakeStoreChanges(store, world.clock),
+        changes=None if watch is None else FakeStoreChanges(store, fake_pulsar.clock),
         whole=None if watch is None else FakeWholeStore(store),
     )
     configuration = Configuration(
@@ -66,10 +66,10 @@ def service_of(
 
 
 def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
-    made, world = setting(), World()
+    made, fake_pulsar = setting(), FakePulsar()
     before = {path: made.store.peek(path) for path in made.store.paths()}
     mismatch = "the brokers' metadata store is zk:b:2181, the sidecar's is zk:a:2181"
-    service = service_of(world, made.store, made.brokers, metadata_mismatch=lambda: mismatch)
+    service = service_of(fake_pulsar, made.store, made.brokers, metadata_mismatch=lambda: mismatch)
     with pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata store"):
         service._runtime._work()
     with pytest.raises(TemporaryError, match="not ready"):
@@ -78,13 +78,13 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
 
 
 def test_a_direct_deletion_whose_answer_is_lost_says_that_its_outcome_is_open() -> None:
-    world = World()
-    topic = world.topic(NAME)
-    service = service_of(world, world.store, world.admin)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     service._runtime.ready.set()
-    world.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
+    fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     with pytest.raises(OutcomeUnknownError, match="repeat the call"):
-        service.delete_ledger(about(topic, orphan(world, topic)), authoritative=True)
+        service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
 
 
 class FailingRelease(Steps):
@@ -100,10 +100,10 @@ class FailingRelease(Steps):
 
 def test_a_deletion_is_let_go_once() -> None:
     """By a second time the sidecar's own loop may have taken it over."""
-    world, steps = World(), FailingRelease()
-    topic = world.topic("persistent://public/default/orders")
-    world.admin.miss_next()
-    service = service_of(world, world.store, world.admin, steps=steps)
+    fake_pulsar, steps = FakePulsar(), FailingRelease()
+    topic = fake_pulsar.topic("persistent://public/default/orders")
+    fake_pulsar.admin.miss_next()
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, steps=steps)
     service._runtime.ready.set()
     with pytest.raises(TemporaryError, match="does not answer"):
         service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
@@ -112,16 +112,18 @@ def test_a_deletion_is_let_go_once() -> None:
 
 @pytest.mark.parametrize("answers_lost", [0, 1])
 def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(answers_lost: int) -> None:
-    world = World()
-    topic = world.topic(NAME)
-    service = service_of(world, world.store, world.admin)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME)
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     runtime = service._runtime
     held = runtime.deleter.begin(OP, topic, partitioned=False, force=False, requested_by="me")
     for _ in range(answers_lost):
-        world.admin.lose_answer_next(applied=False)
+        fake_pulsar.admin.lose_answer_next(applied=False)
         held = runtime.deleter.attempt(held).held
-    world.admin.hooks.fail_next("delete_topic", BrokerRefusedError(412, "Topic has active producers/subscriptions"))
+    fake_pulsar.admin.hooks.fail_next(
+        "delete_topic", BrokerRefusedError(412, "Topic has active producers/subscriptions")
+    )
     status, refusal = runtime.drive(held, wait_ms=0)
     assert isinstance(refusal, BrokerRefusedError)
     assert (status.state, status.attempts) == (OperationState.REFUSED, answers_lost + 1)
-    assert status.recorded_ledgers == len(world.ledgers())
+    assert status.recorded_ledgers == len(fake_pulsar.ledgers())

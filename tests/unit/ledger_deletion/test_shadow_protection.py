@@ -19,7 +19,7 @@ from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
 
 SOURCE = "persistent://public/default/orders"
@@ -28,48 +28,50 @@ ELSEWHERE = "persistent://other/space/orders-shadow"
 OP = OperationId("op-1")
 
 
-def untouched(world: World, before: set[int]) -> None:
+def untouched(fake_pulsar: FakePulsar, before: set[int]) -> None:
     """Nothing was recorded, asked for or begun."""
-    assert told(world) == []
-    assert world.admin.deletions == []
-    assert world.admin.loads == []
-    node = world.store.peek(OPERATIONS)
+    assert told(fake_pulsar) == []
+    assert fake_pulsar.admin.deletions == []
+    assert fake_pulsar.admin.loads == []
+    node = fake_pulsar.store.peek(OPERATIONS)
     assert node is None or not node.children_count
-    assert world.ledgers() == before
+    assert fake_pulsar.ledgers() == before
 
 
-def with_source() -> tuple[World, TopicName]:
-    world = World()
-    return world, world.topic(SOURCE, TopicPlan(offloaded=(0,), bookkeeper_deleted=(1,), schema_versions=1))
+def with_source() -> tuple[FakePulsar, TopicName]:
+    fake_pulsar = FakePulsar()
+    return fake_pulsar, fake_pulsar.topic(SOURCE, TopicPlan(offloaded=(0,), bookkeeper_deleted=(1,), schema_versions=1))
 
 
 # --- a shadow ----------------------------------------------------------------------------------------------------
 
 
-def plain(world: World, source: TopicName) -> tuple[TopicName, bool]:
-    return world.shadow(SHADOW, source), False
+def plain(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
+    return fake_pulsar.shadow(SHADOW, source), False
 
 
-def compressed_node(world: World, source: TopicName) -> tuple[TopicName, bool]:
-    topic = world.shadow(SHADOW, source)
+def compressed_node(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
+    topic = fake_pulsar.shadow(SHADOW, source)
     path = managed_ledger_path(topic.managed_ledger_name)
-    node = world.store.peek(path)
+    node = fake_pulsar.store.peek(path)
     assert node is not None
-    world.store.put(path, compressed("ZLIB", node.data, zlib.compress(node.data)))
+    fake_pulsar.store.put(path, compressed("ZLIB", node.data, zlib.compress(node.data)))
     return topic, False
 
 
-def partitioned(world: World, source: TopicName) -> tuple[TopicName, bool]:
-    return world.partitioned_shadow(SHADOW, source, 2), True
+def partitioned(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
+    return fake_pulsar.partitioned_shadow(SHADOW, source, 2), True
 
 
-def one_partition_of_a_partitioned_shadow(world: World, source: TopicName) -> tuple[TopicName, bool]:
-    return world.partitioned_shadow(SHADOW, source, 2).partition(1), False
+def one_partition_of_a_partitioned_shadow(fake_pulsar: FakePulsar, source: TopicName) -> tuple[TopicName, bool]:
+    return fake_pulsar.partitioned_shadow(SHADOW, source, 2).partition(1), False
 
 
-def a_partitioned_topic_with_one_shadow_among_its_partitions(world: World, source: TopicName) -> tuple[TopicName, bool]:
-    topic = world.partitioned_topic(SHADOW, 2)
-    world.shadow(str(topic.partition(1)), source)
+def a_partitioned_topic_with_one_shadow_among_its_partitions(
+    fake_pulsar: FakePulsar, source: TopicName
+) -> tuple[TopicName, bool]:
+    topic = fake_pulsar.partitioned_topic(SHADOW, 2)
+    fake_pulsar.shadow(str(topic.partition(1)), source)
     return topic, True
 
 
@@ -84,85 +86,87 @@ def a_partitioned_topic_with_one_shadow_among_its_partitions(world: World, sourc
         a_partitioned_topic_with_one_shadow_among_its_partitions,
     ],
 )
-def test_a_shadow_is_refused(make: Callable[[World, TopicName], tuple[TopicName, bool]], force: bool) -> None:
-    world, source = with_source()
-    topic, is_partitioned = make(world, source)
-    before = world.ledgers()
+def test_a_shadow_is_refused(make: Callable[[FakePulsar, TopicName], tuple[TopicName, bool]], force: bool) -> None:
+    fake_pulsar, source = with_source()
+    topic, is_partitioned = make(fake_pulsar, source)
+    before = fake_pulsar.ledgers()
     with pytest.raises(DataLossError, match=f"shadow of {SOURCE}.*pulsar-sidecar topics delete-shadow {SHADOW}"):
-        Sidecar(world).delete_topic(topic, partitioned=is_partitioned, force=force, confirmed=True)
-    untouched(world, before)
+        Sidecar(fake_pulsar).delete_topic(topic, partitioned=is_partitioned, force=force, confirmed=True)
+    untouched(fake_pulsar, before)
 
 
 def test_a_topic_that_became_a_shadow_meanwhile_ends_refused_and_leaves_no_record() -> None:
-    world = World()
-    topic = world.topic(SHADOW)
-    sidecar = Sidecar(world)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(SHADOW)
+    sidecar = Sidecar(fake_pulsar)
     sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     path = managed_ledger_path(topic.managed_ledger_name)
-    world.store.put(path, managed_ledger_bytes(world.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
-    before = world.ledgers()
-    resumed = restarted(world)
-    world.clock.advance_ms(3_600_000)
+    fake_pulsar.store.put(path, managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+    before = fake_pulsar.ledgers()
+    resumed = restarted(fake_pulsar)
+    fake_pulsar.clock.advance_ms(3_600_000)
     assert resumed.drive() is OperationState.REFUSED
-    untouched(world, before)
+    untouched(fake_pulsar, before)
 
 
 def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refused() -> None:
-    world = World()
-    topic = world.topic(SHADOW)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(SHADOW)
     path = managed_ledger_path(topic.managed_ledger_name)
 
     def become_shadow() -> None:
-        world.store.put(path, managed_ledger_bytes(world.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
+        fake_pulsar.store.put(path, managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
 
-    world.store.before("write", become_shadow, path=operation_path(OP), times=2)
+    fake_pulsar.store.before("write", become_shadow, path=operation_path(OP), times=2)
     with pytest.raises(DataLossError):
-        Sidecar(world).delete_topic(topic)
-    assert world.admin.deletions == []
-    sidecar = restarted(world)
+        Sidecar(fake_pulsar).delete_topic(topic)
+    assert fake_pulsar.admin.deletions == []
+    sidecar = restarted(fake_pulsar)
     sidecar.work()
-    check(world)
+    check(fake_pulsar)
 
 
 def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read() -> None:
-    world, source = with_source()
-    topic = world.topic(SHADOW)
+    fake_pulsar, source = with_source()
+    topic = fake_pulsar.topic(SHADOW)
     path = managed_ledger_path(topic.managed_ledger_name)
-    listed = managed_ledger_bytes(world.listed(source), properties={SHADOW_SOURCE: SOURCE})
+    listed = managed_ledger_bytes(fake_pulsar.listed(source), properties={SHADOW_SOURCE: SOURCE})
     # The recorder's own read, after every check of the attempt.
     reads = [0]
 
     def become_shadow() -> None:
         reads[0] += 1
-        world.store.put(path, listed)
+        fake_pulsar.store.put(path, listed)
 
-    sidecar = Sidecar(world)
+    sidecar = Sidecar(fake_pulsar)
     held = sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
-    world.store.before("read", become_shadow, path=path)
+    fake_pulsar.store.before("read", become_shadow, path=path)
     assert isinstance(sidecar.deleter.attempt(held).refusal, DataLossError)
     assert reads == [1]
-    assert told(world) == []
-    assert world.admin.deletions == []
+    assert told(fake_pulsar) == []
+    assert fake_pulsar.admin.deletions == []
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff", b"\x47\x78\x00"])
 def test_a_node_that_cannot_be_read_is_refused_for_now(data: bytes) -> None:
-    world = World()
-    topic = world.topic(SHADOW)
-    world.store.put(managed_ledger_path(topic.managed_ledger_name), b"PULSAR.SHADOW_SOURCE" + data)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(SHADOW)
+    fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), b"PULSAR.SHADOW_SOURCE" + data)
     with pytest.raises(UndecodableError, match=r"orders-shadow cannot be read, so it may be a shadow's"):
-        Sidecar(world).delete_topic(topic)
-    assert world.admin.deletions == []
+        Sidecar(fake_pulsar).delete_topic(topic)
+    assert fake_pulsar.admin.deletions == []
 
 
 # --- a former shadow ---------------------------------------------------------------------------------------------
 
 
-def former_shadow(world: World, name: str, source: TopicName) -> TopicName:
+def former_shadow(fake_pulsar: FakePulsar, name: str, source: TopicName) -> TopicName:
     """A shadow without its property; a load has given it a ledger of its own."""
     topic = parse_topic_name(name)
-    own = world.ledger(data_custom_metadata(topic.managed_ledger_name))
-    world.store.put(managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes([*world.listed(source), own]))
+    own = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
+    fake_pulsar.store.put(
+        managed_ledger_path(topic.managed_ledger_name), managed_ledger_bytes([*fake_pulsar.listed(source), own])
+    )
     return topic
 
 
@@ -171,80 +175,80 @@ FORMER = f"lists ledgers of {SOURCE}.*ledger [0-9]+ and 2 more.*PULSAR.SHADOW_SO
 
 @pytest.mark.parametrize("force", [False, True])
 def test_a_former_shadow_is_refused(force: bool) -> None:
-    world, source = World(), parse_topic_name(SOURCE)
-    world.topic(SOURCE)
-    topic = former_shadow(world, SHADOW, source)
-    before = world.ledgers()
+    fake_pulsar, source = FakePulsar(), parse_topic_name(SOURCE)
+    fake_pulsar.topic(SOURCE)
+    topic = former_shadow(fake_pulsar, SHADOW, source)
+    before = fake_pulsar.ledgers()
     with pytest.raises(DataLossError, match=FORMER):
-        Sidecar(world).delete_topic(topic, force=force, confirmed=True)
-    untouched(world, before)
+        Sidecar(fake_pulsar).delete_topic(topic, force=force, confirmed=True)
+    untouched(fake_pulsar, before)
 
 
 def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refused() -> None:
-    world = World()
-    source = world.topic(SOURCE)
-    topic = world.partitioned_topic(SHADOW, 2)
-    former_shadow(world, str(topic.partition(1)), source)
-    before = world.ledgers()
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.topic(SOURCE)
+    topic = fake_pulsar.partitioned_topic(SHADOW, 2)
+    former_shadow(fake_pulsar, str(topic.partition(1)), source)
+    before = fake_pulsar.ledgers()
     with pytest.raises(DataLossError, match=f"{SHADOW}-partition-1 {FORMER}"):
-        Sidecar(world).delete_topic(topic, partitioned=True)
-    untouched(world, before)
+        Sidecar(fake_pulsar).delete_topic(topic, partitioned=True)
+    untouched(fake_pulsar, before)
 
 
 def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for() -> None:
-    world = World()
-    source, topic = world.topic(SOURCE), world.topic(SHADOW)
-    world.admin.hooks.before("load_topic", lambda: former_shadow(world, SHADOW, source) and None)
+    fake_pulsar = FakePulsar()
+    source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
+    fake_pulsar.admin.hooks.before("load_topic", lambda: former_shadow(fake_pulsar, SHADOW, source) and None)
     with pytest.raises(DataLossError):
-        Sidecar(world).delete_topic(topic)
-    assert world.admin.deletions == []
-    assert not {record.ledger_id for record in told(world)} & set(world.listed(source))
+        Sidecar(fake_pulsar).delete_topic(topic)
+    assert fake_pulsar.admin.deletions == []
+    assert not {record.ledger_id for record in told(fake_pulsar)} & set(fake_pulsar.listed(source))
 
 
 def test_a_deletion_that_an_older_version_began_ends_refused() -> None:
-    world = World()
-    source, topic = world.topic(SOURCE), world.topic(SHADOW)
-    Sidecar(world).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
-    former_shadow(world, SHADOW, source)
-    before = world.ledgers()
-    resumed = restarted(world)
-    world.clock.advance_ms(3_600_000)
+    fake_pulsar = FakePulsar()
+    source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
+    Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    former_shadow(fake_pulsar, SHADOW, source)
+    before = fake_pulsar.ledgers()
+    resumed = restarted(fake_pulsar)
+    fake_pulsar.clock.advance_ms(3_600_000)
     assert resumed.drive() is OperationState.REFUSED
-    untouched(world, before)
+    untouched(fake_pulsar, before)
 
 
 @pytest.mark.parametrize("data", [None, b"no metadata"])
 def test_a_ledger_that_says_nothing_of_its_owner_holds_up_no_deletion(data: bytes | None) -> None:
-    world = World()
-    topic = world.topic(SHADOW)
-    silent = world.listed(topic)[0]
-    world.remove_ledger(silent)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(SHADOW)
+    silent = fake_pulsar.listed(topic)[0]
+    fake_pulsar.remove_ledger(silent)
     if data is not None:
-        world.store.put(ledger_path(silent), data)
-    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
+        fake_pulsar.store.put(ledger_path(silent), data)
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
 
 
 @pytest.mark.parametrize("name", ["persistent://a/cluster/b/orders", "persistent://a/b/or%2Fders ~é"])
 def test_names_of_either_version_are_their_own_ledgers_names(name: str) -> None:
-    world = World()
-    topic = world.topic(name)
-    assert Sidecar(world).delete_topic(topic) is OperationState.DONE
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(name)
+    assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
 
 
 # --- a source ----------------------------------------------------------------------------------------------------
 
 
-def beside(world: World, source: TopicName) -> TopicName:
-    return world.shadow(SHADOW, source)
+def beside(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
+    return fake_pulsar.shadow(SHADOW, source)
 
 
-def beside_in_short(world: World, source: TopicName) -> TopicName:
-    return world.shadow(SHADOW, source, spelled="public/default/orders")
+def beside_in_short(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
+    return fake_pulsar.shadow(SHADOW, source, spelled="public/default/orders")
 
 
-def elsewhere_in_the_list(world: World, source: TopicName) -> TopicName:
-    shadow = world.shadow(ELSEWHERE, source)
-    world.admin.shadows[source] = [shadow]
+def elsewhere_in_the_list(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
+    shadow = fake_pulsar.shadow(ELSEWHERE, source)
+    fake_pulsar.admin.shadows[source] = [shadow]
     return shadow
 
 
@@ -252,136 +256,145 @@ MAPPED = [beside, beside_in_short, elsewhere_in_the_list]
 
 
 @pytest.mark.parametrize("make", MAPPED)
-def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(make: Callable[[World, TopicName], TopicName]) -> None:
-    world, source = with_source()
-    shadow = make(world, source)
-    before = world.ledgers()
-    sidecar = Sidecar(world, operation_ids=("op-1", "op-2"))
+def test_a_source_that_a_shadow_maps_is_refused_unless_confirmed(
+    make: Callable[[FakePulsar, TopicName], TopicName],
+) -> None:
+    fake_pulsar, source = with_source()
+    shadow = make(fake_pulsar, source)
+    before = fake_pulsar.ledgers()
+    sidecar = Sidecar(fake_pulsar, operation_ids=("op-1", "op-2"))
     with pytest.raises(DataLossError, match=f"source of the shadow {shadow}.*confirmSourceDataLoss={SOURCE}"):
         sidecar.delete_topic(source, force=True)
-    untouched(world, before)
+    untouched(fake_pulsar, before)
     assert sidecar.delete_topic(source, force=True, confirmed=True) is OperationState.DONE
-    assert [deletion.topic for deletion in world.admin.deletions] == [source]
+    assert [deletion.topic for deletion in fake_pulsar.admin.deletions] == [source]
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_partitioned_source_is_refused_as_a_whole_and_in_parts(alone: bool) -> None:
-    world = World()
-    source = world.partitioned_topic(SOURCE, 2)
-    world.partitioned_shadow(SHADOW, source, 2)
-    before = world.ledgers()
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.partitioned_topic(SOURCE, 2)
+    fake_pulsar.partitioned_shadow(SHADOW, source, 2)
+    before = fake_pulsar.ledgers()
     with pytest.raises(DataLossError, match=f"source of the shadow {SHADOW}"):
-        Sidecar(world).delete_topic(source.partition(1) if alone else source, partitioned=not alone)
-    untouched(world, before)
+        Sidecar(fake_pulsar).delete_topic(source.partition(1) if alone else source, partitioned=not alone)
+    untouched(fake_pulsar, before)
 
 
 def test_a_shadow_that_maps_one_partition_is_enough() -> None:
-    world = World()
-    source = world.partitioned_topic(SOURCE, 2)
-    world.shadow(SHADOW, source.partition(1))
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.partitioned_topic(SOURCE, 2)
+    fake_pulsar.shadow(SHADOW, source.partition(1))
     with pytest.raises(DataLossError):
-        Sidecar(world).delete_topic(source, partitioned=True)
-    assert Sidecar(world).delete_topic(source.partition(0)) is OperationState.DONE
+        Sidecar(fake_pulsar).delete_topic(source, partitioned=True)
+    assert Sidecar(fake_pulsar).delete_topic(source.partition(0)) is OperationState.DONE
 
 
 def test_the_confirmation_is_kept_for_whoever_goes_on() -> None:
-    world, source = with_source()
-    world.shadow(SHADOW, source)
-    world.admin.lose_answer_next(applied=False)
-    sidecar = Sidecar(world)
+    fake_pulsar, source = with_source()
+    fake_pulsar.shadow(SHADOW, source)
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(source, confirmed=True) is OperationState.RUNNING
-    node = world.store.peek(operation_path(OP))
+    node = fake_pulsar.store.peek(operation_path(OP))
     assert node is not None
     assert decode_node(node.data, Operation).source_data_loss_confirmed
-    resumed = restarted(world)
-    world.clock.advance_ms(60_000)
+    resumed = restarted(fake_pulsar)
+    fake_pulsar.clock.advance_ms(60_000)
     assert resumed.drive() is OperationState.DONE
 
 
 def test_an_operation_of_an_older_version_confirms_nothing() -> None:
-    world, source = with_source()
-    world.shadow(SHADOW, source)
-    world.admin.lose_answer_next(applied=False)
-    assert Sidecar(world).delete_topic(source, confirmed=True) is OperationState.RUNNING
-    node = world.store.peek(operation_path(OP))
+    fake_pulsar, source = with_source()
+    fake_pulsar.shadow(SHADOW, source)
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    assert Sidecar(fake_pulsar).delete_topic(source, confirmed=True) is OperationState.RUNNING
+    node = fake_pulsar.store.peek(operation_path(OP))
     assert node is not None
-    world.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
-    resumed = restarted(world)
-    world.clock.advance_ms(60_000)
+    fake_pulsar.store.put(operation_path(OP), node.data.replace(b',"sourceDataLossConfirmed":true', b""))
+    resumed = restarted(fake_pulsar)
+    fake_pulsar.clock.advance_ms(60_000)
     assert resumed.drive() is OperationState.REFUSED
-    assert [deletion.topic for deletion in world.admin.deletions] == []
+    assert [deletion.topic for deletion in fake_pulsar.admin.deletions] == []
 
 
 def test_a_source_that_got_its_shadow_meanwhile_ends_refused() -> None:
-    world, source = with_source()
-    world.admin.lose_answer_next(applied=False)
-    assert Sidecar(world).delete_topic(source) is OperationState.RUNNING
-    before = world.ledgers()
-    world.shadow(SHADOW, source)
-    resumed = restarted(world)
-    world.clock.advance_ms(60_000)
+    fake_pulsar, source = with_source()
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.RUNNING
+    before = fake_pulsar.ledgers()
+    fake_pulsar.shadow(SHADOW, source)
+    resumed = restarted(fake_pulsar)
+    fake_pulsar.clock.advance_ms(60_000)
     assert resumed.drive() is OperationState.REFUSED
     resumed.work()
-    check(world)
-    assert before <= world.ledgers()
+    check(fake_pulsar)
+    assert before <= fake_pulsar.ledgers()
 
 
 def test_a_listed_name_that_is_no_shadow_of_it_does_not_count() -> None:
-    world, source = with_source()
-    world.admin.shadows[source] = [parse_topic_name(ELSEWHERE), world.topic("persistent://public/default/ordinary")]
-    world.shadow(SHADOW, world.topic("persistent://public/default/another"))
-    assert Sidecar(world).delete_topic(source) is OperationState.DONE
+    fake_pulsar, source = with_source()
+    fake_pulsar.admin.shadows[source] = [
+        parse_topic_name(ELSEWHERE),
+        fake_pulsar.topic("persistent://public/default/ordinary"),
+    ]
+    fake_pulsar.shadow(SHADOW, fake_pulsar.topic("persistent://public/default/another"))
+    assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.DONE
 
 
 @pytest.mark.parametrize("error", [TemporaryError("no broker"), OutcomeUnknownError("lost")])
 def test_a_list_that_cannot_be_had_is_no_absence(error: Exception) -> None:
-    world, source = with_source()
-    before = world.ledgers()
-    world.admin.hooks.fail_next("shadow_topics", error, times=-1)
-    assert Sidecar(world).delete_topic(source) is OperationState.RUNNING, "it is promised, as while brokers are away"
-    assert world.admin.deletions == []
-    assert before <= world.ledgers()
+    fake_pulsar, source = with_source()
+    before = fake_pulsar.ledgers()
+    fake_pulsar.admin.hooks.fail_next("shadow_topics", error, times=-1)
+    assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.RUNNING, (
+        "it is promised, as while brokers are away"
+    )
+    assert fake_pulsar.admin.deletions == []
+    assert before <= fake_pulsar.ledgers()
 
 
 def test_a_neighbour_that_cannot_be_read_is_no_absence() -> None:
-    world, source = with_source()
-    before = world.ledgers()
-    world.store.put(managed_ledger_path(parse_topic_name(SHADOW).managed_ledger_name), b"\x47\x78\x00")
+    fake_pulsar, source = with_source()
+    before = fake_pulsar.ledgers()
+    fake_pulsar.store.put(managed_ledger_path(parse_topic_name(SHADOW).managed_ledger_name), b"\x47\x78\x00")
     with pytest.raises(UndecodableError, match="orders-shadow cannot be read"):
-        Sidecar(world).delete_topic(source)
-    untouched(world, before)
+        Sidecar(fake_pulsar).delete_topic(source)
+    untouched(fake_pulsar, before)
 
 
 def test_a_source_is_looked_up_again_right_before_the_broker_is_asked() -> None:
-    world, source = with_source()
-    world.admin.hooks.before("load_topic", lambda: world.shadow(SHADOW, source) and None)
+    fake_pulsar, source = with_source()
+    fake_pulsar.admin.hooks.before("load_topic", lambda: fake_pulsar.shadow(SHADOW, source) and None)
     with pytest.raises(DataLossError):
-        Sidecar(world).delete_topic(source)
-    assert world.admin.deletions == []
+        Sidecar(fake_pulsar).delete_topic(source)
+    assert fake_pulsar.admin.deletions == []
 
 
 def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
     points = 0
     for number in range(200):
-        world, source = with_source()
-        before = world.ledgers()
-        world.admin.hooks.before("load_topic", lambda world=world, source=source: world.shadow(SHADOW, source) and None)
+        fake_pulsar, source = with_source()
+        before = fake_pulsar.ledgers()
+        fake_pulsar.admin.hooks.before(
+            "load_topic", lambda fake_pulsar=fake_pulsar, source=source: fake_pulsar.shadow(SHADOW, source) and None
+        )
         try:
-            Sidecar(world, steps=CrashAt(number)).delete_topic(source)
+            Sidecar(fake_pulsar, steps=CrashAt(number)).delete_topic(source)
         except Crash:
-            restarted(world).work()
+            restarted(fake_pulsar).work()
         except DataLossError:
             break
         points += 1
-        check(world)
-        assert before <= world.ledgers()
-        assert world.admin.deletions == []
+        check(fake_pulsar)
+        assert before <= fake_pulsar.ledgers()
+        assert fake_pulsar.admin.deletions == []
     assert points > 10
 
 
 def test_a_brokers_refusal_to_tell_is_passed_on() -> None:
-    world, source = with_source()
-    world.admin.hooks.fail_next("shadow_topics", BrokerRefusedError(412, "not now"))
+    fake_pulsar, source = with_source()
+    fake_pulsar.admin.hooks.fail_next("shadow_topics", BrokerRefusedError(412, "not now"))
     with pytest.raises(BrokerRefusedError):
-        Sidecar(world).delete_topic(source)
-    assert partitioned_topic_path(source) not in world.store.paths()
+        Sidecar(fake_pulsar).delete_topic(source)
+    assert partitioned_topic_path(source) not in fake_pulsar.store.paths()

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import Method
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 
 SOURCE = "persistent://public/default/orders"
 SHADOW = "persistent://other/space/orders-shadow"
@@ -53,14 +53,14 @@ class PausedClock(FakeClock):
 
 
 class Watched:
-    """A watch over a fake world; `look` runs it from its start to its first long wait."""
+    """A watch over a fake Pulsar; `look` runs it from its start to its first long wait."""
 
     def __init__(self) -> None:
-        self.world = World()
-        self.source = self.world.topic(SOURCE)
+        self.fake_pulsar = FakePulsar()
+        self.source = self.fake_pulsar.topic(SOURCE)
         self.brokers = FakeEndangeredSources()
         self.clock = PausedClock()
-        self.watch = ShadowWatch(self.world.store, self.brokers.endangered_source, self.clock)
+        self.watch = ShadowWatch(self.fake_pulsar.store, self.brokers.endangered_source, self.clock)
 
     def look(self) -> tuple[str, ...]:
         self.watch.run(threading.Event())
@@ -78,7 +78,7 @@ def test_before_the_first_look_nothing_is_claimed(watched: Watched) -> None:
 
 
 def test_a_shadow_without_infinite_retention_is_named_with_its_source_and_the_way_out(watched: Watched) -> None:
-    watched.world.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
     (warning,) = watched.look()
     assert f"shadow topic {SHADOW} has no infinite retention" in warning
     assert f"its source {SOURCE};" in warning
@@ -88,26 +88,26 @@ def test_a_shadow_without_infinite_retention_is_named_with_its_source_and_the_wa
 
 
 def test_a_shadow_with_infinite_retention_and_ordinary_topics_are_not_named(watched: Watched) -> None:
-    watched.world.shadow(SHADOW, watched.source)
-    watched.world.partitioned_topic("persistent://public/default/plain", 2)
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.partitioned_topic("persistent://public/default/plain", 2)
     watched.brokers.infinite.add(SHADOW)
     assert watched.look() == ()
     assert watched.brokers.asked == [SHADOW]
 
 
 def test_a_partitioned_shadow_is_asked_for_and_named_once(watched: Watched) -> None:
-    shadow = watched.world.partitioned_shadow(SHADOW, watched.source, 2)
+    shadow = watched.fake_pulsar.partitioned_shadow(SHADOW, watched.source, 2)
     for index in range(2):
-        watched.world.shadow(str(shadow.partition(index)), watched.source)
+        watched.fake_pulsar.shadow(str(shadow.partition(index)), watched.source)
     (warning,) = watched.look()
     assert f"shadow topic {SHADOW} has" in warning
     assert watched.brokers.asked == [SHADOW]
 
 
 def test_a_node_that_cannot_be_read_may_be_a_shadows(watched: Watched) -> None:
-    watched.world.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
     broken = managed_ledger_path(parse_topic_name("persistent://public/default/broken").managed_ledger_name)
-    watched.world.store.put(broken, b"\x47\x78\x00")
+    watched.fake_pulsar.store.put(broken, b"\x47\x78\x00")
     unreadable, named = watched.look()
     assert f"{broken} cannot be read, so it may be a shadow's" in unreadable
     assert SHADOW in named
@@ -116,7 +116,7 @@ def test_a_node_that_cannot_be_read_may_be_a_shadows(watched: Watched) -> None:
 def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
     other = "persistent://other/space/second-shadow"
     for name in (SHADOW, other):
-        watched.world.shadow(name, watched.source)
+        watched.fake_pulsar.shadow(name, watched.source)
     watched.brokers.unanswered.add(SHADOW)
     unknown, named = watched.look()
     assert f"shadow topic {SHADOW}: brokers did not report whether its retention is infinite: no broker" in unknown
@@ -125,8 +125,8 @@ def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
 
 @pytest.mark.parametrize("method", ["children", "read_many"])
 def test_a_look_that_failed_is_told_and_soon_tried_again(watched: Watched, method: Method) -> None:
-    watched.world.shadow(SHADOW, watched.source)
-    watched.world.store.fail_next(method, TemporaryError("ZooKeeper is away"))
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.store.fail_next(method, TemporaryError("ZooKeeper is away"))
     (warning,) = watched.look()
     assert NOT_READ in warning
     assert "ZooKeeper is away; no search has ended yet" in warning
@@ -136,9 +136,9 @@ def test_a_look_that_failed_is_told_and_soon_tried_again(watched: Watched, metho
 
 
 def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
-    watched.world.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
     (found,) = watched.look()
-    watched.world.store.fail_next("children", TemporaryError("ZooKeeper is away"))
+    watched.fake_pulsar.store.fail_next("children", TemporaryError("ZooKeeper is away"))
     failed, kept = watched.look()
     assert "the last search ended at 20" in failed
     assert kept == found
@@ -149,7 +149,7 @@ def test_a_defect_does_not_leave_the_last_answer_standing(watched: Watched) -> N
         raise ZeroDivisionError
 
     assert watched.look() == ()
-    watched.world.store.before("children", defect)
+    watched.fake_pulsar.store.before("children", defect)
     with pytest.raises(ZeroDivisionError):
         watched.look()
     assert NOT_READ in watched.watch.warnings()[0]
@@ -157,43 +157,49 @@ def test_a_defect_does_not_leave_the_last_answer_standing(watched: Watched) -> N
 
 def test_a_stop_ends_the_walk_at_once_and_claims_nothing(watched: Watched) -> None:
     for number in range(1_200):
-        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
-    watched.world.shadow("persistent://public/default/a-shadow", watched.source)
+        watched.fake_pulsar.store.put(
+            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
+        )
+    watched.fake_pulsar.shadow("persistent://public/default/a-shadow", watched.source)
     watched.clock.stop_at = 1
     (warning,) = watched.look()
     assert NOT_KNOWN in warning
     assert watched.clock.waits == [0.25]
-    assert sum(call.method == "read_many" for call in watched.world.store.journal) == 1
+    assert sum(call.method == "read_many" for call in watched.fake_pulsar.store.journal) == 1
     assert watched.brokers.asked == []
 
 
 def test_the_rate_of_the_walk_is_bounded(watched: Watched) -> None:
     for number in range(1_200):
-        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
+        watched.fake_pulsar.store.put(
+            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
+        )
     watched.look()
-    portions = [len(call.paths) for call in watched.world.store.journal if call.method == "read_many"]
+    portions = [len(call.paths) for call in watched.fake_pulsar.store.journal if call.method == "read_many"]
     assert max(portions) == 500
     assert sum(watched.clock.waits[:-1]) == pytest.approx(sum(portions) / 2_000)
 
 
 def test_sidecars_share_the_rate(watched: Watched) -> None:
-    watched.watch = ShadowWatch(watched.world.store, watched.brokers.endangered_source, watched.clock, lambda: 3)
+    watched.watch = ShadowWatch(watched.fake_pulsar.store, watched.brokers.endangered_source, watched.clock, lambda: 3)
     for number in range(600):
-        watched.world.store.put(f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1]))
+        watched.fake_pulsar.store.put(
+            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
+        )
     watched.look()
     assert watched.clock.waits[0] == pytest.approx(500 / 2_000 * 3)
 
 
 @pytest.mark.parametrize("name", ["persistent://tenant/east/space/shadow", "persistent://tenant/persistent/shadow"])
 def test_shadows_are_found_under_names_of_every_form(watched: Watched, name: str) -> None:
-    watched.world.shadow(name, watched.source)
+    watched.fake_pulsar.shadow(name, watched.source)
     (warning,) = watched.look()
     assert name in warning
 
 
 def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:
     for number in range(103):
-        watched.world.shadow(f"{SHADOW}-{number:03}", watched.source)
+        watched.fake_pulsar.shadow(f"{SHADOW}-{number:03}", watched.source)
     warnings = watched.look()
     assert len(warnings) == 101
     assert "orders-shadow-099" in warnings[99]
@@ -201,7 +207,7 @@ def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:
 
 
 def test_the_log_says_each_change_once(watched: Watched) -> None:
-    watched.world.shadow(SHADOW, watched.source)
+    watched.fake_pulsar.shadow(SHADOW, watched.source)
     with capture_logs() as logged:
         for _ in range(3):
             watched.look()

@@ -17,7 +17,7 @@ from pulsar_sidecar.model.errors import DisabledError, NotFoundError, TemporaryE
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
-from tests.fakes.world import World
+from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import orphan
 from tests.unit.ledger_deletion.test_serving import service_of
 
@@ -46,17 +46,17 @@ def watch_of(service: LedgerDeletion) -> LeakWatch:
     return watch
 
 
-def led(world: World, service: LedgerDeletion, seconds: float = 10) -> LedgerDeletion:
+def led(fake_pulsar: FakePulsar, service: LedgerDeletion, seconds: float = 10) -> LedgerDeletion:
     """The service once its watch has led for a while."""
     watch = watch_of(service)
     assert watch._leadership.take()
-    watch._lead(StopAfter(world.clock, world.clock.monotonic_seconds() + seconds))
+    watch._lead(StopAfter(fake_pulsar.clock, fake_pulsar.clock.monotonic_seconds() + seconds))
     return service
 
 
-def follow(world: World, service: LedgerDeletion) -> None:
+def follow(fake_pulsar: FakePulsar, service: LedgerDeletion) -> None:
     """The watch goes on for as long as it lets a ledger rest that was kept, and more."""
-    watch_of(service)._follow(StopAfter(world.clock, world.clock.monotonic_seconds() + 300), hears=True)
+    watch_of(service)._follow(StopAfter(fake_pulsar.clock, fake_pulsar.clock.monotonic_seconds() + 300), hears=True)
 
 
 def listed(watch: WatchCalls, **asked: object) -> ListedLeaks:
@@ -69,16 +69,16 @@ def listed(watch: WatchCalls, **asked: object) -> ListedLeaks:
 ASKED: list[Callable[[WatchCalls], object]] = [listed, lambda watch: watch.explain(LedgerId(7))]
 
 
-def test_the_sidecar_that_watches_lists_and_explains(world: World, topic: TopicName) -> None:
-    ledger_id, other = orphan(world, topic), orphan(world, topic)
-    watch = led(world, service_of(world, world.store, world.admin, watch=REPORT)).watch
+def test_the_sidecar_that_watches_lists_and_explains(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id, other = orphan(fake_pulsar, topic), orphan(fake_pulsar, topic)
+    watch = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)).watch
     status = watch.status()
     assert (status.mode, status.state, status.leader) == (
         WatchMode.REPORT,
         WatchState.WATCHING,
         watch._runtime.instance,
     )
-    assert (status.ledgers, status.leaks) == (len(world.ledgers()), {LeakState.LEAKED: 2})
+    assert (status.ledgers, status.leaks) == (len(fake_pulsar.ledgers()), {LeakState.LEAKED: 2})
     found = listed(watch)
     assert [(leak.ledger_id, leak.state, leak.cause) for leak in found.leaks] == [
         (each, LeakState.LEAKED, LeakCause.NEVER_LINKED) for each in (ledger_id, other)
@@ -93,33 +93,33 @@ def test_the_sidecar_that_watches_lists_and_explains(world: World, topic: TopicN
     assert (explained.exists, explained.named_by, explained.leak) == (True, (), found.leaks[0])
 
 
-def test_what_ended_is_listed_when_it_is_asked_for(world: World, topic: TopicName) -> None:
-    ledger_id = orphan(world, topic)
-    service = service_of(world, world.store, world.admin, watch=REPORT)
-    led(world, service)
-    world.store.remove(ledger_path(ledger_id))
-    follow(world, service)
+def test_what_ended_is_listed_when_it_is_asked_for(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    ledger_id = orphan(fake_pulsar, topic)
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
+    led(fake_pulsar, service)
+    fake_pulsar.store.remove(ledger_path(ledger_id))
+    follow(fake_pulsar, service)
     assert listed(service.watch).total == 0
     for asked in ({"ended": True}, {"state": LeakState.DELETED}):
         assert [leak.ledger_id for leak in listed(service.watch, **asked).leaks] == [ledger_id]
 
 
-def test_a_leak_is_counted_once_although_it_is_kept_for_a_while(world: World, topic: TopicName) -> None:
-    lock = replication_lock_path(orphan(world, topic))
-    service = led(world, service_of(world, world.store, world.admin, watch=REPORT))
-    for change, state in ((world.store.put, LeakState.KEPT), (world.store.remove, LeakState.LEAKED)):
+def test_a_leak_is_counted_once_although_it_is_kept_for_a_while(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    lock = replication_lock_path(orphan(fake_pulsar, topic))
+    service = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT))
+    for change, state in ((fake_pulsar.store.put, LeakState.KEPT), (fake_pulsar.store.remove, LeakState.LEAKED)):
         change(lock)
-        follow(world, service)
+        follow(fake_pulsar, service)
         status = service.watch.status()
         assert (status.leaks, status.leaked) == ({state: 1}, {LeakCause.NEVER_LINKED: 1})
 
 
 @pytest.mark.parametrize("ask", ASKED)
 def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
-    world: World, ask: Callable[[WatchCalls], object]
+    fake_pulsar: FakePulsar, ask: Callable[[WatchCalls], object]
 ) -> None:
-    led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=OTHER))
-    service = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+    led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=OTHER))
+    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
     assert not watch_of(service)._leadership.take()
     answers = [service.watch.leaks(state=None, cause=None, ended=False, limit=1), service.watch.explain(LedgerId(7))]
     assert answers == [Redirect(OTHER.advertised_url)] * 2
@@ -127,24 +127,24 @@ def test_a_sidecar_on_standby_redirects_to_the_one_that_watches(
     assert (status.state, status.leader, status.ledgers, status.leaks) == (WatchState.STANDBY, OTHER, None, None)
 
 
-def test_where_no_sidecar_watches_yet_one_asks_again(world: World) -> None:
-    service = service_of(world, world.store, world.admin, watch=REPORT)
+def test_where_no_sidecar_watches_yet_one_asks_again(fake_pulsar: FakePulsar) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="no sidecar watches yet"):
             ask(service.watch)
 
 
-def test_a_sidecar_does_not_redirect_to_its_own_earlier_run(world: World) -> None:
+def test_a_sidecar_does_not_redirect_to_its_own_earlier_run(fake_pulsar: FakePulsar) -> None:
     earlier = SidecarInstance("sidecar-1", "http://a", None, -1)
-    led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=earlier))
-    service = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+    led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=earlier))
+    service = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
     for ask in ASKED:
         with pytest.raises(TemporaryError, match="no sidecar watches yet"):
             ask(service.watch)
 
 
-def test_before_the_first_whole_reading_nothing_is_listed(world: World) -> None:
-    service = service_of(world, world.store, world.admin, watch=REPORT)
+def test_before_the_first_whole_reading_nothing_is_listed(fake_pulsar: FakePulsar) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT)
     watch = watch_of(service)
     watch._leadership.take()
     watch._state, watch._detail = WatchState.STARTING, "the sidecar reads the metadata store whole"
@@ -168,9 +168,9 @@ def test_before_the_first_whole_reading_nothing_is_listed(world: World) -> None:
     ],
 )
 def test_where_the_watch_is_off_only_the_leaks_are_missing(
-    world: World, enabled: bool, configuration: WatchConfiguration | None, setting: str
+    fake_pulsar: FakePulsar, enabled: bool, configuration: WatchConfiguration | None, setting: str
 ) -> None:
-    service = service_of(world, world.store, world.admin, enabled=enabled, watch=configuration)
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=enabled, watch=configuration)
     for ask in ASKED:
         with pytest.raises(DisabledError, match=setting):
             ask(service.watch)
@@ -183,10 +183,12 @@ def test_where_the_watch_is_off_only_the_leaks_are_missing(
     assert (None if readings is None else readings.state) == (WatchState.OFF if enabled else None)
 
 
-def test_brake_and_holds_are_shared_by_all_sidecars(world: World, topic: TopicName) -> None:
-    orphan(world, topic)
-    leader = led(world, service_of(world, world.store, world.admin, watch=REPORT, instance=OTHER))
-    other = service_of(world, world.store.other_session(), world.admin, watch=REPORT)
+def test_brake_and_holds_are_shared_by_all_sidecars(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphan(fake_pulsar, topic)
+    leader = led(
+        fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT, instance=OTHER)
+    )
+    other = service_of(fake_pulsar, fake_pulsar.store.other_session(), fake_pulsar.admin, watch=REPORT)
     leader.watch._control_node.brake("too many")
     other.watch.hold(str(topic))
     assert (leader.watch.status().braked, leader.watch.control().holds) == ("too many", (str(topic),))
@@ -197,10 +199,10 @@ def test_brake_and_holds_are_shared_by_all_sidecars(world: World, topic: TopicNa
         other.watch.unhold(str(topic))
 
 
-def test_a_scrape_asks_the_metadata_store_for_nothing(world: World, topic: TopicName) -> None:
-    orphan(world, topic)
-    service = led(world, service_of(world, world.store, world.admin, watch=REPORT))
-    world.store.fail_next("read", TemporaryError("asked"), times=1)
+def test_a_scrape_asks_the_metadata_store_for_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    orphan(fake_pulsar, topic)
+    service = led(fake_pulsar, service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, watch=REPORT))
+    fake_pulsar.store.fail_next("read", TemporaryError("asked"), times=1)
     readings = service._gauges().watch
     assert readings is not None
     assert (readings.state, readings.leaks, readings.braked) == (WatchState.WATCHING, {LeakState.LEAKED: 1}, None)

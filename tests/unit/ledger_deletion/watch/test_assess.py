@@ -34,28 +34,28 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName, encode_cursor
 
 from tests.fakes.bookkeeper import data_custom_metadata, managed_ledger_bytes, schema_custom_metadata
-from tests.fakes.world import INSTANCE_ID, TopicPlan, World
-from tests.unit.ledger_deletion.worlds import MAY_BE_SHARED, TOPIC
+from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
 
 POLICIES, LOCAL_POLICIES = "/admin/policies", "/admin/local-policies"
 
 
 @dataclass
 class Asking:
-    """An assessor over a world with one topic, and what it asks tiered storage."""
+    """An assessor over a fake Pulsar with one topic, and what it asks tiered storage."""
 
-    world: World = field(default_factory=World)
+    fake_pulsar: FakePulsar = field(default_factory=FakePulsar)
     asked: list[tuple[LedgerId, OffloadContext, ManagedLedgerName]] = field(default_factory=list)
     whole: bool | SidecarError = True
 
     def __post_init__(self) -> None:
-        world = self.world
+        fake_pulsar = self.fake_pulsar
         plan = TopicPlan(schema_versions=1, buckets=1, compacted=True, offloaded=(0,))
-        self.topic = world.topic(TOPIC, plan)
-        world.store.put(f"{POLICIES}/public/default")
-        self.leaks = LeakStore(world.store, Steps())
-        gatherer = Gatherer(world.store, world.entries, world.owners, "/ledgers")
-        self.assessor = Assessor(world.store, gatherer, MAY_BE_SHARED, self.leaks, self._is_whole, "/ledgers")
+        self.topic = fake_pulsar.topic(TOPIC, plan)
+        fake_pulsar.store.put(f"{POLICIES}/public/default")
+        self.leaks = LeakStore(fake_pulsar.store, Steps())
+        gatherer = Gatherer(fake_pulsar.store, fake_pulsar.entries, fake_pulsar.owners, "/ledgers")
+        self.assessor = Assessor(fake_pulsar.store, gatherer, MAY_BE_SHARED, self.leaks, self._is_whole, "/ledgers")
 
     def _is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         self.asked.append((ledger_id, context, managed_ledger))
@@ -77,7 +77,7 @@ class Asking:
         return found
 
     def trimmed(self) -> LedgerId:
-        return self.world.trim(self.topic, 1, dies_between=True)[0]
+        return self.fake_pulsar.trim(self.topic, 1, dies_between=True)[0]
 
     def verdict(self, ledger_id: LedgerId, *unreadable: UnreadableNode) -> Verdict:
         candidate = self.candidate(ledger_id)
@@ -94,12 +94,12 @@ def asking() -> Asking:
 
 
 def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
-    world, listed = asking.world, asking.world.listed(asking.topic)
+    fake_pulsar, listed = asking.fake_pulsar, asking.fake_pulsar.listed(asking.topic)
     gone = LedgerId(4_000)
-    unknown = world.ledger({"application": b"pulsar", "component": b"new"})
-    nobodys, no_topics = world.ledger({}), world.ledger(data_custom_metadata("just-a-name"))
-    broken = world.ledger({})
-    world.store.put(ledger_path(broken), b"no metadata")
+    unknown = fake_pulsar.ledger({"application": b"pulsar", "component": b"new"})
+    nobodys, no_topics = fake_pulsar.ledger({}), fake_pulsar.ledger(data_custom_metadata("just-a-name"))
+    broken = fake_pulsar.ledger({})
+    fake_pulsar.store.put(ledger_path(broken), b"no metadata")
     asked = [gone, listed[0], nobodys, unknown, no_topics, broken]
     first, second, *others = asking.assessor.candidates([(each, 9) for each in asked])
     assert first is None
@@ -122,7 +122,7 @@ def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
 
 
 def test_ledgers_below_another_root(asking: Asking) -> None:
-    store, ledger_id = asking.world.store, asking.world.listed(asking.topic)[0]
+    store, ledger_id = asking.fake_pulsar.store, asking.fake_pulsar.listed(asking.topic)[0]
     moved = replace(asking.assessor, root="/bk/ledgers")
     for made in (ledger_path, lambda _, root="/ledgers": instance_id_path(root)):
         node = store.peek(made(ledger_id))
@@ -140,31 +140,31 @@ def test_nothing_asked_nothing_told(asking: Asking) -> None:
 
 
 def test_without_bookkeepers_instance_nothing_is_told(asking: Asking) -> None:
-    asking.world.store.remove(instance_id_path())
+    asking.fake_pulsar.store.remove(instance_id_path())
     for root in ("/ledgers", "/bk/ledgers"):
         with pytest.raises(TemporaryError, match=f"no BookKeeper instance id at {root}/INSTANCEID:"):
             replace(asking.assessor, root=root).candidates([(LedgerId(1), None)])
 
 
 def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
-    asking.world.store.fail_next("read_many", TemporaryError("away"))
+    asking.fake_pulsar.store.fail_next("read_many", TemporaryError("away"))
     with pytest.raises(TemporaryError):
-        asking.assessor.candidates([(asking.world.listed(asking.topic)[0], None)])
+        asking.assessor.candidates([(asking.fake_pulsar.listed(asking.topic)[0], None)])
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
-    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
     assert owner_path(candidate.claim) == asking.list_path
     other = VanishedReference(candidate.record.ledger_id, f"{asking.list_path}-shadow", replaced=False)
     assert asking.assessor.evidence(candidate, other) is None
-    assert asking.world.store.peek(SIGNING_KEY) is None
+    assert asking.fake_pulsar.store.peek(SIGNING_KEY) is None
     own = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
     evidence = asking.assessor.evidence(candidate, own)
     assert evidence is not None
-    key = asking.world.store.peek(SIGNING_KEY)
+    key = asking.fake_pulsar.store.peek(SIGNING_KEY)
     assert key is not None
     assert is_signed(evidence.record, key.data)
     assert (evidence.path, evidence.dereferenced_ms, evidence.appended_ms) == (asking.list_path, 5, None)
@@ -172,13 +172,13 @@ def test_only_the_claimed_owners_node_is_evidence(asking: Asking) -> None:
 
 GONE: dict[str, Callable[[Asking], object]] = {
     "nothing": lambda asking: None,
-    "the cursor": lambda asking: asking.world.store.remove(asking.cursor),
-    "the topic": lambda asking: asking.world.store.remove(asking.list_path),
-    "the namespace": lambda asking: asking.world.store.remove(f"{POLICIES}/public/default"),
+    "the cursor": lambda asking: asking.fake_pulsar.store.remove(asking.cursor),
+    "the topic": lambda asking: asking.fake_pulsar.store.remove(asking.list_path),
+    "the namespace": lambda asking: asking.fake_pulsar.store.remove(f"{POLICIES}/public/default"),
     "everything": lambda asking: (
-        asking.world.store.remove(asking.list_path),
-        asking.world.store.remove(f"{POLICIES}/public/default"),
-        asking.world.store.remove(schema_path(asking.topic.schema_id)),
+        asking.fake_pulsar.store.remove(asking.list_path),
+        asking.fake_pulsar.store.remove(f"{POLICIES}/public/default"),
+        asking.fake_pulsar.store.remove(schema_path(asking.topic.schema_id)),
     ),
 }
 CAUSES = {
@@ -193,7 +193,7 @@ CAUSES = {
 @pytest.mark.parametrize("gone", GONE)
 def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
     by_kind: dict[LedgerComponent, Candidate] = {}
-    for ledger_id in asking.world.ledgers():
+    for ledger_id in asking.fake_pulsar.ledgers():
         candidate = asking.candidate(ledger_id)
         if candidate.record.cursor_name != "__compaction":
             by_kind[candidate.record.component] = candidate
@@ -213,10 +213,10 @@ def test_the_cause_is_read_from_what_is_left(asking: Asking, gone: str) -> None:
 @pytest.mark.parametrize(("local", "cause"), [(True, LeakCause.TOPIC_DELETION), (False, LeakCause.NAMESPACE_DELETION)])
 def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking, local: bool, cause: LeakCause) -> None:
     """Policies may be in a configuration store of their own."""
-    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
     GONE["everything"](asking)
     if local:
-        asking.world.store.put(f"{LOCAL_POLICIES}/public/default")
+        asking.fake_pulsar.store.put(f"{LOCAL_POLICIES}/public/default")
     vanished = VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=False)
     evidence = asking.assessor.evidence(candidate, vanished)
     assert evidence is not None
@@ -224,7 +224,7 @@ def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking,
 
 
 def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
-    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
         candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=True)
     )
@@ -239,7 +239,7 @@ def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
 def test_a_cause_is_read_again_and_nothing_else_changes(
     asking: Asking, replaced: bool, before: LeakCause, after: LeakCause
 ) -> None:
-    candidate = asking.candidate(asking.world.listed(asking.topic)[0])
+    candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
         candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=replaced)
     )
@@ -253,7 +253,7 @@ def test_a_cause_is_read_again_and_nothing_else_changes(
 
 
 def test_what_nothing_references_may_go_and_what_is_listed_may_not(asking: Asking) -> None:
-    gone, listed = asking.trimmed(), asking.world.listed(asking.topic)[0]
+    gone, listed = asking.trimmed(), asking.fake_pulsar.listed(asking.topic)[0]
     assert isinstance(asking.verdict(gone), Delete)
     verdict = asking.verdict(listed)
     assert isinstance(verdict, Keep)
@@ -262,7 +262,7 @@ def test_what_nothing_references_may_go_and_what_is_listed_may_not(asking: Askin
 
 
 def test_several_are_judged_each_for_itself(asking: Asking) -> None:
-    gone, listed = asking.trimmed(), asking.world.listed(asking.topic)[0]
+    gone, listed = asking.trimmed(), asking.fake_pulsar.listed(asking.topic)[0]
     records = [asking.leaks.signed(asking.candidate(each).record) for each in (listed, gone, listed)]
     assert [isinstance(each, Delete) for each in asking.assessor.verdicts(records, [])] == [False, True, False]
 
@@ -293,7 +293,7 @@ def test_what_could_not_be_read_protects_as_in_an_audit(asking: Asking, path: st
 
 
 def test_what_could_not_be_read_protects_the_kind_that_it_may_name(asking: Asking) -> None:
-    lost = asking.world.ledger(schema_custom_metadata(asking.topic.schema_id))
+    lost = asking.fake_pulsar.ledger(schema_custom_metadata(asking.topic.schema_id))
     verdict = asking.verdict(lost, unreadable_node("/schemas/public", "NoAuth"))
     assert isinstance(verdict, RetryLater)
     assert isinstance(asking.verdict(lost, unreadable_node("/managed-ledgers/public", "NoAuth")), Delete)
@@ -314,9 +314,9 @@ def test_a_tenant_that_neither_policies_nor_local_policies_know_is_protected(
     asking: Asking, tenants: tuple[str, ...], local: tuple[str, ...], goes: bool
 ) -> None:
     """As in an audit: policies may be in a configuration store of their own."""
-    asking.world.store.remove(POLICIES)
+    asking.fake_pulsar.store.remove(POLICIES)
     for path in (*(f"{POLICIES}/{tenant}" for tenant in tenants), *(f"{LOCAL_POLICIES}/{tenant}" for tenant in local)):
-        asking.world.store.put(path)
+        asking.fake_pulsar.store.put(path)
     assert isinstance(asking.verdict(asking.trimmed()), Delete) == goes
 
 
@@ -324,10 +324,10 @@ def test_a_tenant_that_neither_policies_nor_local_policies_know_is_protected(
 
 
 def replaced(asking: Asking) -> tuple[LedgerId, OffloadContext]:
-    first = asking.world.listed(asking.topic)[0]
-    context = asking.world.context(first, deleted=True)
-    listed = asking.world.listed(asking.topic)
-    asking.world.store.put(asking.list_path, managed_ledger_bytes(listed, offloaded={first: context}))
+    first = asking.fake_pulsar.listed(asking.topic)[0]
+    context = asking.fake_pulsar.context(first, deleted=True)
+    listed = asking.fake_pulsar.listed(asking.topic)
+    asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed, offloaded={first: context}))
     return first, context
 
 
@@ -359,13 +359,13 @@ def test_the_replaced_copy_stays_while_tiered_storage_cannot_be_asked(asking: As
 @pytest.mark.parametrize("change", ["removed", "shortened", "copied back"])
 def test_a_list_that_changed_meanwhile_is_read_again(asking: Asking, change: str) -> None:
     first, _ = replaced(asking)
-    listed = asking.world.listed(asking.topic)
+    listed = asking.fake_pulsar.listed(asking.topic)
     changes: dict[str, Callable[[], object]] = {
-        "removed": lambda: asking.world.store.remove(asking.list_path),
-        "shortened": lambda: asking.world.store.put(asking.list_path, managed_ledger_bytes(listed[1:])),
-        "copied back": lambda: asking.world.store.put(asking.list_path, managed_ledger_bytes(listed)),
+        "removed": lambda: asking.fake_pulsar.store.remove(asking.list_path),
+        "shortened": lambda: asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed[1:])),
+        "copied back": lambda: asking.fake_pulsar.store.put(asking.list_path, managed_ledger_bytes(listed)),
     }
-    asking.world.store.before("read", changes[change], path=asking.list_path)
+    asking.fake_pulsar.store.before("read", changes[change], path=asking.list_path)
     with pytest.raises(
         TemporaryError, match=f"the list of {TOPIC} changed while it was read; the watch reads it again"
     ):

@@ -16,7 +16,8 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import cursor_bytes, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.metadata import Method
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send, settled
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
@@ -33,25 +34,24 @@ from tests.unit.ledger_deletion.watch.watching import (
     settle,
     with_policies,
 )
-from tests.unit.ledger_deletion.worlds import MAY_BE_SHARED, TOPIC
 
 METHODS: tuple[Method, ...] = ("read", "read_many", "children", "create", "now_ms")
 PLAN = TopicPlan(ledgers=4, schema_versions=1, age_ms=0)
 
 
 @pytest.fixture
-def world() -> World:
-    return with_policies(World())
+def fake_pulsar() -> FakePulsar:
+    return with_policies(FakePulsar())
 
 
 @pytest.fixture
-def topic(world: World) -> TopicName:
-    return world.topic(TOPIC, PLAN)
+def topic(fake_pulsar: FakePulsar) -> TopicName:
+    return fake_pulsar.topic(TOPIC, PLAN)
 
 
 @pytest.fixture
-def watcher(world: World, topic: TopicName) -> Iterator[Watcher]:
-    with Watcher(world, policy=MAY_BE_SHARED) as watcher:
+def watcher(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
+    with Watcher(fake_pulsar, policy=MAY_BE_SHARED) as watcher:
         yield watcher
 
 
@@ -59,8 +59,8 @@ def path_of(topic: TopicName) -> str:
     return managed_ledger_path(topic.managed_ledger_name)
 
 
-def trim_one(world: World, topic: TopicName) -> LedgerId:
-    (gone,) = world.trim(topic, 1, dies_between=True)
+def trim_one(fake_pulsar: FakePulsar, topic: TopicName) -> LedgerId:
+    (gone,) = fake_pulsar.trim(topic, 1, dies_between=True)
     return gone
 
 
@@ -79,23 +79,25 @@ MOMENTS: dict[str, float] = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
-    world: World, topic: TopicName, watcher: Watcher, moment: str
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, moment: str
 ) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(MOMENTS[moment])
     watcher.changes.lose_connection()
-    later = trim_one(world, topic)
+    later = trim_one(fake_pulsar, topic)
     watcher.go(SETTLE_SECONDS + SOON)
-    assert appended(world) == [gone, later]
-    assert all(has_signature(world, appended_record(world, each)) for each in (gone, later))
+    assert appended(fake_pulsar) == [gone, later]
+    assert all(has_signature(fake_pulsar, appended_record(fake_pulsar, each)) for each in (gone, later))
     assert watcher.changes.times_armed == 2
-    settle(world, MAY_BE_SHARED)
+    settle(fake_pulsar, MAY_BE_SHARED)
     watcher.go(SOON)
-    assert kept(world) == []
+    assert kept(fake_pulsar) == []
 
 
-def test_what_vanished_while_nobody_could_walk_is_found(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_what_vanished_while_nobody_could_walk_is_found(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
+) -> None:
     watcher.go(10)
     watcher.changes.lose_connection()
     for _ in range(3):
@@ -103,15 +105,15 @@ def test_what_vanished_while_nobody_could_walk_is_found(world: World, topic: Top
     watcher.go(2)
     assert watcher.status().state is WatchState.STARTING
     assert watcher.status().detail == "ZooKeeper is away"
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(20)
     assert watcher.status().state is WatchState.WATCHING
     watcher.go(SETTLE_SECONDS + SOON)
-    assert appended(world) == [gone]
+    assert appended(fake_pulsar) == [gone]
 
 
 def test_what_vanished_while_the_whole_store_was_away_is_found(
-    world: World, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     """Who leads cannot be asked either; what was read before is compared with what is read after."""
     watcher.go(10)
@@ -121,23 +123,23 @@ def test_what_vanished_while_the_whole_store_was_away_is_found(
     for _ in range(3):
         watcher.changes.fail_next_arm(TemporaryError("ZooKeeper is away"))
     watcher.go(2)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(120)
     assert watcher.status().state is WatchState.WATCHING
-    assert kept(world) == [gone]
+    assert kept(fake_pulsar) == [gone]
     watcher.go(SETTLE_SECONDS + SOON)
-    assert appended(world) == [gone]
+    assert appended(fake_pulsar) == [gone]
 
 
 def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
-    world: World, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
     watcher.changes.lose_connection()
     watcher.changes.fail_next_arm(TemporaryError("ZooKeeper is away"))
     watcher.go(1)
     watcher.store.end_session()
-    with Watcher(world, name="two") as other:
+    with Watcher(fake_pulsar, name="two") as other:
         other.go(10)
         watcher.go(10)
         assert watcher.status().state is WatchState.STANDBY
@@ -147,11 +149,11 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
 @pytest.mark.parametrize("after", range(18))
 @pytest.mark.parametrize("change", ["linked", "dropped", "deleted", "created"])
 def test_what_changes_during_a_walk_is_not_missed(
-    world: World, topic: TopicName, watcher: Watcher, change: str, after: int
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, change: str, after: int
 ) -> None:
     """Node by node, first ledgers and then what may name them; the change comes after so many of them."""
-    fresh = world.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
-    first = world.listed(topic)[0]
+    fresh = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
+    first = fake_pulsar.listed(topic)[0]
     pieces = iter(range(1_000))
 
     def meanwhile() -> None:
@@ -159,20 +161,20 @@ def test_what_changes_during_a_walk_is_not_missed(
             return
         match change:
             case "linked":
-                world.store.put(path_of(topic), managed_ledger_bytes([*world.listed(topic), fresh]))
+                fake_pulsar.store.put(path_of(topic), managed_ledger_bytes([*fake_pulsar.listed(topic), fresh]))
             case "dropped":
-                trim_one(world, topic)
+                trim_one(fake_pulsar, topic)
             case "deleted":
-                world.trim(topic, 1)
+                fake_pulsar.trim(topic, 1)
             case _:
-                newest = world.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
-                world.store.put(path_of(topic), managed_ledger_bytes([*world.listed(topic), newest]))
+                newest = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name), age_ms=0)
+                fake_pulsar.store.put(path_of(topic), managed_ledger_bytes([*fake_pulsar.listed(topic), newest]))
 
     watcher.whole.pieces_of, watcher.whole.between = 1, meanwhile
     watcher.go(20)
     assert next(pieces) > after
     status = watcher.status()
-    assert (status.ledgers, status.references) == (len(world.ledgers()), len(world.referenced()))
+    assert (status.ledgers, status.references) == (len(fake_pulsar.ledgers()), len(fake_pulsar.referenced()))
     is_named = change in ("linked", "created")
     assert watcher.watch.explain(first).named_by == ((path_of(topic),) if is_named else ())
     # What left its list before it was read there was never seen in it.
@@ -183,44 +185,44 @@ def test_what_changes_during_a_walk_is_not_missed(
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("moment", [0.0, 5.0, 190.0, 199.0])
 def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
-    world: World, topic: TopicName, watcher: Watcher, method: Method, moment: float
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, method: Method, moment: float
 ) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(moment)
     watcher.store.fail_next(method, TemporaryError("ZooKeeper is away"), times=5)
     watcher.go(SETTLE_SECONDS + MINUTE)
-    assert appended(world) == [gone]
-    settle(world, MAY_BE_SHARED)
-    assert gone not in world.ledgers()
+    assert appended(fake_pulsar) == [gone]
+    settle(fake_pulsar, MAY_BE_SHARED)
+    assert gone not in fake_pulsar.ledgers()
 
 
-def test_when_everything_is_read_again_although_nothing_was_missed(world: World, topic: TopicName) -> None:
-    with Watcher(world, made(walk_interval_ms=60_000), policy=MAY_BE_SHARED) as watcher:
+def test_when_everything_is_read_again_although_nothing_was_missed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, made(walk_interval_ms=60_000), policy=MAY_BE_SHARED) as watcher:
         watcher.go(10)
-        gone = trim_one(world, topic)
+        gone = trim_one(fake_pulsar, topic)
         watcher.go(SETTLE_SECONDS + SOON)
         assert watcher.changes.times_armed >= 4
-        assert appended(world) == [gone]
+        assert appended(fake_pulsar) == [gone]
         assert watcher.status().state is WatchState.WATCHING
 
 
 # --- no events -------------------------------------------------------------------------------------------------------
 
 
-def unwatchable(watcher: Watcher, world: World) -> str:
+def unwatchable(watcher: Watcher, fake_pulsar: FakePulsar) -> str:
     watcher.changes.is_watchable = False
     return "no persistent recursive watches"
 
 
-def deaf(watcher: Watcher, world: World) -> str:
+def deaf(watcher: Watcher, fake_pulsar: FakePulsar) -> str:
     watcher.changes.is_deaf = True
     return "the connection was lost"
 
 
-def hidden(watcher: Watcher, world: World) -> str:
+def hidden(watcher: Watcher, fake_pulsar: FakePulsar) -> str:
     secret = "/managed-ledgers/public/default/persistent/secret"
-    world.store.put(secret, managed_ledger_bytes([]))
+    fake_pulsar.store.put(secret, managed_ledger_bytes([]))
     watcher.whole.forbidden.add(secret)
     watcher.changes.forbidden.add(secret)
     return f"the sidecar may not read {secret}, so ZooKeeper may withhold changes"
@@ -228,63 +230,65 @@ def hidden(watcher: Watcher, world: World) -> str:
 
 @pytest.mark.parametrize("why", [unwatchable, deaf])
 def test_without_events_it_walks_in_turns_and_says_so(
-    world: World, topic: TopicName, watcher: Watcher, why: Callable[[Watcher, World], str]
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, why: Callable[[Watcher, FakePulsar], str]
 ) -> None:
-    reason = why(watcher, world)
+    reason = why(watcher, fake_pulsar)
     watcher.go(10)
     assert watcher.status().state is WatchState.WALKING
     assert reason in (watcher.status().detail or "")
     assert watcher.watch.leads
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(MINUTE + SOON)
-    assert kept(world) == [gone]
+    assert kept(fake_pulsar) == [gone]
     watcher.go(SETTLE_SECONDS - MINUTE - 2 * SOON)
-    assert appended(world) == []
+    assert appended(fake_pulsar) == []
     watcher.go(MINUTE + 2 * SOON)
-    assert appended(world) == [gone]
+    assert appended(fake_pulsar) == [gone]
 
 
 def test_where_a_node_may_not_be_read_it_walks_in_turns_and_appends_nothing_that_may_be_named_there(
-    world: World, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
-    reason = hidden(watcher, world)
+    reason = hidden(watcher, fake_pulsar)
     watcher.go(10)
     assert (watcher.status().state, watcher.status().detail) == (WatchState.WALKING, reason)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SETTLE_SECONDS + A_WHILE)
-    assert appended(world) == []
+    assert appended(fake_pulsar) == []
     assert "was not read, and may reference it" in watcher.detail(gone)
     watcher.whole.forbidden.clear()
     watcher.changes.forbidden.clear()
     watcher.go(2 * MINUTE + SOON)
-    assert appended(world) == [gone]
+    assert appended(fake_pulsar) == [gone]
     assert (watcher.status().state, watcher.status().detail) == (WatchState.WATCHING, None)
 
 
-def test_a_server_that_learns_to_watch_is_watched(world: World, topic: TopicName, watcher: Watcher) -> None:
-    unwatchable(watcher, world)
+def test_a_server_that_learns_to_watch_is_watched(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+    unwatchable(watcher, fake_pulsar)
     watcher.go(10)
     watcher.changes.is_watchable = True
     watcher.go(MINUTE)
     assert watcher.status().state is WatchState.WATCHING
 
 
-def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
+) -> None:
     watcher.go(10)
     watcher.changes.is_deaf = True
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(40)
     assert watcher.status().state is WatchState.WALKING
     watcher.go(SETTLE_SECONDS + SOON)
-    assert appended(world) == [gone]
+    assert appended(fake_pulsar) == [gone]
 
 
 # --- leaders ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_watches_and_the_other_stands_by(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_one_watches_and_the_other_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
-    with Watcher(world, name="two") as other:
+    with Watcher(fake_pulsar, name="two") as other:
         other.go(10)
         assert other.status().state is WatchState.STANDBY
         assert not other.watch.leads
@@ -298,117 +302,121 @@ def test_one_watches_and_the_other_stands_by(world: World, topic: TopicName, wat
 
 @pytest.mark.parametrize("after", [SOON, 100.0, SETTLE_SECONDS + 60])
 def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
-    world: World, topic: TopicName, watcher: Watcher, after: float
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, after: float
 ) -> None:
     watcher.go(10)
-    began_ms = world.clock.now_ms()
-    gone = trim_one(world, topic)
-    with Watcher(world, name="two", policy=MAY_BE_SHARED) as other:
+    began_ms = fake_pulsar.clock.now_ms()
+    gone = trim_one(fake_pulsar, topic)
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
         other.go(1)
         watcher.go(SOON)
         watcher.die()
-        world.clock.advance_ms(round(1000 * (after - SOON)))
+        fake_pulsar.clock.advance_ms(round(1000 * (after - SOON)))
         other.go(3)
         if after < SETTLE_SECONDS:
-            assert appended(world) == []
+            assert appended(fake_pulsar) == []
             other.go(SETTLE_SECONDS - after)
-        record = appended_record(world, gone)
-        assert has_signature(world, record)
+        record = appended_record(fake_pulsar, gone)
+        assert has_signature(fake_pulsar, record)
         assert record.mark.dereferenced_ms is not None
         assert record.mark.dereferenced_ms - began_ms <= 1_000
-        settle(world, MAY_BE_SHARED)
-        assert gone not in world.ledgers()
+        settle(fake_pulsar, MAY_BE_SHARED)
+        assert gone not in fake_pulsar.ledgers()
         other.go(SOON)
         assert other.state(gone) is LeakState.DELETED
-    assert kept(world) == []
+    assert kept(fake_pulsar) == []
 
 
 def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_one(
-    world: World, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.die()
-    with Watcher(world, name="two") as other:
+    with Watcher(fake_pulsar, name="two") as other:
         monkeypatch.setattr(other.watch._tracker, "upkeep", lambda now_ms: None)
         other.go(5)
         assert other.status().state is WatchState.WATCHING
         assert other.state(gone) is LeakState.SETTLING
 
 
-def test_what_was_linked_again_while_nobody_led_is_forgotten(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_what_was_linked_again_while_nobody_led_is_forgotten(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
+) -> None:
     watcher.go(10)
-    before = world.listed(topic)
-    gone = trim_one(world, topic)
+    before = fake_pulsar.listed(topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.die()
-    world.store.put(path_of(topic), managed_ledger_bytes(before))
-    with Watcher(world, name="two") as other:
+    fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(before))
+    with Watcher(fake_pulsar, name="two") as other:
         other.go(SETTLE_SECONDS + SOON)
-        assert (appended(world), kept(world)) == ([], [])
+        assert (appended(fake_pulsar), kept(fake_pulsar)) == ([], [])
         assert other.state(gone) is LeakState.LINKED
 
 
 def test_what_was_appended_by_an_earlier_leader_is_not_appended_again(
-    world: World, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SETTLE_SECONDS + SOON)
     watcher.die()
-    with Watcher(world, name="two") as other:
+    with Watcher(fake_pulsar, name="two") as other:
         other.go(SETTLE_SECONDS + A_WHILE)
-        assert appended(world) == [gone]
+        assert appended(fake_pulsar) == [gone]
         assert other.state(gone) is LeakState.APPENDED
 
 
-def test_forged_evidence_counts_for_nothing(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_forged_evidence_counts_for_nothing(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.die()
-    node = world.store.peek(f"{LEAKS}/{gone}")
+    node = fake_pulsar.store.peek(f"{LEAKS}/{gone}")
     assert node is not None
-    stray = world.ledger(data_custom_metadata(topic.managed_ledger_name))
-    world.store.put(f"{LEAKS}/{stray}", node.data.replace(str(gone).encode(), str(stray).encode()))
-    with Watcher(world, name="two", policy=MAY_BE_SHARED) as other:
+    stray = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
+    fake_pulsar.store.put(f"{LEAKS}/{stray}", node.data.replace(str(gone).encode(), str(stray).encode()))
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
         other.go(SETTLE_SECONDS + MINUTE)
-        assert appended(world) == [gone]
+        assert appended(fake_pulsar) == [gone]
         assert other.status().unlinked == 1
 
 
 @pytest.mark.parametrize("signature", [None, "0" * 64])
-def test_a_forged_record_makes_no_young_ledger_old(world: World, topic: TopicName, signature: str | None) -> None:
+def test_a_forged_record_makes_no_young_ledger_old(
+    fake_pulsar: FakePulsar, topic: TopicName, signature: str | None
+) -> None:
     """Whoever may produce to ``pulsar/system`` can write any time into a record."""
-    (name,) = world.cursors(topic)
-    own = next(iter(world.cursors(topic).values())).cursor_ledger
+    (name,) = fake_pulsar.cursors(topic)
+    own = next(iter(fake_pulsar.cursors(topic).values())).cursor_ledger
     assert own is not None
-    world.store.put(cursor_path(topic.managed_ledger_name, name), cursor_bytes(None))
+    fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, name), cursor_bytes(None))
     mark = Mark(unreferenced=True, dereferenced_ms=1, signature=signature)
     send(
-        world,
+        fake_pulsar,
         PendingDeleteLedgerInfo(
             topic, LedgerComponent.MANAGED_CURSOR, LedgerType.LEDGER, own, cursor_name="sub", mark=mark
         ),
     )
-    Sidecar(world, name="second-phase").process()
-    assert own in world.ledgers()
-    assert [entry["reason"] for entry in settled(world)] == ["too-young"]
+    Sidecar(fake_pulsar, name="second-phase").process()
+    assert own in fake_pulsar.ledgers()
+    assert [entry["reason"] for entry in settled(fake_pulsar)] == ["too-young"]
 
 
-def test_a_leader_that_lost_its_session_stands_by(world: World, topic: TopicName, watcher: Watcher) -> None:
+def test_a_leader_that_lost_its_session_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
-    gone = trim_one(world, topic)
+    gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.store.end_session()
-    with Watcher(world, name="two", policy=MAY_BE_SHARED) as other:
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
         other.go(10)
         watcher.go(5)
         assert watcher.status().state is WatchState.STANDBY
         assert watcher.watch.leaks(ended=True) == []
         other.go(SETTLE_SECONDS)
-        assert appended(world) == [gone]
+        assert appended(fake_pulsar) == [gone]
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
@@ -450,43 +458,45 @@ CRASHES = [
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(("step", "occurrence"), CRASHES)
 def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
-    world: World, topic: TopicName, step: Step, occurrence: int, before: bool
+    fake_pulsar: FakePulsar, topic: TopicName, step: Step, occurrence: int, before: bool
 ) -> None:
     """Two leak: each is kept, both are appended, each is kept as appended, each is forgotten."""
-    with Watcher(world, steps=CrashAround(step, before=before, occurrence=occurrence), policy=MAY_BE_SHARED) as first:
+    with Watcher(
+        fake_pulsar, steps=CrashAround(step, before=before, occurrence=occurrence), policy=MAY_BE_SHARED
+    ) as first:
         first.go(10)
-        gone = world.trim(topic, 2, dies_between=True)
+        gone = fake_pulsar.trim(topic, 2, dies_between=True)
         first.go(SETTLE_SECONDS + SOON)
-        settle(world, MAY_BE_SHARED)
+        settle(fake_pulsar, MAY_BE_SHARED)
         first.go(SOON)
         assert isinstance(first.died_of, Crash)
-    written = set(kept(world)) | set(appended(world))
-    with Watcher(world, name="two", policy=MAY_BE_SHARED) as second:
+    written = set(kept(fake_pulsar)) | set(appended(fake_pulsar))
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as second:
         second.go(SETTLE_SECONDS + SOON)
-        assert written <= set(appended(world)) <= set(gone)
-        settle(world, MAY_BE_SHARED)
+        assert written <= set(appended(fake_pulsar)) <= set(gone)
+        settle(fake_pulsar, MAY_BE_SHARED)
         second.go(SOON)
-        assert kept(world) == []
-    assert not written & world.ledgers()
-    assert world.violations == []
+        assert kept(fake_pulsar) == []
+    assert not written & fake_pulsar.ledgers()
+    assert fake_pulsar.violations == []
     # What was not written down yet is one that was never seen referenced: an operator's word decides.
-    with Watcher(world, QUICK, name="three") as third:
+    with Watcher(fake_pulsar, QUICK, name="three") as third:
         third.go(13 * MINUTE)
-    assert set(appended(world)) == set(gone)
-    settle(world)
-    assert not set(gone) & world.ledgers()
+    assert set(appended(fake_pulsar)) == set(gone)
+    settle(fake_pulsar)
+    assert not set(gone) & fake_pulsar.ledgers()
 
 
 def test_a_cursor_that_a_crashed_leader_saw_vanish_is_told_with_its_node(
-    world: World, topic: TopicName, watcher: Watcher
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
-    (name,) = world.cursors(topic)
+    (name,) = fake_pulsar.cursors(topic)
     path = cursor_path(topic.managed_ledger_name, name)
-    world.store.remove(path)
+    fake_pulsar.store.remove(path)
     watcher.go(SOON)
     watcher.die()
-    with Watcher(world, name="two", policy=MAY_BE_SHARED) as other:
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
         other.go(10)
         (leak,) = other.watch.leaks(ended=False)
         assert (leak.path, leak.state, leak.topic) == (path, LeakState.SETTLING, str(topic))

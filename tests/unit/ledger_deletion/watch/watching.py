@@ -1,4 +1,4 @@
-"""Sidecars that watch a `World`, each driven second by second: its loop goes on only while a test lets time pass."""
+"""Sidecars that watch a `FakePulsar`, driven second by second: a loop goes on only while its test lets time pass."""
 
 import threading
 from dataclasses import dataclass, field, replace
@@ -23,8 +23,8 @@ from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
 
 from tests.fakes.offload import PARTS
+from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
-from tests.fakes.world import World
 from tests.unit.ledger_deletion.sidecars import POLICY, Crash, Sidecar, check, told
 
 MINUTE = 60.0
@@ -44,10 +44,10 @@ _TURN_SECONDS = 60
 
 
 class SteppedClock:
-    """The world's clock for one loop, which waits for its test whenever the time that it was given is over."""
+    """The fake Pulsar's clock for one loop, which waits for its test whenever the time that it was given is over."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, fake_pulsar: FakePulsar) -> None:
+        self._fake_pulsar = fake_pulsar
         self._until_ms = 0
         self._may_run = threading.Semaphore(0)
         self._rests = threading.Semaphore(0)
@@ -55,10 +55,10 @@ class SteppedClock:
         self.ended = False
 
     def now_ms(self) -> int:
-        return self._world.clock.now_ms()
+        return self._fake_pulsar.clock.now_ms()
 
     def monotonic_seconds(self) -> float:
-        return self._world.clock.monotonic_seconds()
+        return self._fake_pulsar.clock.monotonic_seconds()
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         end_ms = self.now_ms() + round(1000 * seconds)
@@ -67,7 +67,7 @@ class SteppedClock:
                 return True
             left_ms = min(end_ms, self._until_ms) - self.now_ms()
             if left_ms > 0:
-                self._world.clock.advance_ms(left_ms)
+                self._fake_pulsar.clock.advance_ms(left_ms)
             if self.now_ms() >= end_ms:
                 return False
             self.rest()
@@ -111,7 +111,7 @@ class Watcher:
         died_of: what ended the loop.
     """
 
-    world: World
+    fake_pulsar: FakePulsar
     configuration: WatchConfiguration = APPEND
     name: str = "one"
     steps: Steps = field(default_factory=Steps)
@@ -121,14 +121,14 @@ class Watcher:
     died_of: BaseException | None = None
 
     def __post_init__(self) -> None:
-        world = self.world
-        self.store = world.store.other_session()
-        self.clock = SteppedClock(world)
+        fake_pulsar = self.fake_pulsar
+        self.store = fake_pulsar.store.other_session()
+        self.clock = SteppedClock(fake_pulsar)
         self.changes = FakeStoreChanges(self.store, self.clock)
         self.whole = FakeWholeStore(self.store)
         self.leaks = LeakStore(self.store, self.steps)
         self.orders = WatchControlNode(self.store)
-        gatherer = Gatherer(self.store, world.entries, world.owners, "/ledgers")
+        gatherer = Gatherer(self.store, fake_pulsar.entries, fake_pulsar.owners, "/ledgers")
         assessor = Assessor(self.store, gatherer, self.policy, self.leaks, self._offloaded_whole, "/ledgers")
         ports = WatchPorts(
             self.clock,
@@ -195,13 +195,13 @@ class Watcher:
 
     def _publisher(self) -> Publisher:
         if self._own_publisher is None:
-            self._own_publisher = self.world.topics.publisher(DeletionTopic.PENDING, f"{self.name}-watch")
+            self._own_publisher = self.fake_pulsar.topics.publisher(DeletionTopic.PENDING, f"{self.name}-watch")
         return self._own_publisher
 
     def _offloaded_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         if self.offload_error is not None:
             raise self.offload_error
-        return self.world.offloaded.parts(ledger_id, context) == PARTS
+        return self.fake_pulsar.offloaded.parts(ledger_id, context) == PARTS
 
     # --- what it says --------------------------------------------------------------------------------------------
 
@@ -230,35 +230,35 @@ def made(configuration: WatchConfiguration = APPEND, **changes: object) -> Watch
     return replace(configuration, **changes)  # type: ignore[arg-type]
 
 
-def appended(world: World) -> list[LedgerId]:
+def appended(fake_pulsar: FakePulsar) -> list[LedgerId]:
     """Every ledger whose record was ever appended, in order."""
-    return sorted(record.ledger_id for record in told(world))
+    return sorted(record.ledger_id for record in told(fake_pulsar))
 
 
-def appended_record(world: World, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
-    (found,) = (record for record in told(world) if record.ledger_id == ledger_id)
+def appended_record(fake_pulsar: FakePulsar, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
+    (found,) = (record for record in told(fake_pulsar) if record.ledger_id == ledger_id)
     return found
 
 
-def has_signature(world: World, record: PendingDeleteLedgerInfo) -> bool:
-    key = world.store.peek(SIGNING_KEY)
+def has_signature(fake_pulsar: FakePulsar, record: PendingDeleteLedgerInfo) -> bool:
+    key = fake_pulsar.store.peek(SIGNING_KEY)
     return is_signed(record, None if key is None else key.data)
 
 
-def kept(world: World) -> list[LedgerId]:
+def kept(fake_pulsar: FakePulsar) -> list[LedgerId]:
     """The ledgers about which evidence is written down."""
-    names = [path.removeprefix(f"{LEAKS}/") for path in world.store.paths() if path.startswith(f"{LEAKS}/")]
+    names = [path.removeprefix(f"{LEAKS}/") for path in fake_pulsar.store.paths() if path.startswith(f"{LEAKS}/")]
     return sorted(LedgerId(int(name)) for name in names)
 
 
-def settle(world: World, policy: DeletionPolicy = POLICY) -> None:
+def settle(fake_pulsar: FakePulsar, policy: DeletionPolicy = POLICY) -> None:
     """The second phase works off what was appended, and nothing referenced went."""
-    Sidecar(world, name="second-phase", policy=policy).work()
-    check(world)
-    world.topics.drop_connections()
+    Sidecar(fake_pulsar, name="second-phase", policy=policy).work()
+    check(fake_pulsar)
+    fake_pulsar.topics.drop_connections()
 
 
-def with_policies(world: World, *namespaces: str) -> World:
+def with_policies(fake_pulsar: FakePulsar, *namespaces: str) -> FakePulsar:
     for namespace in namespaces or ("public/default",):
-        world.store.put(f"/admin/policies/{namespace}", b"{}")
-    return world
+        fake_pulsar.store.put(f"/admin/policies/{namespace}", b"{}")
+    return fake_pulsar

@@ -1,4 +1,4 @@
-"""Worlds in which crash replays play, and a life in one of them."""
+"""Settings in which crash replays run, and a life in one of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.brokers import TopicDeletion
-from tests.fakes.world import TopicPlan, World
+from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Crash, CrashAt, Sidecar, check, restarted, send
 
 TOPIC = "persistent://public/default/orders"
@@ -23,9 +23,9 @@ MAY_BE_SHARED = replace(POLICY, bookkeeper_exclusive=False)
 
 @dataclass(slots=True)
 class Setting:
-    """A world, the topic to delete in it, and the ledgers that have to be there at the end."""
+    """A fake Pulsar, the topic to delete in it, and the ledgers that have to be there at the end."""
 
-    world: World
+    fake_pulsar: FakePulsar
     topic: TopicName
     partitioned: bool = False
     remaining: set[LedgerId] = field(default_factory=set)
@@ -38,30 +38,30 @@ Build = Callable[[], Setting]
 
 def standard(*, loaded: bool = False) -> Setting:
     """Ledgers of every kind."""
-    world = World()
+    fake_pulsar = FakePulsar()
     plan = TopicPlan(subscriptions=("sub", "a/b"), schema_versions=2, compacted=True, buckets=1, offloaded=(0,))
-    topic = world.topic(TOPIC, plan)
+    topic = fake_pulsar.topic(TOPIC, plan)
     if loaded:
-        world.load(topic)
-    return Setting(world, topic)
+        fake_pulsar.load(topic)
+    return Setting(fake_pulsar, topic)
 
 
 def partitioned(*, loaded: bool = False) -> Setting:
     """Two partitions that share a schema."""
-    world = World()
-    topic = world.partitioned_topic(TOPIC, 2, TopicPlan(ledgers=2, schema_versions=1, offloaded=(0,)))
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.partitioned_topic(TOPIC, 2, TopicPlan(ledgers=2, schema_versions=1, offloaded=(0,)))
     if loaded:
         for index in range(2):
-            world.load(topic.partition(index))
-    return Setting(world, topic, partitioned=True)
+            fake_pulsar.load(topic.partition(index))
+    return Setting(fake_pulsar, topic, partitioned=True)
 
 
 def small() -> Setting:
     """As little as takes every step of a deletion that goes well."""
-    world = World()
-    topic = world.topic(TOPIC, TopicPlan(ledgers=1, offloaded=(0,)))
-    world.load(topic)
-    return Setting(world, topic)
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(TOPIC, TopicPlan(ledgers=1, offloaded=(0,)))
+    fake_pulsar.load(topic)
+    return Setting(fake_pulsar, topic)
 
 
 def troubled() -> Setting:
@@ -70,17 +70,17 @@ def troubled() -> Setting:
     The broker dies on the way, the last ledger is too young, auto-recovery wants to repair the first one, and the
     record of another can never be settled, since its metadata cannot be read.
     """
-    world = World(die_at=1)
-    topic = world.topic(TOPIC, TopicPlan(ledgers=1, closed_cursors=True, age_ms=0))
-    first = world.listed(topic)[0]
-    world.store.put(under_replication_mark_path(first))
-    unreadable = world.ledger(data_custom_metadata(topic.managed_ledger_name))
-    world.store.put(ledger_path(unreadable), b"no metadata")
-    send(world, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, unreadable))
-    return Setting(world, topic, remaining={unreadable}, retry_policy=RetryPolicy(600_000, max_redeliver_count=3))
+    fake_pulsar = FakePulsar(die_at=1)
+    topic = fake_pulsar.topic(TOPIC, TopicPlan(ledgers=1, closed_cursors=True, age_ms=0))
+    first = fake_pulsar.listed(topic)[0]
+    fake_pulsar.store.put(under_replication_mark_path(first))
+    unreadable = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
+    fake_pulsar.store.put(ledger_path(unreadable), b"no metadata")
+    send(fake_pulsar, PendingDeleteLedgerInfo(topic, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, unreadable))
+    return Setting(fake_pulsar, topic, remaining={unreadable}, retry_policy=RetryPolicy(600_000, max_redeliver_count=3))
 
 
-WORLDS: dict[str, Build] = {
+SETTINGS: dict[str, Build] = {
     "unloaded": standard,
     "loaded": lambda: standard(loaded=True),
     "partitioned": partitioned,
@@ -92,37 +92,37 @@ WORLDS: dict[str, Build] = {
 def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
     """Delete the topic and settle everything; each number of ``crashes`` kills one process at that point."""
     lives = [CrashAt(number) for number in crashes] + [CrashAt()]
-    world, rate = setting.world, setting.rate_per_second
+    fake_pulsar, rate = setting.fake_pulsar, setting.rate_per_second
     policies: dict[str, object] = {
         "policy": MAY_BE_SHARED,
         "retry_policy": setting.retry_policy,
         "rate_per_second": rate,
     }
-    sidecar = Sidecar(world, steps=lives[0], **policies)  # type: ignore[arg-type]
+    sidecar = Sidecar(fake_pulsar, steps=lives[0], **policies)  # type: ignore[arg-type]
     try:
         attempt(sidecar, setting)
         sidecar.work()
     except Crash:
         for steps in lives[1:]:
             try:
-                restarted(world, steps=steps, **policies).work()
+                restarted(fake_pulsar, steps=steps, **policies).work()
             except Crash:
                 continue
             break
-    check(world)
+    check(fake_pulsar)
     return lives
 
 
-def create_again(world: World, topic: TopicName, *, gone: Sequence[int], partitions: int) -> set[LedgerId]:
+def create_again(fake_pulsar: FakePulsar, topic: TopicName, *, gone: Sequence[int], partitions: int) -> set[LedgerId]:
     """Somebody deletes some partitions and the partitioned topic's node, then creates it with new data in those."""
     for index in gone:
-        if world.listed(topic.partition(index)):
-            world.delete_by_broker(TopicDeletion(topic.partition(index), partitioned=False, force=True))
-    world.remove_node(partitioned_topic_path(topic))
-    world.store.put(partitioned_topic_path(topic), b'{"partitions":%d,"deleted":false}' % partitions)
+        if fake_pulsar.listed(topic.partition(index)):
+            fake_pulsar.delete_by_broker(TopicDeletion(topic.partition(index), partitioned=False, force=True))
+    fake_pulsar.remove_node(partitioned_topic_path(topic))
+    fake_pulsar.store.put(partitioned_topic_path(topic), b'{"partitions":%d,"deleted":false}' % partitions)
     for index in gone:
-        world.topic(str(topic.partition(index)))
-    return {ledger_id for index in gone for ledger_id in world.listed(topic.partition(index))}
+        fake_pulsar.topic(str(topic.partition(index)))
+    return {ledger_id for index in gone for ledger_id in fake_pulsar.listed(topic.partition(index))}
 
 
 def attempt(sidecar: Sidecar, setting: Setting) -> bool:
