@@ -80,8 +80,8 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """A state.
+class State:
+    """Where the ledger, its node, the marker, the broker, the messages and the consumer are.
 
     Attributes:
         ledger: whether the ledger exists.
@@ -122,165 +122,165 @@ class World:
         """The ledger exists, nothing references it, and nobody will ever look again."""
         return self.ledger and not self.listed and not self.copies and not self.dead_letter
 
-    def with_copy(self, *copies: Copy) -> "World":
+    def with_copy(self, *copies: Copy) -> "State":
         """With more messages; their order means nothing."""
         return replace(self, copies=tuple(sorted((*self.copies, *copies))))
 
-    def without(self, copy: Copy) -> "World":
+    def without(self, copy: Copy) -> "State":
         """With one message acknowledged."""
         left = list(self.copies)
         left.remove(copy)
         return replace(self, copies=tuple(left))
 
 
-Steps = Iterator[tuple[str, World]]
+Steps = Iterator[tuple[str, State]]
 
 
-def successors(world: World, rules: Rules) -> Steps:
+def successors(state: State, rules: Rules) -> Steps:
     """Everything that can happen next."""
-    if world.broken:
+    if state.broken:
         return
     if rules.marker is Marker.OPERATION:
-        yield from _operation(world, rules)
-        yield from _broker(world)
+        yield from _operation(state, rules)
+        yield from _broker(state)
     else:
-        yield from _marker(world, rules)
-    yield from _others(world)
-    yield from _consumer(world, rules)
-    yield from _time(world, rules)
+        yield from _marker(state, rules)
+    yield from _others(state)
+    yield from _consumer(state, rules)
+    yield from _time(state, rules)
 
 
 # --- markers ---------------------------------------------------------------------------------------------------------
 
 
-def _marker(world: World, rules: Rules) -> Steps:
-    if world.marker == "idle":
-        yield "the marker reads the list", replace(world, marker="marked", marked=world.node)
-    if world.marker == "marked" and not rules.list_first:
-        sent = replace(world, marker="sent", budget=rules.patience).with_copy(Copy())
+def _marker(state: State, rules: Rules) -> Steps:
+    if state.marker == "idle":
+        yield "the marker reads the list", replace(state, marker="marked", marked=state.node)
+    if state.marker == "marked" and not rules.list_first:
+        sent = replace(state, marker="sent", budget=rules.patience).with_copy(Copy())
         yield "the record is sent", sent
         yield "the record is sent twice", sent.with_copy(Copy())
-    if world.marker == "marked" and rules.list_first:
-        yield "the list shrinks", replace(world, marker="shrunk", node=world.node + 1, listed=False)
-    if world.marker == "shrunk":
-        yield "the record is sent", replace(world, marker="done").with_copy(Copy())
-    if world.marker == "sent":
-        yield from _shrink(world, rules)
-    if world.marker in ("marked", "sent", "shrunk"):
-        yield "the marker dies", replace(world, marker="dead")
+    if state.marker == "marked" and rules.list_first:
+        yield "the list shrinks", replace(state, marker="shrunk", node=state.node + 1, listed=False)
+    if state.marker == "shrunk":
+        yield "the record is sent", replace(state, marker="done").with_copy(Copy())
+    if state.marker == "sent":
+        yield from _shrink(state, rules)
+    if state.marker in ("marked", "sent", "shrunk"):
+        yield "the marker dies", replace(state, marker="dead")
 
 
-def _shrink(world: World, rules: Rules) -> Steps:
-    fenced = rules.marker is Marker.CAS and world.node != world.marked
+def _shrink(state: State, rules: Rules) -> Steps:
+    fenced = rules.marker is Marker.CAS and state.node != state.marked
     if fenced:
-        yield "the list has another version, the marker gives up", replace(world, marker="done")
+        yield "the list has another version, the marker gives up", replace(state, marker="done")
     else:
-        yield "the list shrinks", replace(world, marker="done", node=world.node + 1, listed=False)
+        yield "the list shrinks", replace(state, marker="done", node=state.node + 1, listed=False)
 
 
-def _operation(world: World, rules: Rules) -> Steps:
-    if world.operation == "none":
-        yield "the operation begins", replace(world, operation="running")
-    if world.operation != "running":
+def _operation(state: State, rules: Rules) -> Steps:
+    if state.operation == "none":
+        yield "the operation begins", replace(state, operation="running")
+    if state.operation != "running":
         return
-    if world.marker == "idle":
-        yield "the record is sent", replace(world, marker="sent").with_copy(Copy())
+    if state.marker == "idle":
+        yield "the record is sent", replace(state, marker="sent").with_copy(Copy())
         return
-    if not world.listed:
-        yield "the operation is done", replace(world, operation="ended")
+    if not state.listed:
+        yield "the operation is done", replace(state, operation="ended")
         return
-    if world.job < 0 and world.asked < 3:
-        yield "the broker is asked", replace(world, job=rules.patience, asked=world.asked + 1)
-    if world.asked < 3:
-        yield "the broker refuses", replace(world, operation="ended", asked=world.asked + 1)
-    if world.asked >= 3 and world.job < 0:
-        yield "the broker deletes the topic at last", _unlinked(world)
+    if state.job < 0 and state.asked < 3:
+        yield "the broker is asked", replace(state, job=rules.patience, asked=state.asked + 1)
+    if state.asked < 3:
+        yield "the broker refuses", replace(state, operation="ended", asked=state.asked + 1)
+    if state.asked >= 3 and state.job < 0:
+        yield "the broker deletes the topic at last", _unlinked(state)
 
 
-def _broker(world: World) -> Steps:
-    if world.job < 0:
+def _broker(state: State) -> Steps:
+    if state.job < 0:
         return
-    if world.listed:
-        yield "the broker removes the topic's node", _unlinked(world)
-    elif world.ledger:
-        yield "the broker deletes the ledger itself", replace(world, ledger=False)
-    yield "the broker dies", replace(world, job=-1)
+    if state.listed:
+        yield "the broker removes the topic's node", _unlinked(state)
+    elif state.ledger:
+        yield "the broker deletes the ledger itself", replace(state, ledger=False)
+    yield "the broker dies", replace(state, job=-1)
 
 
-def _unlinked(world: World) -> World:
-    return replace(world, node=GONE, listed=False)
+def _unlinked(state: State) -> State:
+    return replace(state, node=GONE, listed=False)
 
 
-def _others(world: World) -> Steps:
-    if world.changes and world.node != GONE:
-        yield "the topic gains a ledger", replace(world, node=world.node + 1, changes=world.changes - 1)
+def _others(state: State) -> Steps:
+    if state.changes and state.node != GONE:
+        yield "the topic gains a ledger", replace(state, node=state.node + 1, changes=state.changes - 1)
 
 
 # --- consumers -------------------------------------------------------------------------------------------------------
 
 
-def _consumer(world: World, rules: Rules) -> Steps:
-    if world.judged is not None:
-        yield from _carry_out(world, *world.judged)
+def _consumer(state: State, rules: Rules) -> Steps:
+    if state.judged is not None:
+        yield from _carry_out(state, *state.judged)
         return
-    for copy in dict.fromkeys(world.copies):
+    for copy in dict.fromkeys(state.copies):
         if copy.wait == 0:
-            yield from _look(world, copy, rules)
+            yield from _look(state, copy, rules)
 
 
-def _look(world: World, copy: Copy, rules: Rules) -> Steps:
-    verdict = rules.decide(_facts(world, copy, rules.marker), POLICY)
+def _look(state: State, copy: Copy, rules: Rules) -> Steps:
+    verdict = rules.decide(_facts(state, copy, rules.marker), POLICY)
     match verdict:
         case Delete():
             guard = verdict.guards[0].version if verdict.guards else GONE
-            yield "a consumer judges: delete", replace(world, judged=(copy, guard))
+            yield "a consumer judges: delete", replace(state, judged=(copy, guard))
         case Keep(reason, _):
-            yield f"a consumer judges: {reason.value}, final", world.without(copy)
+            yield f"a consumer judges: {reason.value}, final", state.without(copy)
         case RetryLater(reason, _, delay_ms):
-            yield from _send_again(world, copy, f"a consumer judges: {reason.value}, retry", delay_ms)
+            yield from _send_again(state, copy, f"a consumer judges: {reason.value}, retry", delay_ms)
         case Postpone():
-            yield "a consumer judges: later", world
+            yield "a consumer judges: later", state
         case _:
             raise AssertionError(verdict)
 
 
-def _send_again(world: World, copy: Copy, label: str, delay_ms: int | None) -> Steps:
+def _send_again(state: State, copy: Copy, label: str, delay_ms: int | None) -> Steps:
     if copy.tries == MOST_TRIES:
-        yield f"{label}, dead letter", replace(world.without(copy), dead_letter=True)
+        yield f"{label}, dead letter", replace(state.without(copy), dead_letter=True)
         return
     wait = RETRY_TICKS if delay_ms is None else -(-delay_ms // TICK_MS)
-    age = max(copy.age, 0) if world.listed else copy.age
-    again = world.with_copy(Copy(wait, age, copy.tries + 1))
+    age = max(copy.age, 0) if state.listed else copy.age
+    again = state.with_copy(Copy(wait, age, copy.tries + 1))
     yield label, again.without(copy)
-    if world.crashes:
-        yield f"{label}, and dies before it acknowledges", replace(again, crashes=world.crashes - 1)
+    if state.crashes:
+        yield f"{label}, and dies before it acknowledges", replace(again, crashes=state.crashes - 1)
 
 
-def _carry_out(world: World, copy: Copy, guard: int) -> Steps:
-    if world.crashes:
-        yield "the consumer dies", replace(world, judged=None, crashes=world.crashes - 1)
-    if not world.ledger or (guard != GONE and world.node != guard):
-        yield "gone or changed: to be judged again", replace(world, judged=None)
+def _carry_out(state: State, copy: Copy, guard: int) -> Steps:
+    if state.crashes:
+        yield "the consumer dies", replace(state, judged=None, crashes=state.crashes - 1)
+    if not state.ledger or (guard != GONE and state.node != guard):
+        yield "gone or changed: to be judged again", replace(state, judged=None)
         return
-    deleted = replace(world, ledger=False, judged=None, broken=world.listed)
+    deleted = replace(state, ledger=False, judged=None, broken=state.listed)
     yield "the ledger is deleted", deleted.without(copy)
-    if world.crashes:
-        yield "the ledger is deleted, and the consumer dies", replace(deleted, crashes=world.crashes - 1)
+    if state.crashes:
+        yield "the ledger is deleted, and the consumer dies", replace(deleted, crashes=state.crashes - 1)
 
 
-def _facts(world: World, copy: Copy, marker: Marker) -> Facts:
+def _facts(state: State, copy: Copy, marker: Marker) -> Facts:
     mark = {
-        Marker.CAS: Mark(marked_version=NodeVersion(world.marked)),
+        Marker.CAS: Mark(marked_version=NodeVersion(state.marked)),
         Marker.PLAIN: Mark(),
         Marker.OPERATION: Mark(operation_id=OperationId("op")),
     }[marker]
-    guard = Guard("/managed-ledgers/topic", NodeVersion(world.node))
-    nothing = Unreferenced(() if world.node == GONE else (guard,))
+    guard = Guard("/managed-ledgers/topic", NodeVersion(state.node))
+    nothing = Unreferenced(() if state.node == GONE else (guard,))
     return facts(
         record().marked(mark),
-        ledger=stored() if world.ledger else None,
-        references=Referenced(guard) if world.listed else nothing,
-        operation_running=world.operation == "running",
+        ledger=stored() if state.ledger else None,
+        references=Referenced(guard) if state.listed else nothing,
+        operation_running=state.operation == "running",
         in_use_since_ms=None if copy.age < 0 else NOW_MS - copy.age * TICK_MS,
     )
 
@@ -288,17 +288,17 @@ def _facts(world: World, copy: Copy, marker: Marker) -> Facts:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def _time(world: World, rules: Rules) -> Steps:
-    copies = tuple(sorted(_older(copy) for copy in world.copies))
-    out_of_time = rules.marker is Marker.PLAIN and world.marker == "sent" and world.budget == 0
+def _time(state: State, rules: Rules) -> Steps:
+    copies = tuple(sorted(_older(copy) for copy in state.copies))
+    out_of_time = rules.marker is Marker.PLAIN and state.marker == "sent" and state.budget == 0
     yield (
         "five minutes pass",
         replace(
-            world,
+            state,
             copies=copies,
-            marker="dead" if out_of_time else world.marker,
-            budget=max(0, world.budget - 1),
-            job=max(-1, world.job - 1),
+            marker="dead" if out_of_time else state.marker,
+            budget=max(0, state.budget - 1),
+            job=max(-1, state.job - 1),
         ),
     )
 

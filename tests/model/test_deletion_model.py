@@ -20,21 +20,21 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
 )
 
-from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, World, successors
+from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, State, successors
 from tests.model.exploring import Exploration, explore
 
 
 @cache
-def explored(rules: Rules) -> Exploration[World]:
-    return explore(World(), lambda world: successors(world, rules))
+def explored(rules: Rules) -> Exploration[State]:
+    return explore(State(), lambda state: successors(state, rules))
 
 
-def broken(exploration: Exploration[World]) -> list[World]:
-    return [world for world in exploration.states if world.broken]
+def broken(exploration: Exploration[State]) -> list[State]:
+    return [state for state in exploration.states if state.broken]
 
 
-def left_behind(exploration: Exploration[World]) -> list[World]:
-    return [world for world in exploration.ends() if world.orphaned]
+def left_behind(exploration: Exploration[State]) -> list[State]:
+    return [state for state in exploration.ends() if state.orphaned]
 
 
 # --- the rules as they are -------------------------------------------------------------------------------------------
@@ -65,18 +65,18 @@ def test_an_end_can_be_reached_from_everywhere(marker: Marker) -> None:
 
 @EVERY_MARKER
 def test_at_an_end_every_record_is_settled(marker: Marker) -> None:
-    for world in explored(Rules(marker)).ends():
-        assert world.copies == ()
-        assert world.judged is None
-        assert world.operation != "running"
+    for state in explored(Rules(marker)).ends():
+        assert state.copies == ()
+        assert state.judged is None
+        assert state.operation != "running"
 
 
 @EVERY_MARKER
 def test_every_intended_end_is_reached(marker: Marker) -> None:
     ends = explored(Rules(marker)).ends()
-    assert any(not world.ledger and world.marker != "dead" for world in ends), "deleted"
-    assert any(world.ledger and world.listed and not world.dead_letter for world in ends), "kept, in use"
-    assert all(world.listed or not world.ledger or world.dead_letter for world in ends)
+    assert any(not state.ledger and state.marker != "dead" for state in ends), "deleted"
+    assert any(state.ledger and state.listed and not state.dead_letter for state in ends), "kept, in use"
+    assert all(state.listed or not state.ledger or state.dead_letter for state in ends)
 
 
 def test_every_kind_of_judgement_is_passed() -> None:
@@ -93,7 +93,7 @@ def test_every_kind_of_judgement_is_passed() -> None:
 
 def test_a_marker_with_a_fence_may_be_as_slow_as_it_likes() -> None:
     exploration = explored(Rules(Marker.CAS))
-    late = [world for world in exploration.states if world.dead_letter and world.marker == "sent"]
+    late = [state for state in exploration.states if state.dead_letter and state.marker == "sent"]
     assert late
     assert not left_behind(exploration)
 

@@ -167,7 +167,7 @@ pred publishesAnew[m: Message, r: Record] {
   publishes[m, r] and m not in LastTry' + SeenInUse' + WindowOver'
 }
 
-// --- the world: brokers and bookies that know nothing of this --------------------------------------------------------
+// --- brokers and bookies, which know nothing of this ----------------------------------------------------------------------
 
 pred creates[l: Ledger] {
   no l.node and no l.kept and l not in Linked + Young and no subject.l.stage
