@@ -137,9 +137,9 @@ def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
 ) -> None:
     line, audits = line_of(request), stage.audits(tmp_path)
     number = unique()
-    world = EveryKind(stage.workload, stage.cluster.addresses, f"public/every-{number}")
-    world.fill()
-    run_transactions(stage, world, tmp_path)
+    every_kind = EveryKind(stage.workload, stage.cluster.addresses, f"public/every-{number}")
+    every_kind.fill()
+    run_transactions(stage, every_kind, tmp_path)
     upload_to_function_worker(stage, f"fn-{number}")
     churn = Churn(stage.workload, stage.cluster.addresses, f"public/churn-{number}", dice)
     audits.look()
@@ -155,7 +155,7 @@ def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
         demand_unused(last, last.deletable, stage.view.references())
         demand_exactly(last, unused)
         stage.apply(audits, last, line)
-        world.check()
+        every_kind.check()
         state.check()
     assert not (audits.look().orphans.keys() & unused)
 
@@ -180,10 +180,10 @@ def demand_exactly(look: Look, unused: frozenset[int]) -> None:
     assert look.deletable == unused, [look.orphans.get(each, each) for each in look.deletable ^ unused]
 
 
-def run_transactions(stage: Stage, world: EveryKind, directory: Path) -> None:
+def run_transactions(stage: Stage, every_kind: EveryKind, directory: Path) -> None:
     """Transactions' logs, buffers' snapshots and stores of pending acknowledgements have ledgers then."""
     program = Path(__file__).with_name("Transactions.java")
-    topic, addresses = world.topic("transacted"), stage.cluster.addresses
+    topic, addresses = every_kind.topic("transacted"), stage.cluster.addresses
     log = directory / "transactions.log"
     with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
         java.tell(f"{topic} in-transactions")

@@ -22,7 +22,7 @@ from pyspark_jobs.orphan_ledgers import engine
 from pyspark_jobs.orphan_ledgers.job import run
 from pyspark_jobs.running.directories import Directory
 from pyspark_jobs.running.sessions import session
-from tests.unit.audit.audit_worlds import NO_WAITING
+from tests.unit.audit.audited_clusters import NO_WAITING
 
 _SETTINGS = {
     "spark.driver.memory": "1g",

@@ -22,7 +22,14 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
     schema_locator_bytes,
 )
-from tests.unit.audit.audit_worlds import AS_OF_MS, BUCKET_KEY, World, compaction_row, full_world, segment_row
+from tests.unit.audit.audited_clusters import (
+    AS_OF_MS,
+    BUCKET_KEY,
+    AuditedCluster,
+    compaction_row,
+    full_cluster,
+    segment_row,
+)
 
 RETENTIONS = (
     None,
@@ -40,11 +47,11 @@ _IDS_OF_A_CLUSTER = 64
 
 
 class RandomCluster:
-    """One that shares its world with others: its names and its ledgers are its own."""
+    """One that shares a dump with others: its names and its ledgers are its own."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], world: World, number: int) -> None:
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], shared: AuditedCluster, number: int) -> None:
         self._draw = draw
-        self._world = world
+        self._shared = shared
         self._number = number
         self._ids = _IDS.map(lambda ledger_id: ledger_id + number * _IDS_OF_A_CLUSTER)
         self._names, self._topics, self._schemas = (
@@ -52,53 +59,54 @@ class RandomCluster:
         )
 
     def add(self) -> None:
-        """Add it to its world."""
-        draw, world = self._draw, self._world
+        """Add it to the dump."""
+        draw, shared = self._draw, self._shared
         for name in draw(st.sets(st.sampled_from(self._names))):
             self._topic(f"/managed-ledgers/{name}")
         if draw(st.booleans()):
             # The name that one of the topics is a partition of.
             shadow = json.dumps({"partitions": 4, "properties": {SHADOW_SOURCE: self._topics[0]}}).encode()
             node = f"/admin/partitioned-topics/t{self._number}/n/persistent/b%2Fc"
-            world.nodes[node] = draw(st.sampled_from([shadow, shadow[:-1]]))
+            shared.nodes[node] = draw(st.sampled_from([shadow, shadow[:-1]]))
         for schema in draw(st.sets(st.sampled_from(self._schemas))):
-            world.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
-        world.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))
+            shared.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
+        shared.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))
         for tenant in draw(st.sets(st.sampled_from(["t{}", "u{}"]))):
             policies = draw(st.sampled_from(["policies", "local-policies"]))
-            world.nodes[f"/admin/{policies}/{tenant.format(self._number)}"] = b"{}"
+            shared.nodes[f"/admin/{policies}/{tenant.format(self._number)}"] = b"{}"
         own = draw(st.sets(self._ids, max_size=15))
         for ledger_id in own:
             self._ledger(ledger_id)
-        world.unlisted |= draw(st.sets(st.sampled_from(sorted(own)), max_size=1)) if own else set()
-        world.listed_too |= draw(st.sets(self._ids, max_size=1)) - own
+        shared.unlisted |= draw(st.sets(st.sampled_from(sorted(own)), max_size=1)) if own else set()
+        shared.listed_too |= draw(st.sets(self._ids, max_size=1)) - own
 
     def _topic(self, path: str) -> None:
-        draw, world = self._draw, self._world
+        draw, shared = self._draw, self._shared
         ids = draw(st.lists(self._ids, unique=True, max_size=5))
         gone = OffloadContext(1, 2, "s3", {}, complete=True, bookkeeper_deleted=True)
         offloaded = {ledger_id: gone for ledger_id in ids if draw(st.integers(0, 4)) == 0}
         source = {SHADOW_SOURCE: self._topics[0]} if draw(st.integers(0, 4)) == 0 else None
-        world.nodes[path] = managed_ledger_bytes(
+        shared.nodes[path] = managed_ledger_bytes(
             ids, offloaded=offloaded, terminated=draw(st.booleans()), properties=source
         )
         retention = draw(st.sampled_from(RETENTIONS))
         if retention is not None:
-            world.nodes[f"/admin/policies/{path.removeprefix('/managed-ledgers/').split('/persistent')[0]}"] = retention
+            namespace = path.removeprefix("/managed-ledgers/").split("/persistent")[0]
+            shared.nodes[f"/admin/policies/{namespace}"] = retention
         for cursor in draw(st.sets(st.sampled_from(CURSORS))):
             ledger, compacted, bucket = (draw(st.one_of(st.none(), self._ids)) for _ in range(3))
             buckets = {} if bucket is None else {BUCKET_KEY: bucket}
             value = cursor_bytes(ledger, compacted_ledger=compacted, buckets=buckets)
-            world.nodes[f"{path}/{cursor}"] = value
+            shared.nodes[f"{path}/{cursor}"] = value
             if cursor == "__compaction" and draw(st.booleans()):
                 state = draw(st.sampled_from(["read", "no-ledger", "no-cursor", "ledger-gone", "unreadable"]))
                 entry = {} if state == "read" else {"entry": None}
-                world.cursor_ledgers.append(
+                shared.cursor_ledgers.append(
                     compaction_row(draw(self._ids), f"{path}/{cursor}", state=state, cursor_value=value, **entry)
                 )
 
     def _ledger(self, ledger_id: int) -> None:
-        draw, world = self._draw, self._world
+        draw, shared = self._draw, self._shared
         name, topic = draw(st.sampled_from([*self._names, "no/topic"])), draw(st.sampled_from(self._topics))
         custom = draw(
             st.sampled_from([
@@ -111,38 +119,38 @@ class RandomCluster:
             ])
         )  # fmt: skip
         age_ms = draw(st.sampled_from([1, 71, 500])) * HOUR_MS
-        world.ledger(ledger_id, custom, state=draw(st.sampled_from(list(LedgerState))), ctime_ms=AS_OF_MS - age_ms)
+        shared.ledger(ledger_id, custom, state=draw(st.sampled_from(list(LedgerState))), ctime_ms=AS_OF_MS - age_ms)
         if draw(st.integers(0, 9)) == 0:
             damages = [{"value": b"garbage"}, {"value": None, "unreadable": "no"}]
-            world.ledgers[ledger_id] |= draw(st.sampled_from(damages))
+            shared.ledgers[ledger_id] |= draw(st.sampled_from(damages))
 
 
-def damaged(random: Random, world: World) -> None:
+def damaged(random: Random, cluster: AuditedCluster) -> None:
     """Maybe something at a place or of a kind that nobody knows, which protects ledgers of all its clusters."""
     for path in ODD:
         if random.random() < 0.12:
-            world.nodes[path] = random.choice([b"garbage", None, b"", managed_ledger_bytes([12, 13])])
+            cluster.nodes[path] = random.choice([b"garbage", None, b"", managed_ledger_bytes([12, 13])])
 
 
-def changed(random: Random, world: World) -> None:
+def changed(random: Random, cluster: AuditedCluster) -> None:
     """The same clusters a day later."""
-    world.as_of_ms += 24 * HOUR_MS
-    for ledger_id in sorted(world.ledgers):
+    cluster.as_of_ms += 24 * HOUR_MS
+    for ledger_id in sorted(cluster.ledgers):
         if random.random() < 1 / 6:
-            world.ledgers[ledger_id]["mzxid"] = 900
+            cluster.ledgers[ledger_id]["mzxid"] = 900
 
 
-def random_world(clusters: int) -> World:
-    world = full_world()
+def random_clusters(count: int) -> AuditedCluster:
+    cluster = full_cluster()
     # So many that no guard withholds each plan.
-    living = [world.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * clusters)]
-    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    living = [cluster.ledger(ledger_id) for ledger_id in range(10**6, 10**6 + 40 * count)]
+    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
     numbers = itertools.count(1)
 
-    @settings(max_examples=clusters, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(st.data())
     def add(data: st.DataObject) -> None:
-        RandomCluster(data.draw, world, next(numbers)).add()
+        RandomCluster(data.draw, cluster, next(numbers)).add()
 
     add()
-    return world
+    return cluster

@@ -16,8 +16,8 @@ from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.benchmarks.audit_clusters import MadeUpCluster
 from tests.made_audits import open_to_others, told
-from tests.spark.worlds import changed, damaged, random_world
-from tests.unit.audit.audit_worlds import NO_WAITING, World, embedded, full_world
+from tests.spark.random_clusters import changed, damaged, random_clusters
+from tests.unit.audit.audited_clusters import NO_WAITING, AuditedCluster, embedded, full_cluster
 
 _ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # in memory: audits wait for the disk
 _SECONDS_OF_SPARK = 6 * 3600
@@ -50,14 +50,14 @@ class Comparison:
         self.outcomes.append(output)
         return output
 
-    def add_two_looks(self, world: World, random: Random) -> None:
-        damaged(random, world)
+    def add_two_looks(self, cluster: AuditedCluster, random: Random) -> None:
+        damaged(random, cluster)
         place = self.place()
-        first = self.add(world.dump(place / "dump"), world.listing(place / "listing"))
+        first = self.add(cluster.dump(place / "dump"), cluster.listing(place / "listing"))
         if first is not None:
-            changed(random, world)
+            changed(random, cluster)
             place = self.place()
-            self.add(world.dump(place / "dump"), world.listing(place / "listing"), first)
+            self.add(cluster.dump(place / "dump"), cluster.listing(place / "listing"), first)
 
     def demand_agreement(self) -> None:
         orders, answers = self.directory / "orders", self.directory / "answers"
@@ -81,28 +81,28 @@ def comparison() -> Iterator[Comparison]:
         yield Comparison(Path(made))
 
 
-def add_random_clusters(comparison: Comparison, worlds: int, clusters: int) -> None:
-    """So many worlds of so many random clusters each: an audit by Spark costs nearly the same for one as for many."""
-    for number in range(worlds):
-        comparison.add_two_looks(random_world(clusters), Random(number))
+def add_random_clusters(comparison: Comparison, dumps: int, clusters: int) -> None:
+    """So many dumps of so many random clusters each: an audit by Spark costs nearly the same for one as for many."""
+    for number in range(dumps):
+        comparison.add_two_looks(random_clusters(clusters), Random(number))
 
 
 def test_twenty_random_clusters(comparison: Comparison) -> None:
-    add_random_clusters(comparison, worlds=1, clusters=20)
+    add_random_clusters(comparison, dumps=1, clusters=20)
     comparison.demand_agreement()
 
 
 @pytest.mark.usefixtures("full_run")
 def test_a_clean_cluster(comparison: Comparison) -> None:
-    world, place = full_world(), comparison.place()
-    comparison.add(world.dump(place / "dump"), world.listing(place / "listing"))
+    cluster, place = full_cluster(), comparison.place()
+    comparison.add(cluster.dump(place / "dump"), cluster.listing(place / "listing"))
     comparison.demand_agreement()
 
 
 @pytest.mark.timeout(_SECONDS_OF_SPARK)
 @pytest.mark.usefixtures("full_run")
 def test_a_thousand_random_clusters(comparison: Comparison) -> None:
-    add_random_clusters(comparison, worlds=10, clusters=100)
+    add_random_clusters(comparison, dumps=10, clusters=100)
     comparison.demand_agreement()
 
 

@@ -11,8 +11,8 @@ from pulsar_sidecar.analysis.documents import EXIT_FINDINGS
 from pulsar_sidecar.audit.requests import AuditRequest
 
 from tests.made_audits import told
-from tests.spark.worlds import random_world
-from tests.unit.audit.audit_worlds import NO_WAITING, embedded
+from tests.spark.random_clusters import random_clusters
+from tests.unit.audit.audited_clusters import NO_WAITING, embedded
 
 _PROJECT = Path(__file__).parents[2]
 _SECONDS = 300
@@ -35,8 +35,8 @@ def python_without_this_project(directory: Path) -> Path:
 
 
 def test_two_executors_with_nothing_but_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    world, expected, audit = random_world(_CLUSTERS), tmp_path / "embedded", tmp_path / "audit"
-    dump, listing = world.dump(tmp_path / "dump"), world.listing(tmp_path / "listing")
+    cluster, expected, audit = random_clusters(_CLUSTERS), tmp_path / "embedded", tmp_path / "audit"
+    dump, listing = cluster.dump(tmp_path / "dump"), cluster.listing(tmp_path / "listing")
     embedded(AuditRequest(dump, listing, expected, None, NO_WAITING))
     python = str(python_without_this_project(tmp_path))
     places = ("--dump", str(dump), "--listing", str(listing), "--output", str(audit))

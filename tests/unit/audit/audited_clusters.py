@@ -52,7 +52,7 @@ OLD_MS = START_MS
 
 
 @dataclass
-class World:
+class AuditedCluster:
     """What a cluster holds; an age is told from `AS_OF_MS`.
 
     Attributes:
@@ -143,10 +143,10 @@ def _write(
     return directory
 
 
-def full_world() -> World:
+def full_cluster() -> AuditedCluster:
     """A cluster with every kind of ledger, each of them referenced, and nothing to find."""
-    world = World()
-    world.nodes = {
+    cluster = AuditedCluster()
+    cluster.nodes = {
         "/managed-ledgers": b"",
         "/managed-ledgers/t/n/persistent": b"",
         TOPIC_NODE: managed_ledger_bytes([1, 2, 3]),
@@ -156,18 +156,18 @@ def full_world() -> World:
         "/admin/clusters/local": b"{}",
         "/admin/policies/t": b"{}",
     }
-    world.cursor_ledgers = [compaction_row(9)]
-    world.log_segments = [segment_row(10)]
+    cluster.cursor_ledgers = [compaction_row(9)]
+    cluster.log_segments = [segment_row(10)]
     for ledger_id in (1, 2, 3):
-        world.ledger(ledger_id)
-    world.ledger(4, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
-    world.ledger(5, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
-    world.ledger(6, cursor_custom_metadata(MANAGED_LEDGER, "__compaction"))
-    world.ledger(7, schema_custom_metadata("t/n/topic"))
-    world.ledger(8, schema_custom_metadata("t/n/topic"))
-    world.ledger(9, compacted_custom_metadata(TOPIC))
-    world.ledger(10, {})
-    return world
+        cluster.ledger(ledger_id)
+    cluster.ledger(4, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
+    cluster.ledger(5, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
+    cluster.ledger(6, cursor_custom_metadata(MANAGED_LEDGER, "__compaction"))
+    cluster.ledger(7, schema_custom_metadata("t/n/topic"))
+    cluster.ledger(8, schema_custom_metadata("t/n/topic"))
+    cluster.ledger(9, compacted_custom_metadata(TOPIC))
+    cluster.ledger(10, {})
+    return cluster
 
 
 def compaction_row(compacted: int | None, cursor_path: str = COMPACTION, **changed: Any) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def embedded(request: AuditRequest) -> AuditResult:
 
 @dataclass
 class Auditor:
-    """Audits worlds one after the other."""
+    """Audits clusters one after the other."""
 
     directory: Path
     policy: AuditPolicy = NO_WAITING
@@ -201,23 +201,23 @@ class Auditor:
     numbers: Iterator[int] = field(default_factory=itertools.count)
     codes: list[int] = field(default_factory=list)
 
-    def audit(self, world: World, previous: Path | None = None) -> "AuditedWorld":
+    def audit(self, cluster: AuditedCluster, previous: Path | None = None) -> "ClusterAudit":
         """One audit."""
         base = self.directory / str(next(self.numbers))
         base.mkdir(parents=True)
-        dump, listing = world.dump(base / "dump"), world.listing(base / "listing")
+        dump, listing = cluster.dump(base / "dump"), cluster.listing(base / "listing")
         audited = self.engine(AuditRequest(dump, listing, base / "audit", previous, self.policy))
-        return AuditedWorld(base / "audit", audited)
+        return ClusterAudit(base / "audit", audited)
 
-    def twice(self, world: World) -> "AuditedWorld":
+    def twice(self, cluster: AuditedCluster) -> "ClusterAudit":
         """Two looks at the same cluster, a day apart."""
-        first = self.audit(world)
-        world.as_of_ms += 24 * HOUR_MS
-        return self.audit(world, first.directory)
+        first = self.audit(cluster)
+        cluster.as_of_ms += 24 * HOUR_MS
+        return self.audit(cluster, first.directory)
 
 
 @dataclass
-class AuditedWorld(MadeAudit):
+class ClusterAudit(MadeAudit):
     """With what the engine answered."""
 
     audited: AuditResult

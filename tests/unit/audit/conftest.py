@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.audit.audit_worlds import Auditor, World, full_world
+from tests.unit.audit.audited_clusters import AuditedCluster, Auditor, full_cluster
 
 _MEMORY = Path("/dev/shm")
 
@@ -22,5 +22,5 @@ def auditor(swift_path: Path) -> Auditor:
 
 
 @pytest.fixture
-def world() -> World:
-    return full_world()
+def cluster() -> AuditedCluster:
+    return full_cluster()

@@ -15,12 +15,12 @@ from tests.fakes.bookkeeper import (
     managed_ledger_bytes,
     schema_custom_metadata,
 )
-from tests.unit.audit.audit_worlds import (
+from tests.unit.audit.audited_clusters import (
     MANAGED_LEDGER,
     NO_WAITING,
     TOPIC_NODE,
+    AuditedCluster,
     Auditor,
-    World,
 )
 from tests.unit.audit.sources import INSTANCE_ID
 
@@ -32,108 +32,108 @@ def failed(summary: Any) -> list[str]:
     return [guard.name for guard in summary.guards if not guard.passed]
 
 
-def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, world: World) -> None:
+def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id in range(100, 180):
-        world.ledger(ledger_id)
-    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+        cluster.ledger(ledger_id)
+    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
     for ledger_id in range(200, 211):
-        world.ledger(ledger_id, length_bytes=1)
+        cluster.ledger(ledger_id, length_bytes=1)
     auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
-    found = auditor.twice(world)
+    found = auditor.twice(cluster)
     assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
     assert set(found.standings.values()) == {"withheld"}
     assert found.summary.orphans["withheld"].ledgers == 11
     # A brake says nothing against what was seen: the look counts, and a word lets it through.
     auditor.policy = AuditPolicy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
-    world.as_of_ms += DAY_MS
-    assert set(auditor.audit(world, found.directory).standings.values()) == {"condemned"}
+    cluster.as_of_ms += DAY_MS
+    assert set(auditor.audit(cluster, found.directory).standings.values()) == {"condemned"}
 
 
-def test_the_brake_counts_bytes_too(auditor: Auditor, world: World) -> None:
+def test_the_brake_counts_bytes_too(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy(look_window_ms=0, bookkeeper_exclusive=True)
     for ledger_id in range(100, 180):
-        world.ledger(ledger_id)
-    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
-    world.ledger(ORPHAN, length_bytes=1_000_000)
-    assert failed(auditor.twice(world).summary) == ["share-of-bytes"]
+        cluster.ledger(ledger_id)
+    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 180))
+    cluster.ledger(ORPHAN, length_bytes=1_000_000)
+    assert failed(auditor.twice(cluster).summary) == ["share-of-bytes"]
 
 
-def test_a_dump_that_forbids_deletion_nominates_only(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
-    world.dump_changes = {"allows_deletion": False, "reservations": ("it lacks what happened since",)}
-    found = auditor.twice(world)
+def test_a_dump_that_forbids_deletion_nominates_only(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
+    cluster.dump_changes = {"allows_deletion": False, "reservations": ("it lacks what happened since",)}
+    found = auditor.twice(cluster)
     assert (found.audited.exit_code, found.summary.plan) == (2, None)
     assert failed(found.summary) == ["dump-may-condemn"]
     assert set(found.standings.values()) <= {"first-look", "withheld"}
     # Such a look does not count as one.
-    world.dump_changes = {}
-    world.as_of_ms += DAY_MS
-    assert auditor.audit(world, found.directory).standings == {ORPHAN: "first-look"}
+    cluster.dump_changes = {}
+    cluster.as_of_ms += DAY_MS
+    assert auditor.audit(cluster, found.directory).standings == {ORPHAN: "first-look"}
 
 
-def test_inputs_that_shrank_stop_the_plan(auditor: Auditor, world: World) -> None:
+def test_inputs_that_shrank_stop_the_plan(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id in range(100, 140):
-        world.ledger(ledger_id)
-    world.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 140))
-    schemas = [world.ledger(number, schema_custom_metadata("t/n/topic")) for number in range(200, 230)]
+        cluster.ledger(ledger_id)
+    cluster.nodes[f"{TOPIC_NODE}2"] = managed_ledger_bytes(range(100, 140))
+    schemas = [cluster.ledger(number, schema_custom_metadata("t/n/topic")) for number in range(200, 230)]
     from tests.fakes.bookkeeper import schema_locator_bytes
 
-    world.nodes["/schemas/t/n/topic"] = schema_locator_bytes([7, 8, *schemas])
-    first = auditor.audit(world)
-    world.as_of_ms += DAY_MS
-    del world.nodes["/schemas/t/n/topic"]
-    found = auditor.audit(world, first.directory)
+    cluster.nodes["/schemas/t/n/topic"] = schema_locator_bytes([7, 8, *schemas])
+    first = auditor.audit(cluster)
+    cluster.as_of_ms += DAY_MS
+    del cluster.nodes["/schemas/t/n/topic"]
+    found = auditor.audit(cluster, first.directory)
     assert failed(found.summary) == ["references-not-shrunken", "kinds-still-referenced"]
     assert (found.audited.exit_code, found.summary.plan) == (1, None)
     for ledger_id in [7, 8, *schemas]:
-        del world.ledgers[ledger_id]
-    found = auditor.audit(world, first.directory)
+        del cluster.ledgers[ledger_id]
+    found = auditor.audit(cluster, first.directory)
     assert failed(found.summary) == ["listing-not-shrunken", "references-not-shrunken", "kinds-still-referenced"]
 
 
-def test_where_most_is_unreferenced_references_are_missing(auditor: Auditor, world: World) -> None:
+def test_where_most_is_unreferenced_references_are_missing(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id in range(100, 120):
-        world.ledger(ledger_id)
-    found = auditor.twice(world)
+        cluster.ledger(ledger_id)
+    found = auditor.twice(cluster)
     assert "referenced-share" in failed(found.summary)
     assert "condemned" not in found.standings.values()
 
 
-def nothing(world: World) -> None:
-    world.ledgers.clear()
+def nothing(cluster: AuditedCluster) -> None:
+    cluster.ledgers.clear()
 
 
-def emptied(world: World) -> None:
-    world.nodes.clear()
-    world.cursor_ledgers.clear()
-    world.log_segments.clear()
+def emptied(cluster: AuditedCluster) -> None:
+    cluster.nodes.clear()
+    cluster.cursor_ledgers.clear()
+    cluster.log_segments.clear()
 
 
-def another_cluster(world: World) -> None:
-    world.listing_changes = {"instance_id": "another"}
+def another_cluster(cluster: AuditedCluster) -> None:
+    cluster.listing_changes = {"instance_id": "another"}
 
 
-def another_clusters_ids(world: World) -> None:
-    world.listing_changes = {"instance_id": None}
-    world.unlisted = set(world.ledgers) - {1}
-    world.listed_too = set(range(1000, 1010))
+def another_clusters_ids(cluster: AuditedCluster) -> None:
+    cluster.listing_changes = {"instance_id": None}
+    cluster.unlisted = set(cluster.ledgers) - {1}
+    cluster.listed_too = set(range(1000, 1010))
 
 
-def stale(world: World) -> None:
+def stale(cluster: AuditedCluster) -> None:
     from pulsar_sidecar.audit.sources.manifests import OrderRange
 
-    world.listing_changes = {"zxids": OrderRange(500, 701)}
+    cluster.listing_changes = {"zxids": OrderRange(500, 701)}
 
 
-def bookies_listing_later(world: World) -> None:
+def bookies_listing_later(cluster: AuditedCluster) -> None:
     from pulsar_sidecar.audit.sources.manifests import OrderRange
 
-    world.listing_changes = {"zxids": OrderRange(None, None), "machine_times": (10, 20)}
-    world.dump_changes = {"machine_times": (19, 30)}
+    cluster.listing_changes = {"zxids": OrderRange(None, None), "machine_times": (10, 20)}
+    cluster.dump_changes = {"machine_times": (19, 30)}
 
 
-def timeless(world: World) -> None:
-    world.dump_changes = {"as_of": None}
+def timeless(cluster: AuditedCluster) -> None:
+    cluster.dump_changes = {"as_of": None}
 
 
 @pytest.mark.parametrize(
@@ -142,24 +142,24 @@ def timeless(world: World) -> None:
     ids=lambda damage: damage.__name__,
 )
 def test_inputs_that_contradict_each_other_make_no_audit(
-    auditor: Auditor, world: World, damage: Callable[[World], None]
+    auditor: Auditor, cluster: AuditedCluster, damage: Callable[[AuditedCluster], None]
 ) -> None:
-    world.ledger(ORPHAN)
-    damage(world)
+    cluster.ledger(ORPHAN)
+    damage(cluster)
     with pytest.raises(InvalidInputError):
-        auditor.audit(world)
+        auditor.audit(cluster)
     assert [path.name for path in auditor.directory.rglob("*udit*")] == []
 
 
 @pytest.mark.parametrize("part", ["dump", "listing"])
 @pytest.mark.parametrize("how", ["cut", "gone", "added"])
-def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str, how: str) -> None:
+def test_a_damaged_file_makes_no_audit(auditor: Auditor, cluster: AuditedCluster, part: str, how: str) -> None:
     from pulsar_sidecar.audit.requests import AuditRequest
 
-    from tests.unit.audit.audit_worlds import embedded
+    from tests.unit.audit.audited_clusters import embedded
 
     base = auditor.directory
-    inputs = {"dump": world.dump(base / "dump"), "listing": world.listing(base / "listing")}
+    inputs = {"dump": cluster.dump(base / "dump"), "listing": cluster.listing(base / "listing")}
     file = sorted(inputs[part].rglob("*.parquet"))[-1]
     if how == "cut":
         file.write_bytes(file.read_bytes()[:-1])
@@ -172,44 +172,44 @@ def test_a_damaged_file_makes_no_audit(auditor: Auditor, world: World, part: str
     assert not (base / "audit").exists()
 
 
-def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, world: World) -> None:
-    first = auditor.audit(world)
-    world.as_of_ms -= HOUR_MS
+def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, cluster: AuditedCluster) -> None:
+    first = auditor.audit(cluster)
+    cluster.as_of_ms -= HOUR_MS
     with pytest.raises(InvalidInputError, match="newer than this dump"):
-        auditor.audit(world, first.directory)
-    world.as_of_ms += DAY_MS
-    assert world.nodes.get("/ledgers/INSTANCEID") is None
-    world.dump_changes = {"instance_id": f"not {INSTANCE_ID}"}
-    world.listing_changes = {"instance_id": f"not {INSTANCE_ID}"}
+        auditor.audit(cluster, first.directory)
+    cluster.as_of_ms += DAY_MS
+    assert cluster.nodes.get("/ledgers/INSTANCEID") is None
+    cluster.dump_changes = {"instance_id": f"not {INSTANCE_ID}"}
+    cluster.listing_changes = {"instance_id": f"not {INSTANCE_ID}"}
     with pytest.raises(InvalidInputError, match="--previous is of"):
-        auditor.audit(world, first.directory)
+        auditor.audit(cluster, first.directory)
 
 
-def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, world: World) -> None:
+def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, cluster: AuditedCluster) -> None:
     from pulsar_sidecar.audit.sources.manifests import OrderRange
 
-    world.ledger(ORPHAN)
-    world.listing_changes = {"instance_id": None, "zxids": OrderRange(None, None)}
-    assert auditor.twice(world).standings == {ORPHAN: "condemned"}
+    cluster.ledger(ORPHAN)
+    cluster.listing_changes = {"instance_id": None, "zxids": OrderRange(None, None)}
+    assert auditor.twice(cluster).standings == {ORPHAN: "condemned"}
 
 
-def test_nothing_is_overwritten(auditor: Auditor, world: World) -> None:
-    found = auditor.audit(world)
+def test_nothing_is_overwritten(auditor: Auditor, cluster: AuditedCluster) -> None:
+    found = auditor.audit(cluster)
     auditor.numbers = iter([7])
     (auditor.directory / "7" / "audit").mkdir(parents=True)
     with pytest.raises((InvalidInputError, FileExistsError)):
-        auditor.audit(world)
+        auditor.audit(cluster)
     assert found.summary.plan is not None
 
 
-def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, world: World) -> None:
-    world.dump_changes = {"counts": {"other": RowCounts(5, 2)}}
-    (unseen,) = auditor.audit(world).summary.unseen
+def test_unreadable_nodes_elsewhere_are_named(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.dump_changes = {"counts": {"other": RowCounts(5, 2)}}
+    (unseen,) = auditor.audit(cluster).summary.unseen
     assert (unseen.what, unseen.count) == ("other nodes that could not be read", 2)
 
 
-def test_metadata_of_a_newer_form_is_never_deletable(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
+def test_metadata_of_a_newer_form_is_never_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
     newer = ledger_metadata_bytes(LedgerState.CLOSED, data_custom_metadata(MANAGED_LEDGER)).replace(b"\t3\n", b"\t4\n")
-    world.ledgers[ORPHAN]["value"] = newer
-    assert list(auditor.twice(world).unattributed) == [ORPHAN]
+    cluster.ledgers[ORPHAN]["value"] = newer
+    assert list(auditor.twice(cluster).unattributed) == [ORPHAN]

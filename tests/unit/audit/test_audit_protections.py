@@ -18,16 +18,16 @@ from tests.fakes.bookkeeper import (
     managed_ledger_bytes,
     schema_custom_metadata,
 )
-from tests.unit.audit.audit_worlds import (
+from tests.unit.audit.audited_clusters import (
     BUCKET_KEY,
     COMPACTION,
     MANAGED_LEDGER,
     TOPIC,
     TOPIC_NODE,
+    AuditedCluster,
     Auditor,
-    World,
     compaction_row,
-    full_world,
+    full_cluster,
     segment_row,
 )
 
@@ -35,55 +35,57 @@ ORPHAN = 50
 DAY_MS = 24 * HOUR_MS
 
 
-def orphans_of_every_kind(world: World) -> dict[int, str]:
-    world.ledger(50)
-    world.ledger(51, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
-    world.ledger(52, schema_custom_metadata("t/n/topic"))
-    world.ledger(53, compacted_custom_metadata(TOPIC))
-    world.ledger(54, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
-    world.ledger(55, data_custom_metadata("t/n/persistent/other"))
-    world.ledger(56, schema_custom_metadata("t/n/other"))
+def orphans_of_every_kind(cluster: AuditedCluster) -> dict[int, str]:
+    cluster.ledger(50)
+    cluster.ledger(51, cursor_custom_metadata(MANAGED_LEDGER, "sub"))
+    cluster.ledger(52, schema_custom_metadata("t/n/topic"))
+    cluster.ledger(53, compacted_custom_metadata(TOPIC))
+    cluster.ledger(54, bucket_custom_metadata(TOPIC, "sub", BUCKET_KEY))
+    cluster.ledger(55, data_custom_metadata("t/n/persistent/other"))
+    cluster.ledger(56, schema_custom_metadata("t/n/other"))
     # So many that damage does not leave most ledgers unreferenced.
-    living = [world.ledger(ledger_id) for ledger_id in range(300, 320)]
-    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    living = [cluster.ledger(ledger_id) for ledger_id in range(300, 320)]
+    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
     return dict.fromkeys(range(50, 57), "condemned")
 
 
 @pytest.fixture(scope="module")
 def first_look(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a cluster with these orphans, undamaged."""
-    world = full_world()
-    orphans_of_every_kind(world)
-    return Auditor(tmp_path_factory.mktemp("first-look")).audit(world).directory
+    cluster = full_cluster()
+    orphans_of_every_kind(cluster)
+    return Auditor(tmp_path_factory.mktemp("first-look")).audit(cluster).directory
 
 
 @pytest.mark.parametrize("foreign", [(), ("/other",), ("/new-kind/x/y",), ("/new",)])
 def test_what_others_keep_in_the_store_must_be_named(
-    auditor: Auditor, world: World, first_look: Path, foreign: tuple[str, ...]
+    auditor: Auditor, cluster: AuditedCluster, first_look: Path, foreign: tuple[str, ...]
 ) -> None:
-    expected = orphans_of_every_kind(world)
-    world.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
-    world.as_of_ms += DAY_MS
+    expected = orphans_of_every_kind(cluster)
+    cluster.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
+    cluster.as_of_ms += DAY_MS
     auditor.policy = replace(auditor.policy, foreign_subtrees=foreign)
-    found = auditor.audit(world, first_look)
+    found = auditor.audit(cluster, first_look)
     assert {found.standings[ledger_id] for ledger_id in expected} == {"unproven"}
     assert "--foreign-subtree /new-kind" in found.rows(Table.ORPHAN_LEDGERS)[0]["reason"]
 
 
 @pytest.mark.parametrize("foreign", ["/", "//", "hbase", ""])
-def test_the_whole_store_is_nobody_elses(auditor: Auditor, world: World, foreign: str) -> None:
+def test_the_whole_store_is_nobody_elses(auditor: Auditor, cluster: AuditedCluster, foreign: str) -> None:
     auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
     with pytest.raises(InvalidInputError, match="is not the path of a subtree"):
-        auditor.audit(world)
+        auditor.audit(cluster)
 
 
 @pytest.mark.parametrize("foreign", ["/new-kind", "/new-kind/", "/new-kind/x"])
-def test_what_is_not_pulsars_protects_nothing(auditor: Auditor, world: World, first_look: Path, foreign: str) -> None:
-    expected = orphans_of_every_kind(world)
-    world.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
-    world.as_of_ms += DAY_MS
+def test_what_is_not_pulsars_protects_nothing(
+    auditor: Auditor, cluster: AuditedCluster, first_look: Path, foreign: str
+) -> None:
+    expected = orphans_of_every_kind(cluster)
+    cluster.nodes |= {"/new-kind/x": b"data", "/new-kind/x/z": b"data"}
+    cluster.as_of_ms += DAY_MS
     auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
-    found = auditor.audit(world, first_look)
+    found = auditor.audit(cluster, first_look)
     assert {ledger_id: found.standings[ledger_id] for ledger_id in expected} == expected
 
 
@@ -111,12 +113,12 @@ def test_what_is_not_pulsars_protects_nothing(auditor: Auditor, world: World, fi
     ({"/": b"", "/new-kind": b"", "/loadbalance/leader": b"{}", "/counters": None, "/pulsar-sidecar/a": b"{}"}, set()),
 ])  # fmt: skip
 def test_what_was_not_understood_protects_what_it_may_reference(
-    auditor: Auditor, world: World, first_look: Path, damage: dict[str, bytes | None], protected: set[int]
+    auditor: Auditor, cluster: AuditedCluster, first_look: Path, damage: dict[str, bytes | None], protected: set[int]
 ) -> None:
-    expected = orphans_of_every_kind(world)
-    world.nodes.update(damage)
-    world.as_of_ms += DAY_MS
-    found = auditor.audit(world, first_look)
+    expected = orphans_of_every_kind(cluster)
+    cluster.nodes.update(damage)
+    cluster.as_of_ms += DAY_MS
+    found = auditor.audit(cluster, first_look)
     standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}
     assert standings == expected | dict.fromkeys(protected, "unproven")
     assert found.summary.unseen or not protected
@@ -134,42 +136,44 @@ def test_what_was_not_understood_protects_what_it_may_reference(
     [compaction_row(9, cursor_value=b"garbage")],
 ], ids=["no-row", "unreadable", "gone", "entry", "cursor"])  # fmt: skip
 def test_a_compaction_cursor_that_was_not_read_protects_compacted_ledgers(
-    auditor: Auditor, world: World, rows: list[dict[str, Any]]
+    auditor: Auditor, cluster: AuditedCluster, rows: list[dict[str, Any]]
 ) -> None:
-    expected = orphans_of_every_kind(world)
-    world.ledger(57, compacted_custom_metadata("persistent://t/n/other"))
-    world.cursor_ledgers = rows
-    standings = auditor.twice(world).standings
+    expected = orphans_of_every_kind(cluster)
+    cluster.ledger(57, compacted_custom_metadata("persistent://t/n/other"))
+    cluster.cursor_ledgers = rows
+    standings = auditor.twice(cluster).standings
     assert {ledger_id: standings[ledger_id] for ledger_id in expected} == expected | {53: "unproven"}
     assert standings[57] == "condemned"
     assert standings.get(9, "unproven") == "unproven"
 
 
-def test_compacted_ledgers_of_every_reading_count(auditor: Auditor, world: World) -> None:
+def test_compacted_ledgers_of_every_reading_count(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id in (20, 21, 22, 23):
-        world.ledger(ledger_id, compacted_custom_metadata(TOPIC))
-    world.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=20)
-    world.cursor_ledgers = [
+        cluster.ledger(ledger_id, compacted_custom_metadata(TOPIC))
+    cluster.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=20)
+    cluster.cursor_ledgers = [
         compaction_row(9),
         compaction_row(21),
         compaction_row(None, state="no-ledger", entry=None, cursor_value=cursor_bytes(compacted_ledger=22)),
         compaction_row(None, state="no-cursor", entry=None, cursor_value=None),
     ]
-    assert set(auditor.twice(world).orphans) == {23}
+    assert set(auditor.twice(cluster).orphans) == {23}
 
 
-def test_an_unproven_look_is_no_look(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
-    world.nodes["/managed-ledgers/odd"] = b"garbage"
-    first = auditor.audit(world)
+def test_an_unproven_look_is_no_look(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
+    cluster.nodes["/managed-ledgers/odd"] = b"garbage"
+    first = auditor.audit(cluster)
     assert first.orphans[ORPHAN]["first_seen_ms"] is None
-    del world.nodes["/managed-ledgers/odd"]
-    world.as_of_ms += DAY_MS
-    assert auditor.audit(world, first.directory).standings == {ORPHAN: "first-look"}
+    del cluster.nodes["/managed-ledgers/odd"]
+    cluster.as_of_ms += DAY_MS
+    assert auditor.audit(cluster, first.directory).standings == {ORPHAN: "first-look"}
 
 
-def test_records_of_distributed_log_that_are_not_understood_are_named(auditor: Auditor, world: World) -> None:
-    world.log_segments.append(segment_row(None, unreadable="this is no record"))
-    assert [each.what for each in auditor.audit(world).summary.unseen] == [
+def test_records_of_distributed_log_that_are_not_understood_are_named(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    cluster.log_segments.append(segment_row(None, unreadable="this is no record"))
+    assert [each.what for each in auditor.audit(cluster).summary.unseen] == [
         "records of DistributedLog that were not understood"
     ]

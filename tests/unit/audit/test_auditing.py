@@ -20,15 +20,15 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
 )
 from tests.made_audits import open_to_others
-from tests.unit.audit.audit_worlds import (
+from tests.unit.audit.audited_clusters import (
     AS_OF_MS,
     BUCKET_KEY,
     COMPACTION,
     MANAGED_LEDGER,
     TOPIC,
     TOPIC_NODE,
+    AuditedCluster,
     Auditor,
-    World,
     compaction_row,
     segment_row,
 )
@@ -38,8 +38,8 @@ ORPHAN = 50
 DAY_MS = 24 * HOUR_MS
 
 
-def test_a_cluster_without_findings_is_clean(auditor: Auditor, world: World) -> None:
-    found = auditor.twice(world)
+def test_a_cluster_without_findings_is_clean(auditor: Auditor, cluster: AuditedCluster) -> None:
+    found = auditor.twice(cluster)
     assert found.audited.exit_code == 0
     assert (found.orphans, found.missing, found.unattributed) == ({}, [], {})
     summary = found.summary
@@ -70,12 +70,12 @@ CAUSES = [
 ]
 
 
-def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, world: World) -> None:
+def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, cluster: AuditedCluster) -> None:
     for ledger_id, (custom, _, _) in enumerate(CAUSES, ORPHAN):
-        world.ledger(ledger_id, custom)
-    living = [world.ledger(ledger_id) for ledger_id in range(300, 320)]
-    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
-    orphans = auditor.twice(world).orphans
+        cluster.ledger(ledger_id, custom)
+    living = [cluster.ledger(ledger_id) for ledger_id in range(300, 320)]
+    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    orphans = auditor.twice(cluster).orphans
     assert len(orphans) == len(CAUSES)
     for ledger_id, (_, kind, cause) in enumerate(CAUSES, ORPHAN):
         demand_deletable(orphans[ledger_id], kind, cause)
@@ -83,12 +83,12 @@ def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, world: World)
 
 @pytest.mark.parametrize(("listed", "cause"), [([60], "interrupted-trim"), ([1, 60], "hand-edit")])
 def test_the_list_tells_how_a_data_ledger_went_out_of_it(
-    auditor: Auditor, world: World, listed: list[int], cause: str
+    auditor: Auditor, cluster: AuditedCluster, listed: list[int], cause: str
 ) -> None:
-    world.ledger(ORPHAN)
-    world.ledger(60)
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
-    demand_deletable(auditor.twice(world).orphans[ORPHAN], "data", cause)
+    cluster.ledger(ORPHAN)
+    cluster.ledger(60)
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes(listed)
+    demand_deletable(auditor.twice(cluster).orphans[ORPHAN], "data", cause)
 
 
 def demand_deletable(row: dict[str, Any], kind: str, cause: str) -> None:
@@ -98,12 +98,12 @@ def demand_deletable(row: dict[str, Any], kind: str, cause: str) -> None:
     assert all("not this one" in each or "there is no" in each for each in row["evidence"][1:])
 
 
-def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
-    world.ledger(50, cursor_custom_metadata("t/n/persistent/a%25b+c.d-partition-3", "s%2Fub"))
-    world.ledger(51, schema_custom_metadata("t/n/a%25b+c.d"))
-    world.ledger(52, schema_custom_metadata("t/n/x-partition-1"))
-    world.ledger(53, data_custom_metadata("t/c/n/persistent/v1"))
-    orphans = auditor.twice(world).orphans
+def test_names_as_users_write_them(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(50, cursor_custom_metadata("t/n/persistent/a%25b+c.d-partition-3", "s%2Fub"))
+    cluster.ledger(51, schema_custom_metadata("t/n/a%25b+c.d"))
+    cluster.ledger(52, schema_custom_metadata("t/n/x-partition-1"))
+    cluster.ledger(53, data_custom_metadata("t/c/n/persistent/v1"))
+    orphans = auditor.twice(cluster).orphans
     assert [orphans[n]["topic"] for n in (50, 51, 52, 53)] == [
         "persistent://t/n/a%b c.d-partition-3",
         "persistent://t/n/a%b c.d",
@@ -121,13 +121,13 @@ def test_names_as_users_write_them(auditor: Auditor, world: World) -> None:
     "somebody/elses/managed/ledger",
 ])  # fmt: skip
 def test_a_managed_ledger_counts_whether_or_not_brokers_list_it_as_a_topic(
-    auditor: Auditor, world: World, managed_ledger: str
+    auditor: Auditor, cluster: AuditedCluster, managed_ledger: str
 ) -> None:
     path = f"/managed-ledgers/{managed_ledger}"
-    world.ledger(50, data_custom_metadata(managed_ledger))
-    world.ledger(51, cursor_custom_metadata(managed_ledger, "sub"))
-    world.nodes |= {path: managed_ledger_bytes([50]), f"{path}/sub": cursor_bytes(cursor_ledger=51)}
-    found = auditor.twice(world)
+    cluster.ledger(50, data_custom_metadata(managed_ledger))
+    cluster.ledger(51, cursor_custom_metadata(managed_ledger, "sub"))
+    cluster.nodes |= {path: managed_ledger_bytes([50]), f"{path}/sub": cursor_bytes(cursor_ledger=51)}
+    found = auditor.twice(cluster)
     assert (found.orphans, list(found.unattributed), found.missing) == ({}, [], [])
 
 
@@ -146,113 +146,113 @@ NOBODYS = [
 ]
 
 
-def test_ledgers_of_nobody_we_know_are_reported_and_never_deletable(auditor: Auditor, world: World) -> None:
-    ledger_ids = [world.ledger(ledger_id, custom) for ledger_id, custom in enumerate(NOBODYS, ORPHAN)]
+def test_ledgers_of_nobody_we_know_are_reported_and_never_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
+    ledger_ids = [cluster.ledger(ledger_id, custom) for ledger_id, custom in enumerate(NOBODYS, ORPHAN)]
     # Nor is one whose metadata is not understood.
-    ledger_ids += [world.ledger(70), world.ledger(71)]
-    world.ledgers[70] |= {"value": b"garbage"}
-    world.ledgers[71] |= {"value": None, "unreadable": "no right to"}
-    found = auditor.twice(world)
+    ledger_ids += [cluster.ledger(70), cluster.ledger(71)]
+    cluster.ledgers[70] |= {"value": b"garbage"}
+    cluster.ledgers[71] |= {"value": None, "unreadable": "no right to"}
+    found = auditor.twice(cluster)
     assert (found.orphans, list(found.unattributed), found.audited.exit_code) == ({}, ledger_ids, 2)
 
 
 # --- two looks, age, change ----------------------------------------------------------------------------------------
 
 
-def test_the_first_look_makes_nothing_deletable(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
-    found = auditor.audit(world)
+def test_the_first_look_makes_nothing_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
+    found = auditor.audit(cluster)
     assert (found.standings, found.audited.exit_code) == ({ORPHAN: "first-look"}, 2)
     assert found.orphans[ORPHAN]["first_seen_ms"] == AS_OF_MS
 
 
-def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, world: World) -> None:
+def test_the_window_counts_from_the_first_of_several_looks(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy(max_share=1, bookkeeper_exclusive=True)
-    world.ledger(ORPHAN)
-    found = auditor.audit(world)
+    cluster.ledger(ORPHAN)
+    found = auditor.audit(cluster)
     standings = []
     for _ in range(4):
-        world.as_of_ms += 5 * HOUR_MS
-        found = auditor.audit(world, found.directory)
+        cluster.as_of_ms += 5 * HOUR_MS
+        found = auditor.audit(cluster, found.directory)
         standings.append(found.standings[ORPHAN])
     assert standings == ["first-look"] * 2 + ["condemned"] * 2
 
 
-def test_a_gap_in_the_looks_begins_anew(auditor: Auditor, world: World) -> None:
+def test_a_gap_in_the_looks_begins_anew(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy(max_share=1, bookkeeper_exclusive=True)
-    world.ledger(ORPHAN)
-    first = auditor.audit(world)
-    listed = world.nodes[TOPIC_NODE]
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, ORPHAN])
-    world.as_of_ms += DAY_MS
-    linked = auditor.audit(world, first.directory)
-    world.nodes[TOPIC_NODE] = listed
-    world.as_of_ms += DAY_MS
-    assert auditor.audit(world, linked.directory).standings == {ORPHAN: "first-look"}
+    cluster.ledger(ORPHAN)
+    first = auditor.audit(cluster)
+    listed = cluster.nodes[TOPIC_NODE]
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, ORPHAN])
+    cluster.as_of_ms += DAY_MS
+    linked = auditor.audit(cluster, first.directory)
+    cluster.nodes[TOPIC_NODE] = listed
+    cluster.as_of_ms += DAY_MS
+    assert auditor.audit(cluster, linked.directory).standings == {ORPHAN: "first-look"}
 
 
 @pytest.mark.parametrize("column", ["version", "czxid", "mzxid"])
-def test_a_ledger_that_changed_between_the_looks_waits(auditor: Auditor, world: World, column: str) -> None:
-    world.ledger(ORPHAN)
-    first = auditor.audit(world)
-    world.ledgers[ORPHAN][column] += 1
-    world.as_of_ms += DAY_MS
-    second = auditor.audit(world, first.directory)
+def test_a_ledger_that_changed_between_the_looks_waits(auditor: Auditor, cluster: AuditedCluster, column: str) -> None:
+    cluster.ledger(ORPHAN)
+    first = auditor.audit(cluster)
+    cluster.ledgers[ORPHAN][column] += 1
+    cluster.as_of_ms += DAY_MS
+    second = auditor.audit(cluster, first.directory)
     assert second.standings == {ORPHAN: "changed"}
-    world.as_of_ms += DAY_MS
-    assert auditor.audit(world, second.directory).standings == {ORPHAN: "condemned"}
+    cluster.as_of_ms += DAY_MS
+    assert auditor.audit(cluster, second.directory).standings == {ORPHAN: "condemned"}
 
 
 @pytest.mark.parametrize(("hours", "standing"), [(71, "too-young"), (73, "condemned")])
-def test_age_is_told_by_the_stores_clock(auditor: Auditor, world: World, hours: int, standing: str) -> None:
-    world.ledger(ORPHAN, ctime_ms=AS_OF_MS + DAY_MS - hours * HOUR_MS)
-    assert auditor.twice(world).standings == {ORPHAN: standing}
+def test_age_is_told_by_the_stores_clock(auditor: Auditor, cluster: AuditedCluster, hours: int, standing: str) -> None:
+    cluster.ledger(ORPHAN, ctime_ms=AS_OF_MS + DAY_MS - hours * HOUR_MS)
+    assert auditor.twice(cluster).standings == {ORPHAN: standing}
 
 
-def test_an_open_ledger_has_no_size(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN, state=LedgerState.OPEN)
-    row = auditor.twice(world).orphans[ORPHAN]
+def test_an_open_ledger_has_no_size(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN, state=LedgerState.OPEN)
+    row = auditor.twice(cluster).orphans[ORPHAN]
     assert (row["state"], row["length_bytes"]) == ("OPEN", None)
 
 
-def test_a_young_age_floor_needs_a_word(auditor: Auditor, world: World) -> None:
+def test_a_young_age_floor_needs_a_word(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy(min_age_ms=HOUR_MS)
     with pytest.raises(InvalidInputError, match="--allow-young"):
-        auditor.audit(world)
+        auditor.audit(cluster)
     auditor.policy = AuditPolicy(min_age_ms=HOUR_MS, allow_young=True)
-    assert auditor.audit(world).audited.exit_code == 0
+    assert auditor.audit(cluster).audited.exit_code == 0
 
 
 # --- who is in the listing and in the dump -------------------------------------------------------------------------
 
 
-def test_a_ledger_made_after_the_listing_is_no_candidate(auditor: Auditor, world: World) -> None:
-    world.unlisted = {world.ledger(ORPHAN)}
-    assert auditor.twice(world).orphans == {}
+def test_a_ledger_made_after_the_listing_is_no_candidate(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.unlisted = {cluster.ledger(ORPHAN)}
+    assert auditor.twice(cluster).orphans == {}
 
 
-def test_a_ledger_deleted_before_the_dump_is_no_candidate(auditor: Auditor, world: World) -> None:
-    world.listed_too = {77}
-    found = auditor.twice(world)
+def test_a_ledger_deleted_before_the_dump_is_no_candidate(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.listed_too = {77}
+    found = auditor.twice(cluster)
     assert (found.orphans, found.missing) == ({}, [])
 
 
-def test_a_ledger_that_is_twice_in_the_dump_is_judged_once(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
-    older = {**world.ledgers[ORPHAN], "czxid": 1, "mzxid": 1}
-    world.ledgers[-1] = older
-    world.unlisted = {-1}
-    found = auditor.twice(world)
+def test_a_ledger_that_is_twice_in_the_dump_is_judged_once(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
+    older = {**cluster.ledgers[ORPHAN], "czxid": 1, "mzxid": 1}
+    cluster.ledgers[-1] = older
+    cluster.unlisted = {-1}
+    found = auditor.twice(cluster)
     assert [(row["ledger_id"], row["czxid"]) for row in found.rows(Table.ORPHAN_LEDGERS)] == [(ORPHAN, 60)]
 
 
-def test_a_dump_without_ledgers_is_no_ground_for_a_plan(auditor: Auditor, world: World) -> None:
-    world.ledger(ORPHAN)
-    for ledger_id in list(world.ledgers):
-        world.listed_too.add(ledger_id)
-    world.ledgers.clear()
-    world.dump_changes = {"left_out": ("ledgers",)}
-    found = auditor.twice(world)
+def test_a_dump_without_ledgers_is_no_ground_for_a_plan(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.ledger(ORPHAN)
+    for ledger_id in list(cluster.ledgers):
+        cluster.listed_too.add(ledger_id)
+    cluster.ledgers.clear()
+    cluster.dump_changes = {"left_out": ("ledgers",)}
+    found = auditor.twice(cluster)
     assert (found.summary.plan, found.audited.exit_code) == (None, 1)
     assert [guard.name for guard in found.summary.guards if not guard.passed] == ["nothing-left-out"]
     assert list(found.unattributed) == [ORPHAN]
@@ -265,12 +265,12 @@ NEWEST = 10**6
 """A ledger that exists, so that lower ids are none of ledgers that were made while the inputs were taken."""
 
 
-def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3, world.ledger(NEWEST)])
-    world.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102, buckets={BUCKET_KEY: 103})
-    world.cursor_ledgers.append(compaction_row(104))
-    world.log_segments.append(segment_row(105))
-    found = auditor.twice(world)
+def test_missing_ledgers_say_who_is_affected(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3, cluster.ledger(NEWEST)])
+    cluster.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102, buckets={BUCKET_KEY: 103})
+    cluster.cursor_ledgers.append(compaction_row(104))
+    cluster.log_segments.append(segment_row(105))
+    found = auditor.twice(cluster)
     by_id = {row["ledger_id"]: row for row in found.missing}
     assert list(by_id) == [101, 102, 103, 104, 105]
     assert [row["kind"] for row in by_id.values()] == [
@@ -286,27 +286,29 @@ def test_missing_ledgers_say_who_is_affected(auditor: Auditor, world: World) -> 
     }  # fmt: skip
 
 
-def test_what_was_made_while_the_inputs_were_taken_is_not_missing(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 99, world.ledger(100), 101])
-    world.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102)
-    found = auditor.audit(world)
+def test_what_was_made_while_the_inputs_were_taken_is_not_missing(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 99, cluster.ledger(100), 101])
+    cluster.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102)
+    found = auditor.audit(cluster)
     assert [row["ledger_id"] for row in found.missing] == [99]
     assert found.summary.missing == 1
     usage = {row["kind"]: row["ledgers"] for row in found.rows(Table.LEDGER_USAGE)}
     assert (usage["data"], usage["cursor"]) == (4, 2)
 
 
-def test_a_compacted_ledger_that_compaction_has_replaced_is_not_missing(auditor: Auditor, world: World) -> None:
+def test_a_compacted_ledger_that_compaction_has_replaced_is_not_missing(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
     """The cursor's node still names 90; its ledger names 9, which exists, or 91, which is gone."""
-    world.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=90)
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, world.ledger(NEWEST)])
-    world.cursor_ledgers = [compaction_row(9), compaction_row(91)]
-    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [91]
-    world.cursor_ledgers = [compaction_row(9)]
-    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [90]
-    world.cursor_ledgers = [compaction_row(92)]
-    world.ledger(92, compacted_custom_metadata(TOPIC))
-    found = auditor.audit(world)
+    cluster.nodes[COMPACTION] = cursor_bytes(cursor_ledger=6, compacted_ledger=90)
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, cluster.ledger(NEWEST)])
+    cluster.cursor_ledgers = [compaction_row(9), compaction_row(91)]
+    assert [row["ledger_id"] for row in auditor.audit(cluster).missing] == [91]
+    cluster.cursor_ledgers = [compaction_row(9)]
+    assert [row["ledger_id"] for row in auditor.audit(cluster).missing] == [90]
+    cluster.cursor_ledgers = [compaction_row(92)]
+    cluster.ledger(92, compacted_custom_metadata(TOPIC))
+    found = auditor.audit(cluster)
     assert (found.missing, list(found.orphans)) == ([], [9])
 
 
@@ -314,24 +316,26 @@ def offload(*, deleted: bool) -> OffloadContext:
     return OffloadContext(1, 2, "filesystem", {}, complete=True, bookkeeper_deleted=deleted)
 
 
-def test_what_tiered_storage_replaced_is_not_missing(auditor: Auditor, world: World) -> None:
+def test_what_tiered_storage_replaced_is_not_missing(auditor: Auditor, cluster: AuditedCluster) -> None:
     offloaded = {100: offload(deleted=True), 1: offload(deleted=False)}
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([100, 1, 2, 3], offloaded=offloaded)
-    found = auditor.twice(world)
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([100, 1, 2, 3], offloaded=offloaded)
+    found = auditor.twice(cluster)
     assert (found.missing, found.orphans) == ([], {})
     # BookKeeper's copy that should be gone and is not: nothing means it any more.
-    world.ledger(100)
-    found = auditor.twice(world)
+    cluster.ledger(100)
+    found = auditor.twice(cluster)
     assert found.standings == {100: "condemned"}
     (row,) = found.rows(Table.ORPHAN_LEDGERS)
     assert row["cause"] == "offloaded-copy"
     assert row["evidence"][-1].endswith("names 4, from 1 to 100, and this one as replaced by tiered storage")
 
 
-def test_a_ledger_below_a_directory_that_could_not_be_read_is_not_missing(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 123456, world.ledger(NEWEST)])
-    assert [row["ledger_id"] for row in auditor.audit(world).missing] == [123456]
+def test_a_ledger_below_a_directory_that_could_not_be_read_is_not_missing(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, 123456, cluster.ledger(NEWEST)])
+    assert [row["ledger_id"] for row in auditor.audit(cluster).missing] == [123456]
     directory = ledger_path(LedgerId(123456)).rpartition("/")[0]
-    world.ledgers[-1] = node(directory, unreadable="no right to")
-    world.unlisted = {-1}
-    assert auditor.audit(world).missing == []
+    cluster.ledgers[-1] = node(directory, unreadable="no right to")
+    cluster.unlisted = {-1}
+    assert auditor.audit(cluster).missing == []

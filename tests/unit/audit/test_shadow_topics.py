@@ -9,7 +9,7 @@ from pulsar_sidecar.audit.results.summaries import parse_summary
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import TOPIC, Auditor, World, full_world
+from tests.unit.audit.audited_clusters import TOPIC, AuditedCluster, Auditor, full_cluster
 
 SHADOW = "persistent://t/n/shadow"
 SHADOW_NODE = "/managed-ledgers/t/n/persistent/shadow"
@@ -18,10 +18,10 @@ INFINITE = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 
 
 @pytest.fixture
-def world() -> World:
-    world = full_world()
-    world.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3], properties={SHADOW_SOURCE: TOPIC})
-    return world
+def cluster() -> AuditedCluster:
+    cluster = full_cluster()
+    cluster.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3], properties={SHADOW_SOURCE: TOPIC})
+    return cluster
 
 
 def policies(retention: object) -> bytes:
@@ -39,11 +39,11 @@ def policies(retention: object) -> bytes:
     ],
 )
 def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
-    auditor: Auditor, world: World, value: bytes | None, said: str
+    auditor: Auditor, cluster: AuditedCluster, value: bytes | None, said: str
 ) -> None:
     if value is not None:
-        world.nodes[POLICIES] = value
-    found = auditor.audit(world)
+        cluster.nodes[POLICIES] = value
+    found = auditor.audit(cluster)
     (danger,) = found.summary.dangers
     assert danger.topic == SHADOW
     assert danger.why.startswith(f"a shadow of {TOPIC}: ")
@@ -55,48 +55,54 @@ def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
     assert "1 topic that endangers another's ledgers" in found.audited.verdict
 
 
-def test_infinite_retention_of_the_namespace_is_no_danger(auditor: Auditor, world: World) -> None:
-    world.nodes[POLICIES] = policies(INFINITE)
-    found = auditor.audit(world)
+def test_infinite_retention_of_the_namespace_is_no_danger(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.nodes[POLICIES] = policies(INFINITE)
+    found = auditor.audit(cluster)
     assert found.summary.dangers == ()
     assert found.audited.exit_code == 0
 
 
-def test_a_compressed_shadow_is_seen(auditor: Auditor, world: World) -> None:
-    plain = world.nodes[SHADOW_NODE]
+def test_a_compressed_shadow_is_seen(auditor: Auditor, cluster: AuditedCluster) -> None:
+    plain = cluster.nodes[SHADOW_NODE]
     assert plain is not None
-    world.nodes[SHADOW_NODE] = compressed("ZLIB", plain, zlib.compress(plain))
-    assert [danger.topic for danger in auditor.audit(world).summary.dangers] == [SHADOW]
+    cluster.nodes[SHADOW_NODE] = compressed("ZLIB", plain, zlib.compress(plain))
+    assert [danger.topic for danger in auditor.audit(cluster).summary.dangers] == [SHADOW]
 
 
-def test_a_partitioned_shadow_is_one_danger_however_many_partitions_are_loaded(auditor: Auditor, world: World) -> None:
-    del world.nodes[SHADOW_NODE]
+def test_a_partitioned_shadow_is_one_danger_however_many_partitions_are_loaded(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    del cluster.nodes[SHADOW_NODE]
     node = {"partitions": 3, "deleted": False, "properties": {SHADOW_SOURCE: TOPIC}}
-    world.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = json.dumps(node).encode()
+    cluster.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = json.dumps(node).encode()
     for index in range(2):
         properties = {SHADOW_SOURCE: f"{TOPIC}-partition-{index}"}
-        world.nodes[f"{SHADOW_NODE}-partition-{index}"] = managed_ledger_bytes([1, 2], properties=properties)
-    assert [danger.topic for danger in auditor.audit(world).summary.dangers] == [SHADOW]
+        cluster.nodes[f"{SHADOW_NODE}-partition-{index}"] = managed_ledger_bytes([1, 2], properties=properties)
+    assert [danger.topic for danger in auditor.audit(cluster).summary.dangers] == [SHADOW]
 
 
 @pytest.mark.parametrize("source_lists_it", [True, False])
-def test_a_ledger_that_a_shadow_lists_is_never_deletable(auditor: Auditor, world: World, source_lists_it: bool) -> None:
+def test_a_ledger_that_a_shadow_lists_is_never_deletable(
+    auditor: Auditor, cluster: AuditedCluster, source_lists_it: bool
+) -> None:
     if not source_lists_it:
-        world.ledger(40, data_custom_metadata("t/n/persistent/topic"))
-        world.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3, 40], properties={SHADOW_SOURCE: TOPIC})
-    assert auditor.twice(world).orphans == {}
+        cluster.ledger(40, data_custom_metadata("t/n/persistent/topic"))
+        cluster.nodes[SHADOW_NODE] = managed_ledger_bytes([1, 2, 3, 40], properties={SHADOW_SOURCE: TOPIC})
+    assert auditor.twice(cluster).orphans == {}
 
 
-def test_a_partitioned_topic_that_may_be_a_shadow_and_cannot_be_read_is_told(auditor: Auditor, world: World) -> None:
-    before = auditor.audit(world)
-    world.nodes["/admin/partitioned-topics/t/n/persistent/broken"] = b'{"PULSAR.SHADOW_SOURCE'
-    found = auditor.audit(world)
+def test_a_partitioned_topic_that_may_be_a_shadow_and_cannot_be_read_is_told(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    before = auditor.audit(cluster)
+    cluster.nodes["/admin/partitioned-topics/t/n/persistent/broken"] = b'{"PULSAR.SHADOW_SOURCE'
+    found = auditor.audit(cluster)
     (row,) = [row for row in found.summary.unseen if row not in before.summary.unseen]
     assert (row.what, row.count) == ("partitioned topics that cannot be understood", 1)
     assert found.orphans.keys() == before.orphans.keys()
 
 
-def test_an_audit_of_an_earlier_build_looked_for_none(auditor: Auditor, world: World) -> None:
-    document = auditor.audit(world).summary.document()
+def test_an_audit_of_an_earlier_build_looked_for_none(auditor: Auditor, cluster: AuditedCluster) -> None:
+    document = auditor.audit(cluster).summary.document()
     del document["dangers"]
     assert parse_summary(document).dangers == ()

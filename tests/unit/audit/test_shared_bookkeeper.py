@@ -12,31 +12,31 @@ from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ledgers import LedgerState
 
 from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import MANAGED_LEDGER, NO_WAITING, Auditor, World, full_world
+from tests.unit.audit.audited_clusters import MANAGED_LEDGER, NO_WAITING, AuditedCluster, Auditor, full_cluster
 
 OTHERS = range(600, 612)
 NESTED = "/pulsar-b/managed-ledgers"
 
 
 @pytest.fixture
-def world() -> World:
+def cluster() -> AuditedCluster:
     """Another cluster has a topic of the same name, as with geo-replication; its references are elsewhere."""
-    world = full_world()
-    living = [world.ledger(ledger_id) for ledger_id in range(300, 500)]
-    world.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
+    cluster = full_cluster()
+    living = [cluster.ledger(ledger_id) for ledger_id in range(300, 500)]
+    cluster.nodes["/managed-ledgers/t/n/persistent/living"] = managed_ledger_bytes(living)
     for ledger_id in OTHERS[:-2]:
-        world.ledger(ledger_id, data_custom_metadata(MANAGED_LEDGER))
-    world.ledger(OTHERS[-2], data_custom_metadata(MANAGED_LEDGER), state=LedgerState.OPEN)
-    world.ledger(OTHERS[-1], cursor_custom_metadata(MANAGED_LEDGER, "sub"), state=LedgerState.OPEN)
-    return world
+        cluster.ledger(ledger_id, data_custom_metadata(MANAGED_LEDGER))
+    cluster.ledger(OTHERS[-2], data_custom_metadata(MANAGED_LEDGER), state=LedgerState.OPEN)
+    cluster.ledger(OTHERS[-1], cursor_custom_metadata(MANAGED_LEDGER, "sub"), state=LedgerState.OPEN)
+    return cluster
 
 
 # --- the setting -----------------------------------------------------------------------------------------------------
 
 
-def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) -> None:
+def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy()
-    found = auditor.twice(world)
+    found = auditor.twice(cluster)
     assert set(found.standings.values()) == {"withheld"}
     assert set(found.orphans) == set(OTHERS)
     assert found.summary.plan is None
@@ -53,12 +53,12 @@ def test_with_the_defaults_nothing_is_deletable(auditor: Auditor, world: World) 
         verified_plan(found.summary, list)
 
 
-def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, world: World) -> None:
+def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, cluster: AuditedCluster) -> None:
     auditor.policy = AuditPolicy()
-    first = auditor.audit(world)
-    world.as_of_ms += 24 * HOUR_MS
+    first = auditor.audit(cluster)
+    cluster.as_of_ms += 24 * HOUR_MS
     auditor.policy = AuditPolicy(bookkeeper_exclusive=True)
-    found = auditor.audit(world, first.directory)
+    found = auditor.audit(cluster, first.directory)
     assert set(found.standings.values()) == {"condemned"}
     assert found.summary.plan is not None
     assert found.summary.policy["bookkeeperExclusiveToCluster"] is True
@@ -66,12 +66,12 @@ def test_a_look_without_the_setting_counts_when_it_is_given(auditor: Auditor, wo
 
 def test_a_clean_cluster_needs_no_setting(auditor: Auditor) -> None:
     auditor.policy = AuditPolicy()
-    found = auditor.twice(full_world())
+    found = auditor.twice(full_cluster())
     assert (found.audited.exit_code, found.orphans) == (0, {})
 
 
-def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, world: World) -> None:
-    summary = auditor.twice(world).summary
+def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, cluster: AuditedCluster) -> None:
+    summary = auditor.twice(cluster).summary
     assert summary.plan is not None
     policy = {name: value for name, value in summary.policy.items() if name != "bookkeeperExclusiveToCluster"}
     with pytest.raises(ConflictError, match="--bookkeeper-exclusive-to-cluster"):
@@ -89,14 +89,14 @@ def test_a_plan_that_an_earlier_version_made_is_refused(auditor: Auditor, world:
     ],
 )
 def test_a_cluster_below_another_chroot_protects_everything(
-    auditor: Auditor, world: World, chroot: str, foreign: tuple[str, ...]
+    auditor: Auditor, cluster: AuditedCluster, chroot: str, foreign: tuple[str, ...]
 ) -> None:
     namespace = f"{chroot}/managed-ledgers/t/n/persistent"
     for path in (f"{chroot}/managed-ledgers", f"{chroot}/managed-ledgers/t", f"{chroot}/managed-ledgers/t/n"):
-        world.nodes[path] = b""
-    world.nodes |= {namespace: b"", f"{namespace}/topic": managed_ledger_bytes(list(OTHERS))}
+        cluster.nodes[path] = b""
+    cluster.nodes |= {namespace: b"", f"{namespace}/topic": managed_ledger_bytes(list(OTHERS))}
     auditor.policy = replace(NO_WAITING, foreign_subtrees=foreign)
-    found = auditor.twice(world)
+    found = auditor.twice(cluster)
     assert set(found.standings.values()) == {"unproven"}
     row = found.rows(Table.ORPHAN_LEDGERS)[0]
     assert f"{chroot}/managed-ledgers was not read" in row["reason"]
@@ -105,22 +105,22 @@ def test_a_cluster_below_another_chroot_protects_everything(
 
 
 @pytest.mark.parametrize("path", [NESTED, "/pulsar-b/schemas"])
-def test_an_empty_or_unreadable_tree_is_one_too(auditor: Auditor, world: World, path: str) -> None:
+def test_an_empty_or_unreadable_tree_is_one_too(auditor: Auditor, cluster: AuditedCluster, path: str) -> None:
     for value in (b"", None):
-        world.nodes[path] = value
+        cluster.nodes[path] = value
         auditor.policy = replace(NO_WAITING, foreign_subtrees=("/pulsar-b",))
-        assert set(auditor.twice(world).standings.values()) == {"unproven"}
+        assert set(auditor.twice(cluster).standings.values()) == {"unproven"}
 
 
-def test_a_tree_that_is_named_itself_protects_nothing(auditor: Auditor, world: World) -> None:
-    world.nodes |= {NESTED: b"", f"{NESTED}/t/n/persistent": b"", f"{NESTED}/t/n/persistent/x": b"data"}
+def test_a_tree_that_is_named_itself_protects_nothing(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.nodes |= {NESTED: b"", f"{NESTED}/t/n/persistent": b"", f"{NESTED}/t/n/persistent/x": b"data"}
     auditor.policy = replace(NO_WAITING, foreign_subtrees=(f"{NESTED}/",))
-    assert set(auditor.twice(world).standings.values()) == {"condemned"}
+    assert set(auditor.twice(cluster).standings.values()) == {"condemned"}
 
 
-def test_tenants_and_namespaces_may_be_called_so(auditor: Auditor, world: World) -> None:
+def test_tenants_and_namespaces_may_be_called_so(auditor: Auditor, cluster: AuditedCluster) -> None:
     for tenant in ("schemas", "managed-ledgers"):
-        world.nodes |= {
+        cluster.nodes |= {
             f"/namespace/{tenant}": b"",
             f"/namespace/t/{tenant}": b"",
             f"/namespace/{tenant}/n/0x00000000_0xffffffff": b"{}",
@@ -128,11 +128,11 @@ def test_tenants_and_namespaces_may_be_called_so(auditor: Auditor, world: World)
             f"/admin/policies/{tenant}": b"{}",
             f"/managed-ledgers/{tenant}": b"",
         }
-    assert set(auditor.twice(world).standings.values()) == {"condemned"}
+    assert set(auditor.twice(cluster).standings.values()) == {"condemned"}
 
 
-def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Auditor, world: World) -> None:
-    world.nodes["/admin/local-policies/old"] = b"{}"
+def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.nodes["/admin/local-policies/old"] = b"{}"
     strangers = {
         700: data_custom_metadata("others/n/persistent/topic"),
         701: cursor_custom_metadata("others/n/persistent/topic", "sub"),
@@ -143,8 +143,8 @@ def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Au
         704: data_custom_metadata("old/n/persistent/topic"),
     }
     for ledger_id, custom in (strangers | ours).items():
-        world.ledger(ledger_id, custom)
-    found = auditor.twice(world)
+        cluster.ledger(ledger_id, custom)
+    found = auditor.twice(cluster)
     assert {found.standings[ledger_id] for ledger_id in strangers} == {"unproven"}
     assert {found.standings[ledger_id] for ledger_id in [*ours, *OTHERS]} == {"condemned"}
     assert "does not have its tenant others" in found.orphans[700]["reason"]
@@ -152,10 +152,10 @@ def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Au
     assert (unseen.count, "(others)" in unseen.what) == (1, True)
 
 
-def test_without_policies_tenants_are_not_compared_and_it_says_so(auditor: Auditor, world: World) -> None:
-    del world.nodes["/admin/policies/t"]
-    world.ledger(700, data_custom_metadata("others/n/persistent/topic"))
-    found = auditor.twice(world)
+def test_without_policies_tenants_are_not_compared_and_it_says_so(auditor: Auditor, cluster: AuditedCluster) -> None:
+    del cluster.nodes["/admin/policies/t"]
+    cluster.ledger(700, data_custom_metadata("others/n/persistent/topic"))
+    found = auditor.twice(cluster)
     assert set(found.standings.values()) == {"condemned"}
     (unseen,) = found.summary.unseen
     assert "tenants' policies" in unseen.what

@@ -17,94 +17,100 @@ from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ledgers import LedgerState
 
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, data_custom_metadata, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import TOPIC_NODE, AuditedWorld, Auditor, World
+from tests.unit.audit.audited_clusters import TOPIC_NODE, AuditedCluster, Auditor, ClusterAudit
 
 UNLOADED = range(100, 112)
 NEWEST = 200
 BYTES = 27_050
-OF_THE_FULL_WORLD = Count(10, 10_000)
+OF_THE_FULL_CLUSTER = Count(10, 10_000)
 
 
-def topic(world: World, ledger_id: int, **ledger: Any) -> str:
+def topic(cluster: AuditedCluster, ledger_id: int, **ledger: Any) -> str:
     """A topic with this ledger alone, which is the last of its list."""
     name = f"t/n/persistent/topic-{ledger_id}"
-    world.nodes[f"/managed-ledgers/{name}"] = managed_ledger_bytes([ledger_id])
-    world.ledger(ledger_id, data_custom_metadata(name), **ledger)
+    cluster.nodes[f"/managed-ledgers/{name}"] = managed_ledger_bytes([ledger_id])
+    cluster.ledger(ledger_id, data_custom_metadata(name), **ledger)
     return f"persistent://t/n/topic-{ledger_id}"
 
 
-def usage(found: AuditedWorld, topic: str) -> tuple[int, int | None, int]:
+def usage(found: ClusterAudit, topic: str) -> tuple[int, int | None, int]:
     (row,) = (row for row in found.rows(Table.LEDGER_USAGE) if (row["topic"], row["kind"]) == (topic, "data"))
     return row["ledgers"], row["bytes"], row["unknown_size_ledgers"]
 
 
-def closed_in_bookkeeper(world: World) -> int:
-    metadata = [decode_ledger_metadata(row["value"]) for row in world.ledgers.values()]
+def closed_in_bookkeeper(cluster: AuditedCluster) -> int:
+    metadata = [decode_ledger_metadata(row["value"]) for row in cluster.ledgers.values()]
     return sum(each.length_bytes for each in metadata if each.state is LedgerState.CLOSED)
 
 
-def test_an_unloaded_topics_last_ledger_is_as_long_as_bookkeeper_says(auditor: Auditor, world: World) -> None:
-    topics = [topic(world, ledger_id, length_bytes=BYTES) for ledger_id in UNLOADED]
-    found = auditor.audit(world)
+def test_an_unloaded_topics_last_ledger_is_as_long_as_bookkeeper_says(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    topics = [topic(cluster, ledger_id, length_bytes=BYTES) for ledger_id in UNLOADED]
+    found = auditor.audit(cluster)
     assert {usage(found, each) for each in topics} == {(1, BYTES, 0)}
-    assert found.summary.existing == Count(22, closed_in_bookkeeper(world))
+    assert found.summary.existing == Count(22, closed_in_bookkeeper(cluster))
     assert found.summary.existing_by_kind["data"] == Count(15, 12 * BYTES + 3000)
     assert found.summary.referenced == found.summary.existing
 
 
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-def test_what_is_still_written_to_has_no_size_yet(auditor: Auditor, world: World, state: LedgerState) -> None:
-    written = topic(world, 100, state=state)
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, world.ledger(NEWEST, state=state)])
-    found = auditor.audit(world)
+def test_what_is_still_written_to_has_no_size_yet(
+    auditor: Auditor, cluster: AuditedCluster, state: LedgerState
+) -> None:
+    written = topic(cluster, 100, state=state)
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 3, cluster.ledger(NEWEST, state=state)])
+    found = auditor.audit(cluster)
     assert usage(found, written) == (1, None, 1)
     assert usage(found, "persistent://t/n/topic") == (4, 3000, 1)
-    assert found.summary.existing == Count(12, closed_in_bookkeeper(world), 2)
+    assert found.summary.existing == Count(12, closed_in_bookkeeper(cluster), 2)
     assert found.summary.existing_by_kind["data"] == Count(5, 3000, 2)
 
 
-def test_without_bookkeepers_metadata_only_lists_tell_sizes(auditor: Auditor, world: World) -> None:
-    world.dump_changes = {"left_out": (LEDGERS_LEFT_OUT,)}
-    summary = auditor.audit(world).summary
+def test_without_bookkeepers_metadata_only_lists_tell_sizes(auditor: Auditor, cluster: AuditedCluster) -> None:
+    cluster.dump_changes = {"left_out": (LEDGERS_LEFT_OUT,)}
+    summary = auditor.audit(cluster).summary
     assert summary.existing == Count(10, 2000, 8)
     assert summary.existing_by_kind["schema"] == Count(2, None, 2)
 
 
-def test_a_list_names_a_missing_ledger_in_vain_whether_or_not_it_tells_its_size(auditor: Auditor, world: World) -> None:
-    world.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 98, 3, 99])
-    world.ledger(NEWEST, data_custom_metadata("t/n/persistent/gone"))
-    found = auditor.audit(world)
+def test_a_list_names_a_missing_ledger_in_vain_whether_or_not_it_tells_its_size(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
+    cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 98, 3, 99])
+    cluster.ledger(NEWEST, data_custom_metadata("t/n/persistent/gone"))
+    found = auditor.audit(cluster)
     assert [(row["ledger_id"], row["size_bytes"]) for row in found.missing] == [(98, 1000), (99, None)]
     assert usage(found, "persistent://t/n/topic") == (3, 3000, 0)
 
 
-def test_what_a_shadow_lists_counts_for_its_source(auditor: Auditor, world: World) -> None:
+def test_what_a_shadow_lists_counts_for_its_source(auditor: Auditor, cluster: AuditedCluster) -> None:
     source = {SHADOW_SOURCE: "persistent://t/n/topic"}
-    world.nodes[f"{TOPIC_NODE}-shadow"] = managed_ledger_bytes([1, 2, 3], properties=source)
-    found = auditor.audit(world)
+    cluster.nodes[f"{TOPIC_NODE}-shadow"] = managed_ledger_bytes([1, 2, 3], properties=source)
+    found = auditor.audit(cluster)
     assert {row["topic"] for row in found.rows(Table.LEDGER_USAGE)} & {"persistent://t/n/topic-shadow"} == set()
-    assert (found.summary.existing, found.orphans) == (OF_THE_FULL_WORLD, {})
+    assert (found.summary.existing, found.orphans) == (OF_THE_FULL_CLUSTER, {})
 
 
-def test_partitions_of_a_shadow_do_not_name_their_source(auditor: Auditor, world: World) -> None:
+def test_partitions_of_a_shadow_do_not_name_their_source(auditor: Auditor, cluster: AuditedCluster) -> None:
     properties = {SHADOW_SOURCE: "persistent://t/n/source"}
     node = json.dumps({"partitions": 1, "properties": properties}).encode()
-    world.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = node
-    world.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0"] = managed_ledger_bytes([1, 2, 3])
-    world.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0/sub"] = cursor_bytes(cursor_ledger=NEWEST)
-    world.ledger(NEWEST, cursor_custom_metadata("t/n/persistent/shadow-partition-0", "sub"))
-    found = auditor.audit(world)
+    cluster.nodes["/admin/partitioned-topics/t/n/persistent/shadow"] = node
+    cluster.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0"] = managed_ledger_bytes([1, 2, 3])
+    cluster.nodes["/managed-ledgers/t/n/persistent/shadow-partition-0/sub"] = cursor_bytes(cursor_ledger=NEWEST)
+    cluster.ledger(NEWEST, cursor_custom_metadata("t/n/persistent/shadow-partition-0", "sub"))
+    found = auditor.audit(cluster)
     rows = [row for row in found.rows(Table.LEDGER_USAGE) if row["topic"] == "persistent://t/n/shadow-partition-0"]
     assert [(row["kind"], row["ledgers"]) for row in rows] == [("cursor", 1)]
-    assert found.summary.existing == Count(11, closed_in_bookkeeper(world))
+    assert found.summary.existing == Count(11, closed_in_bookkeeper(cluster))
 
 
-def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, world: World) -> None:
+def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, cluster: AuditedCluster) -> None:
     gone = data_custom_metadata("t/n/persistent/gone")
-    world.ledger(50, gone, state=LedgerState.OPEN)
-    world.ledger(51, gone, length_bytes=7)
-    world.ledger(52, {}, state=LedgerState.OPEN)
-    summary = auditor.twice(world).summary
+    cluster.ledger(50, gone, state=LedgerState.OPEN)
+    cluster.ledger(51, gone, length_bytes=7)
+    cluster.ledger(52, {}, state=LedgerState.OPEN)
+    summary = auditor.twice(cluster).summary
     assert summary.orphans["condemned"] == Count(2, 7, 1)
     assert summary.plan is not None
     assert summary.plan.ledgers == Count(2, 7, 1)
@@ -116,19 +122,19 @@ def test_orphans_of_unknown_size_are_counted_as_such(auditor: Auditor, world: Wo
 
 
 @pytest.fixture
-def partly_known(auditor: Auditor, world: World) -> AuditedWorld:
-    topic(world, 100, state=LedgerState.OPEN)
-    world.ledger(50, {}, state=LedgerState.OPEN)
-    return auditor.audit(world)
+def partly_known(auditor: Auditor, cluster: AuditedCluster) -> ClusterAudit:
+    topic(cluster, 100, state=LedgerState.OPEN)
+    cluster.ledger(50, {}, state=LedgerState.OPEN)
+    return auditor.audit(cluster)
 
 
-def test_the_overview_counts_what_is_unknown(partly_known: AuditedWorld) -> None:
+def test_the_overview_counts_what_is_unknown(partly_known: ClusterAudit) -> None:
     lines = {line[:33].strip(): line[33:].split() for line in overview(partly_known.summary, "a").splitlines()}
     assert lines["exist"] == ["12", "9.8", "KiB", "2"]
     assert lines["have no known owner"] == ["1", "unknown", "1"]
 
 
-def test_rows_of_usage_do_not_say_0_bytes(partly_known: AuditedWorld) -> None:
+def test_rows_of_usage_do_not_say_0_bytes(partly_known: ClusterAudit) -> None:
     table = AuditTables(partly_known.directory, partly_known.summary).table(Table.LEDGER_USAGE)
     rows, whole = chosen_rows("usage", table, {"topic": "persistent://t/n/topic-100"}, 9)
     assert rows_text("usage", rows, whole).splitlines()[-1].split() == [
@@ -136,19 +142,19 @@ def test_rows_of_usage_do_not_say_0_bytes(partly_known: AuditedWorld) -> None:
     ]  # fmt: skip
 
 
-def test_json_has_both_numbers(partly_known: AuditedWorld) -> None:
+def test_json_has_both_numbers(partly_known: ClusterAudit) -> None:
     document = json.loads((partly_known.directory / "summary.json").read_text())
     assert document["existing"] == {"ledgers": 12, "bytes": 10_000, "unknownSizeLedgers": 2}
     assert document["unattributed"] == {"ledgers": 1, "bytes": None, "unknownSizeLedgers": 1}
 
 
-def test_the_report_says_at_least(partly_known: AuditedWorld) -> None:
+def test_the_report_says_at_least(partly_known: ClusterAudit) -> None:
     page = report_html(partly_known.summary, ReportRows())
     assert "<dd>12</dd><dd class=muted>at least 9.8 KiB</dd>" in page
     assert "<dd>1</dd><dd class=muted>unknown</dd>" in page
 
 
-def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: AuditedWorld) -> None:
+def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: ClusterAudit) -> None:
     samples = metric_samples(partly_known.summary)
     assert samples["pulsar_sidecar_audit_ledger_bytes"] == 10_000
     assert samples["pulsar_sidecar_audit_unknown_size_ledgers"] == 2

@@ -21,7 +21,7 @@ from pulsar_sidecar.bootstrap.audit_review import (
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import COMPACTION, TOPIC_NODE, World
+from tests.unit.audit.audited_clusters import COMPACTION, TOPIC_NODE, AuditedCluster
 from tests.unit.audit.findings import DAY_MS, STORE_TIME_MS, missing, orphan, unattributed, usage
 from tests.unit.audit.written import write_audit
 
@@ -62,8 +62,8 @@ def test_each_ledger_is_found_in_its_table(audit: Path) -> None:
 
 
 def test_what_references_a_ledger_is_found_in_a_dump(audit: Path, tmp_path: Path) -> None:
-    world = World({TOPIC_NODE: managed_ledger_bytes([1, 2]), COMPACTION: cursor_bytes(cursor_ledger=3)})
-    dump = world.dump(tmp_path / "dump")
+    cluster = AuditedCluster({TOPIC_NODE: managed_ledger_bytes([1, 2]), COMPACTION: cursor_bytes(cursor_ledger=3)})
+    dump = cluster.dump(tmp_path / "dump")
     assert f"  - {TOPIC_NODE}" in explain_ledger(audit, 2, dump)
     assert f"  - {COMPACTION}" in explain_ledger(audit, 3, dump)
     assert "nothing in that dump references it" in explain_ledger(audit, 12345, dump)

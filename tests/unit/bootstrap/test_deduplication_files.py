@@ -14,7 +14,7 @@ from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DEDUPLICATION_CURSOR
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
-from tests.unit.audit.audit_worlds import World
+from tests.unit.audit.audited_clusters import AuditedCluster
 
 ORDERS, PLAIN, ELSEWHERE = (
     parse_topic_name(f"persistent://public/{name}") for name in ("default/orders", "default/plain", "elsewhere/orders")
@@ -50,7 +50,7 @@ def find(tmp_path: Path) -> Find:
         enabled: bool = False,
         nodes: Mapping[str, bytes | None] = NODES,
     ) -> StuckReport:
-        dump = World(dict(nodes)).dump(tmp_path / f"dump-{len(list(tmp_path.iterdir()))}")
+        dump = AuditedCluster(dict(nodes)).dump(tmp_path / f"dump-{len(list(tmp_path.iterdir()))}")
         return find_stuck_in_dump(dump, namespace, LagLimits(entries, 10**9), 10, enabled)
 
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.audit.audit_worlds import full_world
+from tests.unit.audit.audited_clusters import full_cluster
 from tests.unit.cli.running import Terminal
 
 PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
@@ -42,21 +42,21 @@ def test_wrong_usage_ends_a_process_with_1() -> None:
 
 
 def test_what_was_audited_ends_with_0_or_2(tmp_path: Path) -> None:
-    world = full_world()
-    places = ("--dump", world.dump(tmp_path / "dump"), "--listing", world.listing(tmp_path / "listing"))
+    cluster = full_cluster()
+    places = ("--dump", cluster.dump(tmp_path / "dump"), "--listing", cluster.listing(tmp_path / "listing"))
     assert ended("audit", "run", *places, "--output", tmp_path / "clean").returncode == 0
     assert ended("audit", "show", tmp_path / "clean").returncode == 0
-    world.ledger(50)
-    places = ("--dump", world.dump(tmp_path / "dump-2"), "--listing", world.listing(tmp_path / "listing-2"))
+    cluster.ledger(50)
+    places = ("--dump", cluster.dump(tmp_path / "dump-2"), "--listing", cluster.listing(tmp_path / "listing-2"))
     assert ended("audit", "run", *places, "--output", tmp_path / "findings").returncode == 2
     assert ended("audit", "show", tmp_path / "findings").returncode == 2
 
 
 def test_inputs_that_are_missing_or_contradict_each_other_end_with_1(tmp_path: Path) -> None:
-    world = full_world()
-    dump, listing = world.dump(tmp_path / "dump"), world.listing(tmp_path / "listing")
-    world.listing_changes = {"instance_id": "another cluster's"}
-    another = world.listing(tmp_path / "another")
+    cluster = full_cluster()
+    dump, listing = cluster.dump(tmp_path / "dump"), cluster.listing(tmp_path / "listing")
+    cluster.listing_changes = {"instance_id": "another cluster's"}
+    another = cluster.listing(tmp_path / "another")
     output = tmp_path / "audit"
     for inputs in ((tmp_path / "nowhere", listing), (dump, tmp_path / "nowhere"), (listing, dump), (dump, another)):
         process = ended("audit", "run", "--dump", inputs[0], "--listing", inputs[1], "--output", output)
