@@ -22,7 +22,7 @@ from tests.fakes.positions import with_positions
 NOWHERE = parse_topic_name("persistent://public/default/nobody-made-this")
 
 
-class World(Protocol):
+class Subject(Protocol):
     """One topic of ten entries, in a namespace of its own."""
 
     subscriptions: SubscriptionStats
@@ -35,7 +35,7 @@ class World(Protocol):
     def store(self) -> None: ...
 
 
-class FakeWorld:
+class FakeSubject:
     def __init__(self) -> None:
         self.topic = parse_topic_name("persistent://public/contract/topic")
         broker = FakeAcknowledgingBroker()
@@ -53,7 +53,7 @@ class FakeWorld:
         self._broker.store(self.topic, SUBSCRIPTION)
 
 
-class RealWorld:
+class ClusterSubject:
     def __init__(self, stage: AckStateStage) -> None:
         namespace = f"public/contract-{unique()}"
         stage.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
@@ -82,73 +82,73 @@ def stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
 
 
 @pytest.fixture(params=["fake", "cluster"])
-def world(request: pytest.FixtureRequest) -> World:
-    return FakeWorld() if request.param == "fake" else RealWorld(request.getfixturevalue("stage"))
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return FakeSubject() if request.param == "fake" else ClusterSubject(request.getfixturevalue("stage"))
 
 
-def odd_entries(world: World) -> PositionRanges:
-    (ledger_id,) = world.subscriptions.internal_stats(world.topic).ledgers
+def odd_entries(subject: Subject) -> PositionRanges:
+    (ledger_id,) = subject.subscriptions.internal_stats(subject.topic).ledgers
     odd = [Position(ledger_id, EntryId(entry)) for entry in range(1, 10, 2)]
     return with_positions(PositionRanges(Position(ledger_id, EntryId(-1))), odd)
 
 
-def test_a_cursor_in_memory_and_in_store(world: World) -> None:
-    before = world.subscriptions.internal_stats(world.topic)
+def test_a_cursor_in_memory_and_in_store(subject: Subject) -> None:
+    before = subject.subscriptions.internal_stats(subject.topic)
     assert list(before.ledgers.values()) == [10]
     assert before.cursors[SUBSCRIPTION].ranges == 0
-    assert world.subscriptions.stats(world.topic).subscriptions[SUBSCRIPTION].type is SubscriptionType.SHARED
-    world.acknowledge_odd()
-    wanted = odd_entries(world)
-    cursor = until(lambda: holding(world, 5), "the acknowledgements have arrived")
+    assert subject.subscriptions.stats(subject.topic).subscriptions[SUBSCRIPTION].type is SubscriptionType.SHARED
+    subject.acknowledge_odd()
+    wanted = odd_entries(subject)
+    cursor = until(lambda: holding(subject, 5), "the acknowledgements have arrived")
     assert cursor == wanted
-    world.store()
-    after = world.subscriptions.internal_stats(world.topic)
-    stored = world.stored.stored(world.topic, SUBSCRIPTION, after.ledgers, after.cursor(SUBSCRIPTION))
+    subject.store()
+    after = subject.subscriptions.internal_stats(subject.topic)
+    stored = subject.stored.stored(subject.topic, SUBSCRIPTION, after.ledgers, after.cursor(SUBSCRIPTION))
     assert stored is not None
     assert (stored.acknowledged, stored.ranges, stored.batch_indexes) == (wanted, 5, 0)
 
 
-def holding(world: World, ranges: int) -> PositionRanges | None:
-    cursor = world.subscriptions.internal_stats(world.topic).cursors[SUBSCRIPTION]
+def holding(subject: Subject, ranges: int) -> PositionRanges | None:
+    cursor = subject.subscriptions.internal_stats(subject.topic).cursors[SUBSCRIPTION]
     return cursor.acknowledged if cursor.ranges == ranges else None
 
 
-def test_what_does_not_exist(world: World) -> None:
-    assert world.subscriptions.partitions(NOWHERE) is None
-    assert world.subscriptions.partitions(world.topic) == 0
-    cursor = world.subscriptions.internal_stats(world.topic).cursor(SUBSCRIPTION)
-    assert world.stored.stored(world.topic, "nobody", {LedgerId(1): 1}, cursor) is None
+def test_what_does_not_exist(subject: Subject) -> None:
+    assert subject.subscriptions.partitions(NOWHERE) is None
+    assert subject.subscriptions.partitions(subject.topic) == 0
+    cursor = subject.subscriptions.internal_stats(subject.topic).cursor(SUBSCRIPTION)
+    assert subject.stored.stored(subject.topic, "nobody", {LedgerId(1): 1}, cursor) is None
     for ask in (
-        lambda: world.subscriptions.stats(NOWHERE),
-        lambda: world.subscriptions.internal_stats(NOWHERE),
-        lambda: world.policies.policies(NOWHERE, None),
-        lambda: world.policies.enable_for_topic(NOWHERE),
-        lambda: world.policies.remove_from_topic(NOWHERE),
-        lambda: world.policies.of_namespace("public/nowhere"),
-        lambda: world.policies.enable_for_namespace("public/nowhere"),
-        lambda: world.policies.remove_from_namespace("public/nowhere"),
+        lambda: subject.subscriptions.stats(NOWHERE),
+        lambda: subject.subscriptions.internal_stats(NOWHERE),
+        lambda: subject.policies.policies(NOWHERE, None),
+        lambda: subject.policies.enable_for_topic(NOWHERE),
+        lambda: subject.policies.remove_from_topic(NOWHERE),
+        lambda: subject.policies.of_namespace("public/nowhere"),
+        lambda: subject.policies.enable_for_namespace("public/nowhere"),
+        lambda: subject.policies.remove_from_namespace("public/nowhere"),
     ):
         with pytest.raises(NotFoundError):
             ask()
 
 
-def test_the_limits_of_stock_brokers(world: World) -> None:
-    for broker in (None, world.subscriptions.stats(world.topic).broker):
-        limits = world.subscriptions.limits(broker)
+def test_the_limits_of_stock_brokers(subject: Subject) -> None:
+    for broker in (None, subject.subscriptions.stats(subject.topic).broker):
+        limits = subject.subscriptions.limits(broker)
         assert (limits.max_unacked_ranges, limits.max_batch_deleted_indexes) == (10_000, 10_000)
         assert (limits.as_long_array, limits.pause_enabled) == (False, False)
 
 
-def test_the_policy_on_each_level(world: World) -> None:
-    namespace, policies = world.topic.namespace, world.policies
-    assert policies.policies(world.topic, None).enabled is False
+def test_the_policy_on_each_level(subject: Subject) -> None:
+    namespace, policies = subject.topic.namespace, subject.policies
+    assert policies.policies(subject.topic, None).enabled is False
     policies.enable_for_namespace(namespace)
     until(lambda: policies.of_namespace(namespace), "the namespace says true")
-    assert policies.policies(world.topic, None).enabled is None, "a topic's own false would override it"
-    policies.enable_for_topic(world.topic)
-    until(lambda: policies.policies(world.topic, None).topic is TopicPolicy.TRUE, "the topic says true")
-    assert policies.policies(world.topic, None).enabled is True
+    assert policies.policies(subject.topic, None).enabled is None, "a topic's own false would override it"
+    policies.enable_for_topic(subject.topic)
+    until(lambda: policies.policies(subject.topic, None).topic is TopicPolicy.TRUE, "the topic says true")
+    assert policies.policies(subject.topic, None).enabled is True
     assert policies.remove_from_namespace(namespace) is None
     assert policies.of_namespace(namespace) is None
-    policies.remove_from_topic(world.topic)
-    until(lambda: policies.policies(world.topic, None).enabled is False, "nobody says true any more")
+    policies.remove_from_topic(subject.topic)
+    until(lambda: policies.policies(subject.topic, None).enabled is False, "nobody says true any more")

@@ -30,7 +30,7 @@ NEVER_WRITTEN = LedgerId(2**40)
 DELAY_MS = 3_600_000
 
 
-class World(Protocol):
+class Subject(Protocol):
     """One topic with delayed messages."""
 
     @property
@@ -46,7 +46,7 @@ class World(Protocol):
     def remove(self) -> None: ...
 
 
-class FakeWorld:
+class FakeSubject:
     topic = TOPIC
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FakeWorld:
 
 
 class Cluster:
-    """What all real worlds share."""
+    """What all topics of the cluster share."""
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
         self.addresses = cluster.addresses
@@ -79,7 +79,7 @@ class Cluster:
         self.store.close()
 
 
-class RealWorld:
+class ClusterSubject:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.topic = parse_topic_name(f"persistent://public/default/waiting-{unique()}")
@@ -123,18 +123,18 @@ def real_cluster(cluster: ClusterUnderTest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def real(real_cluster: Cluster) -> RealWorld:
-    return RealWorld(real_cluster)
+def real(real_cluster: Cluster) -> ClusterSubject:
+    return ClusterSubject(real_cluster)
 
 
 @pytest.fixture(params=["fake", "cluster"])
-def world(request: pytest.FixtureRequest) -> World:
-    return FakeWorld() if request.param == "fake" else request.getfixturevalue("real")
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return FakeSubject() if request.param == "fake" else request.getfixturevalue("real")
 
 
-def test_every_entry_says_when_it_is_due_and_what_it_is(world: World) -> None:
-    positions = world.publish(5, "k", {"order": "7", "ü": "é"})
-    answers = world.entries.read(world.topic, positions)
+def test_every_entry_says_when_it_is_due_and_what_it_is(subject: Subject) -> None:
+    positions = subject.publish(5, "k", {"order": "7", "ü": "é"})
+    answers = subject.entries.read(subject.topic, positions)
     assert list(answers) == positions
     for facts in answers.values():
         assert isinstance(facts, EntryFacts)
@@ -144,37 +144,37 @@ def test_every_entry_says_when_it_is_due_and_what_it_is(world: World) -> None:
         assert (facts.messages_in_batch, facts.chunk, facts.marker, facts.transaction) == (None, None, False, False)
 
 
-def test_what_is_not_there_is_absent(world: World) -> None:
-    positions = world.publish(2, "k", {})
+def test_what_is_not_there_is_absent(subject: Subject) -> None:
+    positions = subject.publish(2, "k", {})
     beyond = Position(positions[-1].ledger_id, EntryId(positions[-1].entry_id + 1))
     absent = [beyond, Position(NEVER_WRITTEN, EntryId(0)), Position(positions[0].ledger_id, EntryId(10**6))]
-    assert world.entries.read(world.topic, absent) == dict.fromkeys(absent, Absent())
-    world.close_ledger()
-    answers = world.entries.read(world.topic, [*positions, *absent])
+    assert subject.entries.read(subject.topic, absent) == dict.fromkeys(absent, Absent())
+    subject.close_ledger()
+    answers = subject.entries.read(subject.topic, [*positions, *absent])
     assert [isinstance(answers[position], EntryFacts) for position in positions] == [True, True]
     assert all(answers[position] == Absent() for position in absent)
 
 
-def test_a_topic_that_does_not_exist(world: World) -> None:
-    positions = world.publish(1, "k", {})
-    world.remove()
+def test_a_topic_that_does_not_exist(subject: Subject) -> None:
+    positions = subject.publish(1, "k", {})
+    subject.remove()
     with pytest.raises(NotFoundError):
-        world.entries.read(world.topic, positions)
+        subject.entries.read(subject.topic, positions)
 
 
-def test_nothing_asked_is_nothing_answered(world: World) -> None:
-    world.publish(1, "k", {})
-    assert world.entries.read(world.topic, []) == {}
+def test_nothing_asked_is_nothing_answered(subject: Subject) -> None:
+    subject.publish(1, "k", {})
+    assert subject.entries.read(subject.topic, []) == {}
 
 
-def test_another_topics_entries_are_absent(real: RealWorld, real_cluster: Cluster) -> None:
+def test_another_topics_entries_are_absent(real: ClusterSubject, real_cluster: Cluster) -> None:
     positions = real.publish(1, "k", {})
-    other = RealWorld(real_cluster)
+    other = ClusterSubject(real_cluster)
     other.publish(1, "k", {})
     assert other.entries.read(other.topic, positions) == dict.fromkeys(positions, Absent())
 
 
-def test_thousands_come_at_once(real: RealWorld) -> None:
+def test_thousands_come_at_once(real: ClusterSubject) -> None:
     positions = real.publish(3_000, "k", {})
     answers = real.entries.read(real.topic, positions[::3])
     assert [facts.sequence_id for facts in answers.values() if isinstance(facts, EntryFacts)] == list(
@@ -182,7 +182,7 @@ def test_thousands_come_at_once(real: RealWorld) -> None:
     )
 
 
-def test_a_broker_says_the_same(real: RealWorld) -> None:
+def test_a_broker_says_the_same(real: ClusterSubject) -> None:
     (position,) = real.publish(1, "k", {"order": "7"})
     (facts,) = real.entries.read(real.topic, [position]).values()
     assert isinstance(facts, EntryFacts)
@@ -194,7 +194,7 @@ def test_a_broker_says_the_same(real: RealWorld) -> None:
         assert getattr(said, name) == getattr(facts, name), name
 
 
-def test_batches_and_chunks_are_told(real: RealWorld) -> None:
+def test_batches_and_chunks_are_told(real: ClusterSubject) -> None:
     batching = real.cluster.client.create_producer(str(real.topic), batching_enabled=True)
     for number in range(3):
         batching.send_async(b"%d" % number, lambda *_: None)

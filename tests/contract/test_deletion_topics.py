@@ -11,11 +11,11 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, Delivery, Outgoi
 from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
-from tests.contract.deletion_topics_worlds import (
+from tests.contract.deletion_topics_subjects import (
     PARTITIONS,
-    World,
-    cluster_world,
-    fake_world,
+    Subject,
+    cluster_subject,
+    fake_subject,
     pass_ms,
     receive_for,
     receive_until,
@@ -27,12 +27,12 @@ EVENT_TIME_MS = 1_700_000_000_123
 
 
 @pytest.fixture(params=["fake", "cluster"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param == "fake":
-        with fake_world() as opened:
+        with fake_subject() as opened:
             yield opened
         return
-    with cluster_world(request.getfixturevalue("cluster").addresses) as opened:
+    with cluster_subject(request.getfixturevalue("cluster").addresses) as opened:
         yield opened
 
 
@@ -54,8 +54,8 @@ def numbered(first: int, count: int) -> list[OutgoingMessage]:
     ]
 
 
-def publish(world: World, topic: DeletionTopic, outgoing: list[OutgoingMessage]) -> None:
-    publisher = world.topics.publisher(topic, a_name())
+def publish(subject: Subject, topic: DeletionTopic, outgoing: list[OutgoingMessage]) -> None:
+    publisher = subject.topics.publisher(topic, a_name())
     assert publisher.publish(outgoing) == [STORED] * len(outgoing)
     publisher.close()
 
@@ -72,23 +72,23 @@ def payloads(deliveries: list[Delivery]) -> list[bytes]:
 # Setting up ------------------------------------------------------------------------------------------------------
 
 
-def test_ensure_may_be_repeated_and_raced(world: World) -> None:
-    publish(world, PENDING, messages(3))
+def test_ensure_may_be_repeated_and_raced(subject: Subject) -> None:
+    publish(subject, PENDING, messages(3))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda topics: topics.ensure(), [world.topics, world.other_sidecar]))
-    consumer = world.topics.pending()
-    assert len(receive_until(world, consumer, 3)) == 3
+        list(pool.map(lambda topics: topics.ensure(), [subject.topics, subject.other_sidecar]))
+    consumer = subject.topics.pending()
+    assert len(receive_until(subject, consumer, 3)) == 3
     consumer.close()
 
 
 # Publishing ------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_arrives_as_it_was_sent(world: World) -> None:
+def test_a_record_arrives_as_it_was_sent(subject: Subject) -> None:
     properties = {"a": "1", "ümläut": "ß€"}
-    publish(world, PENDING, [OutgoingMessage(b"\x00\xff{}", key="persistent://t/n/ü", properties=properties)])
-    consumer = world.topics.pending()
-    [delivery] = receive_until(world, consumer, 1)
+    publish(subject, PENDING, [OutgoingMessage(b"\x00\xff{}", key="persistent://t/n/ü", properties=properties)])
+    consumer = subject.topics.pending()
+    [delivery] = receive_until(subject, consumer, 1)
     assert (delivery.payload, delivery.key, dict(delivery.properties)) == (
         b"\x00\xff{}",
         "persistent://t/n/ü",
@@ -96,15 +96,15 @@ def test_a_record_arrives_as_it_was_sent(world: World) -> None:
     )
     assert re.fullmatch(r"\d+:\d+:[0-3](:\d+)?", delivery.message_id)
     assert re.fullmatch(r"persistent://pulsar/system/__ledger_deletion-partition-[0-3]", delivery.topic)
-    assert abs(delivery.publish_time_ms - world.clock.now_ms()) < 60_000
+    assert abs(delivery.publish_time_ms - subject.clock.now_ms()) < 60_000
     assert delivery.redelivery_count == 0
     consumer.close()
 
 
-def test_records_of_one_topic_share_a_partition_and_many_topics_use_all(world: World) -> None:
-    publish(world, PENDING, messages(200, keys=40))
-    consumer = world.topics.pending()
-    deliveries = receive_until(world, consumer, 200)
+def test_records_of_one_topic_share_a_partition_and_many_topics_use_all(subject: Subject) -> None:
+    publish(subject, PENDING, messages(200, keys=40))
+    consumer = subject.topics.pending()
+    deliveries = receive_until(subject, consumer, 200)
     partitions: dict[str | None, set[str]] = {}
     for delivery in deliveries:
         partitions.setdefault(delivery.key, set()).add(delivery.topic)
@@ -114,42 +114,42 @@ def test_records_of_one_topic_share_a_partition_and_many_topics_use_all(world: W
     consumer.close()
 
 
-def test_a_name_belongs_to_one_publisher_at_a_time(world: World) -> None:
+def test_a_name_belongs_to_one_publisher_at_a_time(subject: Subject) -> None:
     name = a_name()
-    publisher = world.topics.publisher(PENDING, name)
+    publisher = subject.topics.publisher(PENDING, name)
     with pytest.raises(ConflictError):
-        world.other_sidecar.publisher(PENDING, name)
+        subject.other_sidecar.publisher(PENDING, name)
     publisher.close()
-    world.other_sidecar.publisher(PENDING, name).close()
+    subject.other_sidecar.publisher(PENDING, name).close()
 
 
-def test_a_resend_after_a_crash_is_no_second_record(world: World) -> None:
+def test_a_resend_after_a_crash_is_no_second_record(subject: Subject) -> None:
     name = a_name()
-    first = world.topics.publisher(PENDING, name)
+    first = subject.topics.publisher(PENDING, name)
     assert first.publish(numbered(0, 3)) == [STORED] * 3
     assert first.publish(numbered(0, 3)) == [ALREADY_STORED] * 3
     first.close()
-    second = world.other_sidecar.publisher(PENDING, name)
+    second = subject.other_sidecar.publisher(PENDING, name)
     assert second.publish(numbered(0, 5)) == [ALREADY_STORED] * 3 + [STORED] * 2
     second.close()
-    consumer = world.topics.pending()
-    deliveries = receive_for(world, consumer, 1500)
+    consumer = subject.topics.pending()
+    deliveries = receive_for(subject, consumer, 1500)
     assert payloads(deliveries) == [b"record %d" % number for number in range(5)]
     assert all(not delivery.properties for delivery in deliveries)
     consumer.close()
 
 
-def test_the_same_ids_under_another_name_are_other_records(world: World) -> None:
+def test_the_same_ids_under_another_name_are_other_records(subject: Subject) -> None:
     for _ in range(2):
-        publish(world, PENDING, numbered(0, 2))
-    consumer = world.topics.pending()
-    assert len(receive_until(world, consumer, 4)) == 4
+        publish(subject, PENDING, numbered(0, 2))
+    consumer = subject.topics.pending()
+    assert len(receive_until(subject, consumer, 4)) == 4
     consumer.close()
 
 
-def test_a_publisher_counts_on_without_ids(world: World) -> None:
+def test_a_publisher_counts_on_without_ids(subject: Subject) -> None:
     name = a_name()
-    for topics in (world.topics, world.other_sidecar):
+    for topics in (subject.topics, subject.other_sidecar):
         publisher = topics.publisher(PENDING, name)
         assert publisher.publish(messages(2)) == [STORED] * 2
         assert publisher.publish(messages(2)) == [STORED] * 2
@@ -157,22 +157,22 @@ def test_a_publisher_counts_on_without_ids(world: World) -> None:
 
 
 @pytest.mark.parametrize("ids", [[1, None], [3, 2], [2, 2], [-1]])
-def test_ids_that_make_no_sequence_are_refused(world: World, ids: list[int | None]) -> None:
-    publisher = world.topics.publisher(PENDING, a_name())
+def test_ids_that_make_no_sequence_are_refused(subject: Subject, ids: list[int | None]) -> None:
+    publisher = subject.topics.publisher(PENDING, a_name())
     with pytest.raises(InvalidInputError):
         publisher.publish([OutgoingMessage(b"x", sequence_id=number) for number in ids])
     publisher.close()
 
 
-def test_a_closed_publisher_stores_nothing_and_says_so(world: World) -> None:
-    publisher = world.topics.publisher(PENDING, a_name())
+def test_a_closed_publisher_stores_nothing_and_says_so(subject: Subject) -> None:
+    publisher = subject.topics.publisher(PENDING, a_name())
     publisher.close()
     publisher.close()
     assert publisher.publish(messages(2)) == [PublishResult.NOT_STORED] * 2
 
 
-def test_publishing_nothing_is_nothing(world: World) -> None:
-    publisher = world.topics.publisher(PENDING, a_name())
+def test_publishing_nothing_is_nothing(subject: Subject) -> None:
+    publisher = subject.topics.publisher(PENDING, a_name())
     assert publisher.publish([]) == []
     publisher.close()
 
@@ -180,62 +180,62 @@ def test_publishing_nothing_is_nothing(world: World) -> None:
 # Consuming -------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_acknowledged_does_not_come_again(world: World) -> None:
-    publish(world, PENDING, messages(20, keys=5))
-    first = world.topics.pending()
-    deliveries = receive_until(world, first, 20)
+def test_what_is_acknowledged_does_not_come_again(subject: Subject) -> None:
+    publish(subject, PENDING, messages(20, keys=5))
+    first = subject.topics.pending()
+    deliveries = receive_until(subject, first, 20)
     first.acknowledge(deliveries)
     first.acknowledge(deliveries[:1])
     first.close()
-    second = world.other_sidecar.pending()
-    assert receive_for(world, second, 1000) == []
+    second = subject.other_sidecar.pending()
+    assert receive_for(subject, second, 1000) == []
     second.close()
 
 
-def test_what_a_closed_consumer_held_goes_to_the_other(world: World) -> None:
-    publish(world, PENDING, messages(20, keys=5))
-    first, second = world.topics.pending(), world.other_sidecar.pending()
-    held = receive_until(world, first, 1)
+def test_what_a_closed_consumer_held_goes_to_the_other(subject: Subject) -> None:
+    publish(subject, PENDING, messages(20, keys=5))
+    first, second = subject.topics.pending(), subject.other_sidecar.pending()
+    held = receive_until(subject, first, 1)
     first.close()
     first.close()
-    found = receive_until(world, second, 20)
+    found = receive_until(subject, second, 20)
     assert held
     assert payloads(found) == sorted(b"record %d" % number for number in range(20))
     second.close()
 
 
-def test_what_is_held_is_not_handed_out_twice(world: World) -> None:
-    publish(world, PENDING, messages(10, keys=5))
-    consumer, other = world.topics.pending(), world.other_sidecar.pending()
-    found = receive_for(world, consumer, 1000) + receive_for(world, other, 1000)
+def test_what_is_held_is_not_handed_out_twice(subject: Subject) -> None:
+    publish(subject, PENDING, messages(10, keys=5))
+    consumer, other = subject.topics.pending(), subject.other_sidecar.pending()
+    found = receive_for(subject, consumer, 1000) + receive_for(subject, other, 1000)
     assert payloads(found) == sorted(b"record %d" % number for number in range(10))
     consumer.close()
     other.close()
 
 
-def test_a_postponed_record_comes_again_and_its_finished_neighbours_do_not(world: World) -> None:
-    publish(world, PENDING, messages(5))
-    consumer = world.topics.pending()
-    deliveries = receive_until(world, consumer, 5)
+def test_a_postponed_record_comes_again_and_its_finished_neighbours_do_not(subject: Subject) -> None:
+    publish(subject, PENDING, messages(5))
+    consumer = subject.topics.pending()
+    deliveries = receive_until(subject, consumer, 5)
     consumer.acknowledge(deliveries[:2])
     consumer.postpone([deliveries[2]])
     consumer.acknowledge([deliveries[3]])
-    [again] = receive_for(world, consumer, 2500)
+    [again] = receive_for(subject, consumer, 2500)
     assert again.payload == deliveries[2].payload
     assert again.message_id == deliveries[2].message_id
     assert again.redelivery_count >= 1
     consumer.acknowledge([again, deliveries[4]])
-    pass_ms(world, 500)
+    pass_ms(subject, 500)
     consumer.close()
-    rest = world.topics.pending()
-    assert receive_for(world, rest, 1000) == []
+    rest = subject.topics.pending()
+    assert receive_for(subject, rest, 1000) == []
     rest.close()
 
 
-def test_a_closed_consumer_refuses_work(world: World) -> None:
-    publish(world, PENDING, messages(1))
-    consumer = world.topics.pending()
-    deliveries = receive_until(world, consumer, 1)
+def test_a_closed_consumer_refuses_work(subject: Subject) -> None:
+    publish(subject, PENDING, messages(1))
+    consumer = subject.topics.pending()
+    deliveries = receive_until(subject, consumer, 1)
     consumer.close()
     with pytest.raises(TemporaryError):
         consumer.acknowledge(deliveries)
@@ -246,47 +246,47 @@ def test_a_closed_consumer_refuses_work(world: World) -> None:
 # Retrying --------------------------------------------------------------------------------------------------------
 
 
-def test_a_retry_arrives_after_its_delay_with_its_properties(world: World) -> None:
-    publish(world, RETRY, [replace(retry(b"later", 1500), event_time_ms=EVENT_TIME_MS)])
-    consumer = world.topics.pending()
-    assert receive_for(world, consumer, 700) == []
-    [delivery] = receive_until(world, consumer, 1)
+def test_a_retry_arrives_after_its_delay_with_its_properties(subject: Subject) -> None:
+    publish(subject, RETRY, [replace(retry(b"later", 1500), event_time_ms=EVENT_TIME_MS)])
+    consumer = subject.topics.pending()
+    assert receive_for(subject, consumer, 700) == []
+    [delivery] = receive_until(subject, consumer, 1)
     assert delivery.payload == b"later"
     assert delivery.event_time_ms == EVENT_TIME_MS
     assert delivery.properties[DELAY_TIME] == "1500"
     assert delivery.topic == "persistent://pulsar/system/__ledger_deletion-RETRY"
     assert re.fullmatch(r"\d+:\d+:-1", delivery.message_id)
-    assert world.clock.now_ms() >= delivery.publish_time_ms + 1400
+    assert subject.clock.now_ms() >= delivery.publish_time_ms + 1400
     consumer.close()
 
 
-def test_overdue_finds_what_was_due_and_not_delivered(world: World) -> None:
-    publish(world, RETRY, [retry(b"due", 300), retry(b"far", 3_600_000), retry(b"due too", 300), retry(b"now", 0)])
-    pass_ms(world, 1500)
-    consumer = world.topics.pending()
+def test_overdue_finds_what_was_due_and_not_delivered(subject: Subject) -> None:
+    publish(subject, RETRY, [retry(b"due", 300), retry(b"far", 3_600_000), retry(b"due too", 300), retry(b"now", 0)])
+    pass_ms(subject, 1500)
+    consumer = subject.topics.pending()
     assert consumer.overdue(60_000, 10) == []
     one = consumer.overdue(500, 1)
     rest = consumer.overdue(500, 10)
     assert payloads(one + rest) == [b"due", b"due too", b"now"]
     assert consumer.overdue(500, 10) == []
     consumer.acknowledge(one + rest)
-    assert receive_for(world, consumer, 1500) == []
+    assert receive_for(subject, consumer, 1500) == []
     assert consumer.overdue(500, 10) == []
     consumer.close()
-    other = world.other_sidecar.pending()
+    other = subject.other_sidecar.pending()
     assert other.overdue(500, 10) == []
     other.close()
 
 
-def test_overdue_passes_over_what_is_acknowledged(world: World) -> None:
-    publish(world, RETRY, [retry(b"%d" % number, 200) for number in range(6)])
-    consumer = world.topics.pending()
-    deliveries = receive_until(world, consumer, 6)
+def test_overdue_passes_over_what_is_acknowledged(subject: Subject) -> None:
+    publish(subject, RETRY, [retry(b"%d" % number, 200) for number in range(6)])
+    consumer = subject.topics.pending()
+    deliveries = receive_until(subject, consumer, 6)
     done = [delivery for delivery in deliveries if delivery.payload in (b"0", b"2", b"3", b"5")]
     consumer.acknowledge(done)
-    pass_ms(world, 500)
+    pass_ms(subject, 500)
     consumer.close()
-    other = world.other_sidecar.pending()
+    other = subject.other_sidecar.pending()
     assert payloads(other.overdue(0, 10)) == [b"1", b"4"]
     other.close()
 
@@ -294,30 +294,30 @@ def test_overdue_passes_over_what_is_acknowledged(world: World) -> None:
 # Dead letters ----------------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_have_one_user_and_wait_until_acknowledged(world: World) -> None:
-    publish(world, DEAD_LETTER, messages(5))
-    first = world.topics.dead_letters()
+def test_dead_letters_have_one_user_and_wait_until_acknowledged(subject: Subject) -> None:
+    publish(subject, DEAD_LETTER, messages(5))
+    first = subject.topics.dead_letters()
     with pytest.raises(ConflictError):
-        world.other_sidecar.dead_letters()
+        subject.other_sidecar.dead_letters()
     some = first.receive(2)
     rest = first.receive(10)
     assert [delivery.payload for delivery in some + rest] == [b"record %d" % number for number in range(5)]
     first.acknowledge(some)
     assert first.receive(10) == []
     first.close()
-    second = world.other_sidecar.dead_letters()
+    second = subject.other_sidecar.dead_letters()
     assert [delivery.payload for delivery in second.receive(10)] == [b"record 2", b"record 3", b"record 4"]
     second.close()
     second.close()
 
 
-def test_a_single_dead_letter_can_be_taken(world: World) -> None:
-    publish(world, DEAD_LETTER, messages(5))
-    user = world.topics.dead_letters()
+def test_a_single_dead_letter_can_be_taken(subject: Subject) -> None:
+    publish(subject, DEAD_LETTER, messages(5))
+    user = subject.topics.dead_letters()
     deliveries = user.receive(10)
     user.acknowledge([deliveries[3]])
     user.close()
-    other = world.other_sidecar.dead_letters()
+    other = subject.other_sidecar.dead_letters()
     assert [delivery.payload for delivery in other.receive(10)] == [b"record %d" % number for number in (0, 1, 2, 4)]
     other.close()
 
@@ -325,36 +325,36 @@ def test_a_single_dead_letter_can_be_taken(world: World) -> None:
 # Outcomes --------------------------------------------------------------------------------------------------------
 
 
-def test_outcomes_are_read_from_a_time_to_now(world: World) -> None:
-    publish(world, OUTCOME, [OutgoingMessage(b"old")])
-    pass_ms(world, 50)
-    since_ms = world.clock.now_ms()
-    pass_ms(world, 50)
+def test_outcomes_are_read_from_a_time_to_now(subject: Subject) -> None:
+    publish(subject, OUTCOME, [OutgoingMessage(b"old")])
+    pass_ms(subject, 50)
+    since_ms = subject.clock.now_ms()
+    pass_ms(subject, 50)
     for number in range(3):
-        publish(world, OUTCOME, [OutgoingMessage(b"new %d.%d" % (number, part)) for part in range(3)])
-    found = list(world.topics.outcomes_since(since_ms))
+        publish(subject, OUTCOME, [OutgoingMessage(b"new %d.%d" % (number, part)) for part in range(3)])
+    found = list(subject.topics.outcomes_since(since_ms))
     assert found == [b"new %d.%d" % (number, part) for number in range(3) for part in range(3)]
-    assert b"old" in list(world.topics.outcomes_since(0))
-    assert list(world.topics.outcomes_since(world.clock.now_ms() + 60_000)) == []
+    assert b"old" in list(subject.topics.outcomes_since(0))
+    assert list(subject.topics.outcomes_since(subject.clock.now_ms() + 60_000)) == []
 
 
 # Backlog ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_backlog_is_zero_exactly_when_nothing_waits(world: World) -> None:
-    empty = world.topics.backlog()
+def test_the_backlog_is_zero_exactly_when_nothing_waits(subject: Subject) -> None:
+    empty = subject.topics.backlog()
     assert (empty.total, empty.oldest_publish_ms) == (0, None)
     assert len(empty.per_topic) == PARTITIONS + 1
-    before_ms = world.clock.now_ms()
-    publish(world, PENDING, messages(30, keys=10))
-    publish(world, RETRY, [retry(b"far", 3_600_000)])
-    waiting = world.topics.backlog()
+    before_ms = subject.clock.now_ms()
+    publish(subject, PENDING, messages(30, keys=10))
+    publish(subject, RETRY, [retry(b"far", 3_600_000)])
+    waiting = subject.topics.backlog()
     assert waiting.total > 0
     assert waiting.per_topic["persistent://pulsar/system/__ledger_deletion-RETRY"] == 1
     assert waiting.oldest_publish_ms is not None
-    assert before_ms - 1000 <= waiting.oldest_publish_ms <= world.clock.now_ms()
-    consumer = world.topics.pending()
-    consumer.acknowledge(receive_until(world, consumer, 30))
-    pass_ms(world, 500)
-    assert world.topics.backlog().total == 1
+    assert before_ms - 1000 <= waiting.oldest_publish_ms <= subject.clock.now_ms()
+    consumer = subject.topics.pending()
+    consumer.acknowledge(receive_until(subject, consumer, 30))
+    pass_ms(subject, 500)
+    assert subject.topics.backlog().total == 1
     consumer.close()

@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 SUBSCRIPTION = "a subscription/ü"
 
 
-class World(Protocol):
+class Subject(Protocol):
     """Topics with one message and one subscription, and the brokers that load them."""
 
     @property
@@ -46,7 +46,7 @@ class World(Protocol):
 NAMED = "a subscription/ü"
 
 
-class FakeWorld:
+class FakeSubject:
     def __init__(self) -> None:
         self.owners = FakeLiveOwners()
         self._next_ledger = 1
@@ -79,7 +79,7 @@ class FakeWorld:
 
 
 @dataclass(slots=True)
-class ClusterWorld:
+class ClusterSubject:
     cluster: ClusterUnderTest
     owners: BrokerLiveOwners
     rest: AdminRest
@@ -128,12 +128,12 @@ def new_topic(local_name: str) -> TopicName:
 
 
 @contextmanager
-def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
+def cluster_subject(cluster: ClusterUnderTest) -> Iterator[ClusterSubject]:
     addresses = cluster.addresses
     with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
         rest = AdminRest(addresses.web_service_urls, store=store, connect_seconds=2, read_seconds=5)
         client = PatientClient(addresses)
-        opened = ClusterWorld(cluster, BrokerLiveOwners(rest, store), rest, client)
+        opened = ClusterSubject(cluster, BrokerLiveOwners(rest, store), rest, client)
         try:
             yield opened
         finally:
@@ -141,31 +141,31 @@ def cluster_world(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
 
 
 @pytest.fixture(params=["fake", "cluster"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     if request.param == "fake":
-        yield FakeWorld()
+        yield FakeSubject()
         return
-    with cluster_world(request.getfixturevalue("cluster")) as opened:
+    with cluster_subject(request.getfixturevalue("cluster")) as opened:
         yield opened
 
 
 @pytest.fixture
-def real(cluster: ClusterUnderTest) -> Iterator[ClusterWorld]:
-    with cluster_world(cluster) as opened:
+def real(cluster: ClusterUnderTest) -> Iterator[ClusterSubject]:
+    with cluster_subject(cluster) as opened:
         yield opened
 
 
-# In both worlds --------------------------------------------------------------------------------------------------
+# In memory and on a cluster ------------------------------------------------------------------------------------------
 
 
-def test_no_topic_no_view(world: World) -> None:
-    assert world.owners.views([]) == {}
-    assert world.owners.views([new_topic("unknown")]) == {}
+def test_no_topic_no_view(subject: Subject) -> None:
+    assert subject.owners.views([]) == {}
+    assert subject.owners.views([new_topic("unknown")]) == {}
 
 
-def test_a_loaded_topic_has_a_view_and_the_others_of_the_batch_have_none(world: World) -> None:
-    loaded, other = world.loaded_topic(), world.loaded_topic()
-    views = world.owners.views([loaded, new_topic("unknown"), other, loaded])
+def test_a_loaded_topic_has_a_view_and_the_others_of_the_batch_have_none(subject: Subject) -> None:
+    loaded, other = subject.loaded_topic(), subject.loaded_topic()
+    views = subject.owners.views([loaded, new_topic("unknown"), other, loaded])
     assert views.keys() == {loaded, other}
     view = views[loaded]
     assert set(view.cursors) == {NAMED}
@@ -176,23 +176,23 @@ def test_a_loaded_topic_has_a_view_and_the_others_of_the_batch_have_none(world: 
     assert not view.ledgers.keys() & views[other].ledgers.keys()
 
 
-def test_an_unloaded_topic_has_no_view(world: World) -> None:
-    topic = world.loaded_topic()
-    assert world.owners.views([topic])
-    world.unload(topic)
-    assert world.owners.views([topic]) == {}
-    assert world.owners.views([topic]) == {}
+def test_an_unloaded_topic_has_no_view(subject: Subject) -> None:
+    topic = subject.loaded_topic()
+    assert subject.owners.views([topic])
+    subject.unload(topic)
+    assert subject.owners.views([topic]) == {}
+    assert subject.owners.views([topic]) == {}
 
 
-def test_nothing_is_concluded_when_a_broker_cannot_be_asked(world: World) -> None:
-    topic = world.loaded_topic()
-    world.break_a_broker()
+def test_nothing_is_concluded_when_a_broker_cannot_be_asked(subject: Subject) -> None:
+    topic = subject.loaded_topic()
+    subject.break_a_broker()
     with pytest.raises(TemporaryError):
-        world.owners.views([topic])
+        subject.owners.views([topic])
 
 
-def test_the_owner_of_a_loaded_topic_is_known(world: World) -> None:
-    url = world.owners.owner_url(world.loaded_topic())
+def test_the_owner_of_a_loaded_topic_is_known(subject: Subject) -> None:
+    url = subject.owners.owner_url(subject.loaded_topic())
     assert url is not None
     assert url.startswith("http://")
 
@@ -200,7 +200,7 @@ def test_the_owner_of_a_loaded_topic_is_known(world: World) -> None:
 # On a cluster only -----------------------------------------------------------------------------------------------
 
 
-def test_asking_never_loads_a_topic(real: ClusterWorld) -> None:
+def test_asking_never_loads_a_topic(real: ClusterSubject) -> None:
     topics = [real.loaded_topic() for _ in range(3)]
     real.unload(topics[1])
     before = real.loaded_names()
@@ -213,12 +213,12 @@ def test_asking_never_loads_a_topic(real: ClusterWorld) -> None:
 
 
 @pytest.mark.parametrize("local_name", ["a b", "a%b", "a+b", "a%2Fb", "ü€", "a#b?c", "x;y", "a~*"])
-def test_names_with_every_kind_of_character(real: ClusterWorld, local_name: str) -> None:
+def test_names_with_every_kind_of_character(real: ClusterSubject, local_name: str) -> None:
     topic = real.loaded_topic(local_name)
     assert real.owners.views([topic]).keys() == {topic}
 
 
-def test_a_view_names_what_the_metadata_names(real: ClusterWorld) -> None:
+def test_a_view_names_what_the_metadata_names(real: ClusterSubject) -> None:
     topic = real.loaded_topic()
     info = real.rest.get(topic_path(topic, "/internal-info"))
     assert isinstance(info, dict)
@@ -228,13 +228,13 @@ def test_a_view_names_what_the_metadata_names(real: ClusterWorld) -> None:
     assert {encode_cursor(name) for name in view.cursors} == set(info["cursors"])
 
 
-def test_system_topics_are_listed(real: ClusterWorld) -> None:
+def test_system_topics_are_listed(real: ClusterSubject) -> None:
     real.loaded_topic()
     events = parse_topic_name("persistent://public/default/__change_events")
     assert real.owners.views([events]).keys() == {events}
 
 
-def test_schema_and_compacted_ledgers_are_in_the_view(real: ClusterWorld) -> None:
+def test_schema_and_compacted_ledgers_are_in_the_view(real: ClusterSubject) -> None:
     topic = real.loaded_topic()
     schema = {"type": "STRING", "schema": "", "properties": {}}
     path = f"/admin/v2/schemas/{topic.namespace}/{topic.local_name}"
@@ -252,7 +252,7 @@ def test_schema_and_compacted_ledgers_are_in_the_view(real: ClusterWorld) -> Non
     assert COMPACTION_CURSOR in view.cursors
 
 
-def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -> None:
+def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterSubject) -> None:
     topic = real.loaded_topic()
     before = real.owners.views([topic])[topic]
     reader = real.client.create_reader(str(topic), pulsar.MessageId.earliest)
@@ -263,7 +263,7 @@ def test_a_reader_without_a_subscription_counts_as_reading(real: ClusterWorld) -
     reader.close()
 
 
-def test_owners_are_those_that_brokers_name(real: ClusterWorld) -> None:
+def test_owners_are_those_that_brokers_name(real: ClusterSubject) -> None:
     for _ in range(8):
         topic = real.loaded_topic()
         lookup = real.rest.get(f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}")
@@ -271,11 +271,11 @@ def test_owners_are_those_that_brokers_name(real: ClusterWorld) -> None:
         assert real.owners.owner_url(topic) == lookup["httpUrl"]
 
 
-def test_a_namespace_that_is_not_there_has_no_owner(real: ClusterWorld) -> None:
+def test_a_namespace_that_is_not_there_has_no_owner(real: ClusterSubject) -> None:
     assert real.owners.owner_url(parse_topic_name("persistent://public/nowhere/topic")) is None
 
 
-def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterWorld) -> None:
+def test_a_dead_broker_is_temporary_until_its_registration_ends(real: ClusterSubject) -> None:
     topic = real.loaded_topic()
     name = next(name for name in real.cluster.addresses.members if name.startswith("broker"))
     real.cluster.kill(name)

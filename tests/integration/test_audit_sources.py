@@ -53,7 +53,7 @@ _RESTLESS = ("/loadbalance", "/counters", "/ledgers/idgen", "/pulsar-sidecar")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class QuietCluster:
     """A quiet cluster with ledgers of every kind."""
 
     cluster: ClusterUnderTest
@@ -97,7 +97,7 @@ def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def quiet(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuietCluster]:
     wishes: dict[str, Any] = {
         "zookeeper_conf": {"admin.enableServer": "true", "admin.rateLimiterIntervalInMS": "0"},
         "bookie_conf": FAST_BOOKIE_SESSIONS,
@@ -112,7 +112,7 @@ def world(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
     ):
         every = EveryKind(workload, cluster.addresses, NAMESPACE)
         every.fill()
-        yield World(cluster, every, state, view, directory)
+        yield QuietCluster(cluster, every, state, view, directory)
 
 
 def nodes_of(directory: Path) -> dict[str, dict[str, Any]]:
@@ -126,12 +126,12 @@ def manifest_of(directory: Path) -> Manifest:
     return open_tables(directory, InputKind.DUMP)
 
 
-def test_walking_the_admin_server_and_a_file_see_the_same_nodes(world: World) -> None:
-    admin_url = world.cluster.addresses.zookeeper_admin_url
+def test_walking_the_admin_server_and_a_file_see_the_same_nodes(quiet: QuietCluster) -> None:
+    admin_url = quiet.cluster.addresses.zookeeper_admin_url
     assert admin_url is not None
-    walked = world.dump()
-    streamed = world.take("metadata", "dump", "--source", f"zk-admin:{admin_url}")
-    read = world.take("metadata", "dump", "--source", f"zk-snapshot:{newest_snapshot(world)}")
+    walked = quiet.dump()
+    streamed = quiet.take("metadata", "dump", "--source", f"zk-admin:{admin_url}")
+    read = quiet.take("metadata", "dump", "--source", f"zk-snapshot:{newest_snapshot(quiet)}")
     manifests = [manifest_of(directory) for directory in (walked, streamed, read)]
     since = min(manifest.zxids.first or 0 for manifest in manifests)
     last = nodes_of(read)
@@ -149,19 +149,19 @@ def test_walking_the_admin_server_and_a_file_see_the_same_nodes(world: World) ->
         assert abs(manifest.as_of.store_time_ms - SystemClock().now_ms()) < 600_000
 
 
-def newest_snapshot(world: World) -> Path:
+def newest_snapshot(quiet: QuietCluster) -> Path:
     """A copy of what ZooKeeper's data directory holds, as an operator would take one."""
-    root = world.cluster.addresses.directory
+    root = quiet.cluster.addresses.directory
     assert root is not None
     snapshots = (root / "zookeeper" / "data" / "version-2").glob("snapshot.*")
     newest = max(snapshots, key=lambda path: int(path.name.partition(".")[2], 16))
-    return Path(shutil.copy(newest, world.directory / newest.name))
+    return Path(shutil.copy(newest, quiet.directory / newest.name))
 
 
-def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
-    listed, dumped = world.listing(), world.dump()
+def test_everything_that_references_a_ledger_is_in_a_dump(quiet: QuietCluster) -> None:
+    listed, dumped = quiet.listing(), quiet.dump()
     existing = {row["ledger_id"] for row in read_table(listed, Table.LEDGERS).to_pylist()}
-    used = world.every.workload.ledgers(world.every.everything)
+    used = quiet.every.workload.ledgers(quiet.every.everything)
     assert used.all <= existing
     assert used.compacted <= compacted_of(dumped)
     packages, state = segments_of(dumped, "/pulsar/packages/"), segments_of(dumped, "/stream/storage/")
@@ -170,14 +170,14 @@ def test_everything_that_references_a_ledger_is_in_a_dump(world: World) -> None:
     assert len(state) > 2
     assert packages | state <= existing
     until(
-        lambda: unreferenced(world) == world.view.unreferenced(),
+        lambda: unreferenced(quiet) == quiet.view.unreferenced(),
         "nothing is unreferenced but what no broker knows",
     )
 
 
-def unreferenced(world: World) -> set[int]:
+def unreferenced(quiet: QuietCluster) -> set[int]:
     """Ledgers that were listed, still exist in the dump after it, and are named nowhere in it."""
-    listed, dumped = world.listing(), world.dump()
+    listed, dumped = quiet.listing(), quiet.dump()
     before = {row["ledger_id"] for row in read_table(listed, Table.LEDGERS).to_pylist()}
     return before & set(creation_times(dumped)) - nodes_references(dumped) - compacted_of(dumped) - segments_of(dumped)
 
@@ -217,34 +217,34 @@ def nodes_references(directory: Path) -> set[int]:
     return found
 
 
-def test_nothing_in_use_is_deletable_while_topics_and_cursors_come_and_go(world: World, tmp_path: Path) -> None:
-    audits = Audits(world.cluster.addresses, tmp_path)
+def test_nothing_in_use_is_deletable_while_topics_and_cursors_come_and_go(quiet: QuietCluster, tmp_path: Path) -> None:
+    audits = Audits(quiet.cluster.addresses, tmp_path)
     audits.look()
-    churn = Churn(world.every.workload, world.cluster.addresses, "public/churned", random.Random(CHURN_SEED))
+    churn = Churn(quiet.every.workload, quiet.cluster.addresses, "public/churned", random.Random(CHURN_SEED))
     with churn.running(threads=2):
-        world.state.put("meanwhile", "18")
+        quiet.state.put("meanwhile", "18")
         # What is used after the first dump must not be deletable by the second.
-        in_use = world.view.references()
+        in_use = quiet.view.references()
         look = audits.look()
         demand_unused(look, look.deletable, in_use)
     assert churn.done.total() > 0, churn.failed
-    demand_unused(look, look.deletable, world.view.references())
-    world.every.check()
-    world.state.check()
+    demand_unused(look, look.deletable, quiet.view.references())
+    quiet.every.check()
+    quiet.state.check()
 
 
-def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: Path) -> None:
+def test_sizes_are_those_of_bookkeepers_closed_ledgers(quiet: QuietCluster, tmp_path: Path) -> None:
     """Of unloaded topics too, whose lists tell no size of their last ledger; a shadow's ledgers are its source's."""
-    urls = world.cluster.addresses.web_service_urls
-    pair = Shadows(world.every.workload, urls).pair(world.every.topic("shadowed"), ledgers=2, partitions=2)
-    shadows = [world.every.topic("shadow"), *pair.shadows]
+    urls = quiet.cluster.addresses.web_service_urls
+    pair = Shadows(quiet.every.workload, urls).pair(quiet.every.topic("shadowed"), ledgers=2, partitions=2)
+    shadows = [quiet.every.topic("shadow"), *pair.shadows]
     for shadow in pair.shadows:
         # Loading it copies the source's list.
-        assert world.every.workload.read_all(shadow)
-    topics = [*(topic for topic in world.every.written if topic not in shadows), *pair.sources]
+        assert quiet.every.workload.read_all(shadow)
+    topics = [*(topic for topic in quiet.every.written if topic not in shadows), *pair.sources]
     for topic in topics:
-        world.every.workload.unload(topic)
-    audits = Audits(world.cluster.addresses, tmp_path)
+        quiet.every.workload.unload(topic)
+    audits = Audits(quiet.cluster.addresses, tmp_path)
 
     def agreeing() -> tuple[Look, dict[int, int | None]] | None:
         look = audits.look()
@@ -257,10 +257,10 @@ def test_sizes_are_those_of_bookkeepers_closed_ledgers(world: World, tmp_path: P
     look, lengths = until(agreeing, "the audit's total is that of BookKeeper's closed ledgers")
     bytes_of = {row["topic"]: row["bytes"] for row in look.rows(Table.LEDGER_USAGE) if row["kind"] == "data"}
     for topic in topics:
-        of_topic = [lengths[ledger_id] for ledger_id in world.every.workload.ledgers(topic).data]
+        of_topic = [lengths[ledger_id] for ledger_id in quiet.every.workload.ledgers(topic).data]
         assert bytes_of[str(topic)] == sum(length or 0 for length in of_topic) > 0, topic
     for shadow in shadows:
-        assert world.every.workload.ledgers(shadow).data, shadow
+        assert quiet.every.workload.ledgers(shadow).data, shadow
         assert str(shadow) not in bytes_of, shadow
 
 
@@ -275,12 +275,12 @@ def lengths_of(dumped: Path) -> dict[int, int | None]:
     return found
 
 
-def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
-    bookies = ",".join(url.removeprefix("http://") for url in world.cluster.addresses.bookie_http_urls)
+def test_both_ways_of_listing_see_the_same_ledgers(quiet: QuietCluster) -> None:
+    bookies = ",".join(url.removeprefix("http://") for url in quiet.cluster.addresses.bookie_http_urls)
 
     def agreeing() -> tuple[list[dict[str, Any]], Path] | None:
-        by_store = world.listing()
-        by_bookies = world.take("ledgers", "list", "--source", f"bookie-http://{bookies}", "--with-metadata")
+        by_store = quiet.listing()
+        by_bookies = quiet.take("ledgers", "list", "--source", f"bookie-http://{bookies}", "--with-metadata")
         first, second = (read_table(found, Table.LEDGERS).to_pylist() for found in (by_store, by_bookies))
         assert {row["metadata"] for row in first} == {None}
         assert all(row["unreadable"] is None for row in first + second)
@@ -289,22 +289,22 @@ def test_both_ways_of_listing_see_the_same_ledgers(world: World) -> None:
 
     # Brokers make and delete ledgers of their own meanwhile.
     rows, by_store = until(agreeing, "both listings agree")
-    dumped = world.dump()
+    dumped = quiet.dump()
     times = creation_times(dumped)
     assert all(times.get(row["ledger_id"], row["ctime_ms"]) == row["ctime_ms"] for row in rows)
     assert open_tables(by_store, InputKind.LISTING).instance_id == manifest_of(dumped).instance_id
 
 
-def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(world: World) -> None:
+def test_a_walk_while_nodes_come_and_go_misses_none_that_stays(quiet: QuietCluster) -> None:
     stop = threading.Event()
     clock = SystemClock()
-    with ZooKeeperMetadataStore(world.cluster.addresses.metadata_store_url, clock) as store:
+    with ZooKeeperMetadataStore(quiet.cluster.addresses.metadata_store_url, clock) as store:
         staying = {f"/managed-ledgers/churn/{n:03d}" for n in range(300)}
         for path in sorted(staying):
             store.create(path, b"")
         with running_until(stop, [lambda: churn(store, stop)]):
             for _ in range(3):
-                dumped = world.dump()
+                dumped = quiet.dump()
                 paths = [r["path"] for r in dumped_nodes(dumped, Subtree.MANAGED_LEDGERS)]
                 assert staying <= set(paths)
         for path in sorted(staying):
@@ -322,13 +322,13 @@ def churn(store: ZooKeeperMetadataStore, stop: threading.Event) -> None:
         number += 1
 
 
-def test_failures_leave_nothing(world: World, tmp_path: Path) -> None:
-    cut = tmp_path / newest_snapshot(world).name
-    cut.write_bytes(newest_snapshot(world).read_bytes()[:-60])
+def test_failures_leave_nothing(quiet: QuietCluster, tmp_path: Path) -> None:
+    cut = tmp_path / newest_snapshot(quiet).name
+    cut.write_bytes(newest_snapshot(quiet).read_bytes()[:-60])
     commands = [
         (1, "metadata", "dump", "--source", f"zk-snapshot:{cut}"),
-        (1, "metadata", "dump", "--source", f"zk://{world.zookeeper}/no/such/chroot"),
-        (1, "metadata", "dump", "--source", f"zk://{world.zookeeper}", "--ledgers-root-path", "/nowhere"),
+        (1, "metadata", "dump", "--source", f"zk://{quiet.zookeeper}/no/such/chroot"),
+        (1, "metadata", "dump", "--source", f"zk://{quiet.zookeeper}", "--ledgers-root-path", "/nowhere"),
         (3, "ledgers", "list", "--source", "bookie-http://127.0.0.1:9"),
         (3, "metadata", "dump", "--source", "zk://127.0.0.1:9"),
     ]
@@ -342,11 +342,11 @@ def test_failures_leave_nothing(world: World, tmp_path: Path) -> None:
         assert list(made.iterdir()) == []
 
 
-def test_a_bookie_that_is_down_makes_rows_that_say_so(world: World) -> None:
+def test_a_bookie_that_is_down_makes_rows_that_say_so(quiet: QuietCluster) -> None:
     # The last test, because the cluster is this module's own and its only bookie stays down.
-    world.every.workload.compact(world.every.everything)
-    world.cluster.kill("bookie-1")
-    dumped = world.dump()
+    quiet.every.workload.compact(quiet.every.everything)
+    quiet.cluster.kill("bookie-1")
+    dumped = quiet.dump()
     unreadable = [row for row in read_table(dumped, Table.CURSOR_LEDGERS).to_pylist() if row["unreadable"]]
     assert unreadable
     assert manifest_of(dumped).counts[Table.CURSOR_LEDGERS.value].unreadable == len(unreadable)

@@ -29,7 +29,7 @@ THOROUGH = settings.get_current_profile_name() == "thorough"
 
 
 @pytest.fixture
-def world() -> Rescheduling:
+def rescheduling() -> Rescheduling:
     return Rescheduling()
 
 
@@ -38,130 +38,132 @@ _VERBS: dict[str, Ask] = {"expedite": Rescheduling.expedite, "reschedule": Resch
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_message_is_delivered_once_at_its_new_time(world: Rescheduling, verb: str) -> None:
-    done = _VERBS[verb](world)
+def test_a_message_is_delivered_once_at_its_new_time(rescheduling: Rescheduling, verb: str) -> None:
+    done = _VERBS[verb](rescheduling)
     assert done.message_id == "7:2:-1"
     assert done.outcome.cancelled
-    world.live()
-    assert world.subscription.deliveries == {at(1): 1, at(2): 1}
-    assert world.cluster.compacted() == {}, "nothing is left in the log"
+    rescheduling.live()
+    assert rescheduling.subscription.deliveries == {at(1): 1, at(2): 1}
+    assert rescheduling.cluster.compacted() == {}, "nothing is left in the log"
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_asking_again_finds_the_copy_on_any_sidecar(world: Rescheduling, verb: str) -> None:
-    first = _VERBS[verb](world)
-    world.live(3_000)
-    again = _VERBS[verb](world)
-    world.sidecar, world.other = FakeSidecar(world.cluster), world.sidecar
-    assert {first.message_id, again.message_id, _VERBS[verb](world).message_id} == {"7:2:-1"}
+def test_asking_again_finds_the_copy_on_any_sidecar(rescheduling: Rescheduling, verb: str) -> None:
+    first = _VERBS[verb](rescheduling)
+    rescheduling.live(3_000)
+    again = _VERBS[verb](rescheduling)
+    rescheduling.sidecar, rescheduling.other = FakeSidecar(rescheduling.cluster), rescheduling.sidecar
+    assert {first.message_id, again.message_id, _VERBS[verb](rescheduling).message_id} == {"7:2:-1"}
     assert again.outcome.cancelled
-    world.live()
-    assert world.subscription.deliveries == {at(1): 1, at(2): 1}
+    rescheduling.live()
+    assert rescheduling.subscription.deliveries == {at(1): 1, at(2): 1}
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_cancelled_message_is_not_brought_back(world: Rescheduling, verb: str) -> None:
-    world.sidecar.cancel(0)
-    assert only(_VERBS[verb](world)) == (CancellationStatus.REFUSED, Cause.CANCELLED)
-    world.live()
-    assert world.subscription.deliveries == {at(1): 1}
-    assert world.copies == []
+def test_a_cancelled_message_is_not_brought_back(rescheduling: Rescheduling, verb: str) -> None:
+    rescheduling.sidecar.cancel(0)
+    assert only(_VERBS[verb](rescheduling)) == (CancellationStatus.REFUSED, Cause.CANCELLED)
+    rescheduling.live()
+    assert rescheduling.subscription.deliveries == {at(1): 1}
+    assert rescheduling.copies == []
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_what_waits_in_the_log_to_be_cancelled_is_not_published(world: Rescheduling, verb: str) -> None:
-    world.cluster.max_ranges = 0
-    world.sidecar.cancel(1, defer=True)
-    world.cluster.max_ranges = 10
-    done = world.expedite(1) if verb == "expedite" else world.reschedule(1)
+def test_what_waits_in_the_log_to_be_cancelled_is_not_published(rescheduling: Rescheduling, verb: str) -> None:
+    rescheduling.cluster.max_ranges = 0
+    rescheduling.sidecar.cancel(1, defer=True)
+    rescheduling.cluster.max_ranges = 10
+    done = rescheduling.expedite(1) if verb == "expedite" else rescheduling.reschedule(1)
     assert only(done) == (CancellationStatus.REFUSED, Cause.CANCELLED)
-    assert world.copies == []
+    assert rescheduling.copies == []
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_what_a_consumer_acknowledged_is_not_published(world: Rescheduling, verb: str) -> None:
-    world.subscription.acked.add(at(0))
-    assert only(_VERBS[verb](world)) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
-    assert world.copies == []
-    assert world.cluster.records == []
+def test_what_a_consumer_acknowledged_is_not_published(rescheduling: Rescheduling, verb: str) -> None:
+    rescheduling.subscription.acked.add(at(0))
+    assert only(_VERBS[verb](rescheduling)) == (CancellationStatus.TOO_LATE, Cause.ACKED_BEFORE)
+    assert rescheduling.copies == []
+    assert rescheduling.cluster.records == []
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_full_acknowledgement_state_is_told_before_anything_is_published(world: Rescheduling, verb: str) -> None:
-    world.cluster.max_ranges = 0
-    world.cluster.publish(1, DUE_MS)
-    done = world.expedite(1) if verb == "expedite" else world.reschedule(1)
+def test_a_full_acknowledgement_state_is_told_before_anything_is_published(
+    rescheduling: Rescheduling, verb: str
+) -> None:
+    rescheduling.cluster.max_ranges = 0
+    rescheduling.cluster.publish(1, DUE_MS)
+    done = rescheduling.expedite(1) if verb == "expedite" else rescheduling.reschedule(1)
     assert only(done) == (CancellationStatus.REFUSED, Cause.ACK_STATE_FULL)
-    world.live()
-    assert world.subscription.deliveries == {at(0): 1, at(1): 1, at(2): 1}
+    rescheduling.live()
+    assert rescheduling.subscription.deliveries == {at(0): 1, at(1): 1, at(2): 1}
 
 
-def test_another_time_or_another_message_than_the_first_request_is_refused(world: Rescheduling) -> None:
-    done = world.reschedule()
-    other = world.reschedule(in_ms=NEW_MS + 1)
+def test_another_time_or_another_message_than_the_first_request_is_refused(rescheduling: Rescheduling) -> None:
+    done = rescheduling.reschedule()
+    other = rescheduling.reschedule(in_ms=NEW_MS + 1)
     assert only(other) == (CancellationStatus.REFUSED, Cause.PUBLISHED_AGAIN)
     assert str(done.message_id) in (other.outcome.results[0].reason or "")
-    assert only(world.expedite()) == (CancellationStatus.REFUSED, Cause.PUBLISHED_AGAIN)
-    wrong = world.sidecar.room.reschedule(TOPIC, Target(at(0), 5), done.deliver_at_ms, CancelOptions())
+    assert only(rescheduling.expedite()) == (CancellationStatus.REFUSED, Cause.PUBLISHED_AGAIN)
+    wrong = rescheduling.sidecar.room.reschedule(TOPIC, Target(at(0), 5), done.deliver_at_ms, CancelOptions())
     assert only(wrong) == (CancellationStatus.REFUSED, Cause.OTHER_DELIVER_AT)
     some = Target(at(0), None, None, ("s",))
     for target in (some, some._replace(position=at(1))):
-        refused = world.sidecar.room.reschedule(TOPIC, target, done.deliver_at_ms, CancelOptions())
+        refused = rescheduling.sidecar.room.reschedule(TOPIC, target, done.deliver_at_ms, CancelOptions())
         assert only(refused) == (CancellationStatus.REFUSED, Cause.INVALID)
-    assert world.copies == [at(2)]
+    assert rescheduling.copies == [at(2)]
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
 def test_where_a_copy_would_be_a_second_delivery_nothing_is_published(
-    world: Rescheduling, kind: SubscriptionType
+    rescheduling: Rescheduling, kind: SubscriptionType
 ) -> None:
-    world.cluster.subscribe("once", type=kind)
-    assert only(world.reschedule()) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
-    world.live(DUE_MS - 3_500)
-    assert only(world.expedite(1)) != (CancellationStatus.ACKED, None), "it comes by itself"
-    assert world.copies == []
+    rescheduling.cluster.subscribe("once", type=kind)
+    assert only(rescheduling.reschedule()) == (CancellationStatus.REFUSED, Cause.SUBSCRIPTION_TYPE)
+    rescheduling.live(DUE_MS - 3_500)
+    assert only(rescheduling.expedite(1)) != (CancellationStatus.ACKED, None), "it comes by itself"
+    assert rescheduling.copies == []
 
 
-def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(world: Rescheduling) -> None:
+def test_a_copy_that_cannot_be_published_leaves_the_message_as_it_was(rescheduling: Rescheduling) -> None:
     def refuse(call: str) -> None:
         if call == "republish":
             raise TemporaryError("the broker opened no producer")
 
-    world.cluster.before = refuse
+    rescheduling.cluster.before = refuse
     with pytest.raises(TemporaryError):
-        world.reschedule()
-    assert world.cluster.compacted() == {}
-    world.cluster.before = lambda call: None
-    assert world.reschedule().message_id == "7:2:-1"
+        rescheduling.reschedule()
+    assert rescheduling.cluster.compacted() == {}
+    rescheduling.cluster.before = lambda call: None
+    assert rescheduling.reschedule().message_id == "7:2:-1"
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_lost_receipt_is_answered_by_looking_for_the_copy_and_never_by_a_second_one(
-    world: Rescheduling, stored: bool
+    rescheduling: Rescheduling, stored: bool
 ) -> None:
     def lose(call: str) -> None:
         if call == "republish":
             raise OutcomeUnknownError("no receipt")
 
     if stored:
-        world.cluster.after = lose
-        assert world.expedite().message_id == "7:2:-1"
+        rescheduling.cluster.after = lose
+        assert rescheduling.expedite().message_id == "7:2:-1"
     else:
-        world.cluster.before = lose
-        assert only(world.expedite()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
-    world.cluster.before = world.cluster.after = lambda call: None
-    again = world.expedite()
+        rescheduling.cluster.before = lose
+        assert only(rescheduling.expedite()) == (CancellationStatus.UNKNOWN, Cause.UNCONFIRMED)
+    rescheduling.cluster.before = rescheduling.cluster.after = lambda call: None
+    again = rescheduling.expedite()
     assert (again.message_id is not None) is stored
-    world.live()
-    assert world.subscription.deliveries == ({at(1): 1, at(2): 1} if stored else {at(0): 1, at(1): 1})
-    assert world.cluster.compacted() == {}
+    rescheduling.live()
+    assert rescheduling.subscription.deliveries == ({at(1): 1, at(2): 1} if stored else {at(0): 1, at(1): 1})
+    assert rescheduling.cluster.compacted() == {}
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
 @pytest.mark.parametrize("call", ["append", "join", "acknowledge", "republish"])
 @pytest.mark.parametrize("number", range(4))
 def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
-    world: Rescheduling, call: str, number: int, kind: str
+    rescheduling: Rescheduling, call: str, number: int, kind: str
 ) -> None:
     left = [number]
 
@@ -171,33 +173,33 @@ def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
             if left[0] < 0:
                 raise CrashError
 
-    setattr(world.cluster, kind, crash)
-    _survive(world, lambda world: world.reschedule(in_ms=DUE_MS + 60_000))
-    world.cluster.before = world.cluster.after = lambda call: None
-    world.cluster.pass_ms(DUE_MS + 10_000, 1_000)
-    world.sidecar, world.other = FakeSidecar(world.cluster), FakeSidecar(world.cluster)
+    setattr(rescheduling.cluster, kind, crash)
+    _survive(rescheduling, lambda rescheduling: rescheduling.reschedule(in_ms=DUE_MS + 60_000))
+    rescheduling.cluster.before = rescheduling.cluster.after = lambda call: None
+    rescheduling.cluster.pass_ms(DUE_MS + 10_000, 1_000)
+    rescheduling.sidecar, rescheduling.other = FakeSidecar(rescheduling.cluster), FakeSidecar(rescheduling.cluster)
     for _ in range(3):  # the cancellation of the old message ends first
-        world.cluster.clock.advance_ms(250)
-        world.sidecar.room._reconciler.round()
-    world.live()
-    delivered = world.subscription.deliveries
+        rescheduling.cluster.clock.advance_ms(250)
+        rescheduling.sidecar.room._reconciler.round()
+    rescheduling.live()
+    delivered = rescheduling.subscription.deliveries
     assert delivered.get(at(0), 0) + delivered.get(at(2), 0) >= 1
-    assert len(world.copies) <= 1
-    assert world.cluster.compacted() == {}
+    assert len(rescheduling.copies) <= 1
+    assert rescheduling.cluster.compacted() == {}
 
 
-def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(world: Rescheduling) -> None:
-    world.sidecar.disconnect()
+def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(rescheduling: Rescheduling) -> None:
+    rescheduling.sidecar.disconnect()
     with pytest.raises(TemporaryError, match="log"):
-        world.reschedule()
-    assert world.copies == []
+        rescheduling.reschedule()
+    assert rescheduling.copies == []
 
 
-def test_all_chunks_are_one_copy(world: Rescheduling) -> None:
-    world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 0, 2))
-    world.cluster.publish(1, DUE_MS, chunk=Chunk("u", 1, 2))
-    assert world.reschedule(3).outcome.cancelled
-    assert {at(2), at(3)} <= world.subscription.acked
+def test_all_chunks_are_one_copy(rescheduling: Rescheduling) -> None:
+    rescheduling.cluster.publish(1, DUE_MS, chunk=Chunk("u", 0, 2))
+    rescheduling.cluster.publish(1, DUE_MS, chunk=Chunk("u", 1, 2))
+    assert rescheduling.reschedule(3).outcome.cancelled
+    assert {at(2), at(3)} <= rescheduling.subscription.acked
 
 
 # --- broken off anywhere -------------------------------------------------------------------------------------------
@@ -229,37 +231,37 @@ def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> list[int]
     return calls
 
 
-def _survive(world: Rescheduling, ask: Ask) -> Rescheduled | None:
+def _survive(rescheduling: Rescheduling, ask: Ask) -> Rescheduled | None:
     try:
-        return ask(world)
+        return ask(rescheduling)
     except CrashError:
-        world.sidecar = FakeSidecar(world.cluster)
+        rescheduling.sidecar = FakeSidecar(rescheduling.cluster)
     except SidecarError:
         pass
     return None
 
 
 def _run(verb: str, faults: dict[tuple[int, bool], str], asked_again: int = 2, between_ms: int = 500) -> int:
-    world = Rescheduling()
-    calls = _arm(world.cluster, faults)
+    rescheduling = Rescheduling()
+    calls = _arm(rescheduling.cluster, faults)
     answers: list[Rescheduled | None] = []
     for _ in range(asked_again + 1):
-        answers.append(_survive(world, _VERBS[verb]))
-        _survive(world, lambda world: world.live(between_ms, between_ms))  # type: ignore[func-returns-value,return-value]
+        answers.append(_survive(rescheduling, _VERBS[verb]))
+        _survive(rescheduling, lambda rescheduling: rescheduling.live(between_ms, between_ms))  # type: ignore[func-returns-value,return-value]
     made = calls[0] + 1
-    world.cluster.before = world.cluster.after = lambda call: None
-    world.live(20_000)
-    answers.append(_VERBS[verb](world))
-    world.live()
-    delivered = world.subscription.deliveries
-    assert len(world.copies) <= 1, "a second copy"
+    rescheduling.cluster.before = rescheduling.cluster.after = lambda call: None
+    rescheduling.live(20_000)
+    answers.append(_VERBS[verb](rescheduling))
+    rescheduling.live()
+    delivered = rescheduling.subscription.deliveries
+    assert len(rescheduling.copies) <= 1, "a second copy"
     assert sum(delivered.values()) - delivered.pop(at(1)) == 1, f"{delivered}"
     for answer in answers:
         if answer is not None and answer.message_id is not None:
-            assert world.copies
-    if not world.copies:
+            assert rescheduling.copies
+    if not rescheduling.copies:
         assert delivered == {at(0): 1}
-    assert world.cluster.compacted() == {}
+    assert rescheduling.cluster.compacted() == {}
     return made
 
 
@@ -289,22 +291,22 @@ def test_two_sidecars_that_are_asked_at_the_same_time_publish_once(verb: str) ->
 
 
 def _ask_both(verb: str, at_call: int) -> None:
-    world = Rescheduling()
+    rescheduling = Rescheduling()
     numbers = count()
 
     def ask_the_other(call: str) -> None:
         if next(numbers) == at_call:
-            world.cluster.before = lambda call: None
-            world.sidecar, world.other = world.other, world.sidecar
-            _VERBS[verb](world)
+            rescheduling.cluster.before = lambda call: None
+            rescheduling.sidecar, rescheduling.other = rescheduling.other, rescheduling.sidecar
+            _VERBS[verb](rescheduling)
 
-    world.cluster.before = ask_the_other
-    done = _VERBS[verb](world)
+    rescheduling.cluster.before = ask_the_other
+    done = _VERBS[verb](rescheduling)
     assert done.message_id == "7:2:-1", done
-    world.cluster.before = lambda call: None
-    world.live()
-    assert len(world.copies) == 1
-    assert world.subscription.deliveries == {at(1): 1, at(2): 1}
+    rescheduling.cluster.before = lambda call: None
+    rescheduling.live()
+    assert len(rescheduling.copies) == 1
+    assert rescheduling.subscription.deliveries == {at(1): 1, at(2): 1}
 
 
 # --- what the log holds --------------------------------------------------------------------------------------------

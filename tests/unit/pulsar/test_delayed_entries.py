@@ -32,7 +32,7 @@ def at(ledger_id: int, entry_id: int) -> Position:
     return Position(LedgerId(ledger_id), EntryId(entry_id))
 
 
-class World:
+class StoredTopic:
     """A topic of four ledgers: a closed one, one offloaded, one whose metadata is lost, and the open one."""
 
     def __init__(self) -> None:
@@ -74,47 +74,47 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def topic() -> StoredTopic:
+    return StoredTopic()
 
 
 @pytest.mark.parametrize("ledger_id", [CLOSED, OPEN])
-def test_bookies_are_asked_first_and_the_broker_not_at_all(world: World, ledger_id: LedgerId) -> None:
-    world.hold(at(ledger_id, 1))
-    answer = world.read(at(ledger_id, 1))
+def test_bookies_are_asked_first_and_the_broker_not_at_all(topic: StoredTopic, ledger_id: LedgerId) -> None:
+    topic.hold(at(ledger_id, 1))
+    answer = topic.read(at(ledger_id, 1))
     assert isinstance(answer, EntryFacts)
-    assert (answer.deliver_at_ms, world.rest.asked) == (77, [])
+    assert (answer.deliver_at_ms, topic.rest.asked) == (77, [])
 
 
-def test_beyond_the_end_is_absent_without_asking_a_bookie(world: World) -> None:
-    world.bookies.silent = {A, B}
-    assert world.read(at(CLOSED, 10)) == Absent()
-    assert world.read(at(CLOSED, -1)) == Absent()
-    assert world.read(at(99, 0)) == Absent()
+def test_beyond_the_end_is_absent_without_asking_a_bookie(topic: StoredTopic) -> None:
+    topic.bookies.silent = {A, B}
+    assert topic.read(at(CLOSED, 10)) == Absent()
+    assert topic.read(at(CLOSED, -1)) == Absent()
+    assert topic.read(at(99, 0)) == Absent()
 
 
-def test_beyond_the_last_message_of_an_open_ledger_is_absent(world: World) -> None:
-    world.hold(at(OPEN, 2))
-    assert world.read(at(OPEN, 3)) == Absent()
-    world.rest.answers[f"{PLACE}/lastMessageId"] = {"ledgerId": OPEN, "entryId": 3}
-    world.broker_has(at(OPEN, 3))
-    assert isinstance(world.read(at(OPEN, 3)), EntryFacts), "it was just written; the broker has it"
+def test_beyond_the_last_message_of_an_open_ledger_is_absent(topic: StoredTopic) -> None:
+    topic.hold(at(OPEN, 2))
+    assert topic.read(at(OPEN, 3)) == Absent()
+    topic.rest.answers[f"{PLACE}/lastMessageId"] = {"ledgerId": OPEN, "entryId": 3}
+    topic.broker_has(at(OPEN, 3))
+    assert isinstance(topic.read(at(OPEN, 3)), EntryFacts), "it was just written; the broker has it"
 
 
 @pytest.mark.parametrize("answers", [{}, {f"{PLACE}/lastMessageId": "no position"}])
 def test_what_an_open_ledger_lacks_is_unreadable_while_its_end_is_not_known(
-    world: World, answers: dict[str, object]
+    topic: StoredTopic, answers: dict[str, object]
 ) -> None:
-    world.rest.answers = answers
-    answer = world.read(at(OPEN, 4))
+    topic.rest.answers = answers
+    answer = topic.read(at(OPEN, 4))
     assert isinstance(answer, Unreadable)
     assert answer.reason.startswith(f"whether ledger {OPEN} of {TOPIC} ends before it is not known: ")
 
 
-def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(world: World) -> None:
-    world.store.put(ledger_path(CLOSED), b"no metadata")
-    world.hold(at(OPEN, 1))
-    entries = BulkDelayedEntries(world.store, world.bulk, world.rest, "/ledgers", FakeClock())  # type: ignore[arg-type]
+def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(topic: StoredTopic) -> None:
+    topic.store.put(ledger_path(CLOSED), b"no metadata")
+    topic.hold(at(OPEN, 1))
+    entries = BulkDelayedEntries(topic.store, topic.bulk, topic.rest, "/ledgers", FakeClock())  # type: ignore[arg-type]
     answers = entries.read(TOPIC, [at(CLOSED, 1), at(OPEN, 1)])
     damaged = answers[at(CLOSED, 1)]
     assert isinstance(damaged, Unreadable)
@@ -122,30 +122,30 @@ def test_a_ledger_whose_metadata_are_damaged_does_not_hide_the_others(world: Wor
     assert isinstance(answers[at(OPEN, 1)], EntryFacts)
 
 
-def test_what_bookies_lost_is_asked_of_the_broker(world: World) -> None:
-    world.hold(at(CLOSED, 0))
-    world.rest.headers_by_path[f"{PLACE}/ledger/{CLOSED}/entry/4"] = BrokerRefusedError(412, "cannot be read")
-    lost = world.read(at(CLOSED, 4))
+def test_what_bookies_lost_is_asked_of_the_broker(topic: StoredTopic) -> None:
+    topic.hold(at(CLOSED, 0))
+    topic.rest.headers_by_path[f"{PLACE}/ledger/{CLOSED}/entry/4"] = BrokerRefusedError(412, "cannot be read")
+    lost = topic.read(at(CLOSED, 4))
     assert isinstance(lost, Unreadable)
     assert "cannot be read" in lost.reason
 
 
-def test_a_bookie_that_does_not_answer_is_no_absence(world: World) -> None:
-    world.bookies.silent = {A}
-    answer = world.read(at(CLOSED, 4))
+def test_a_bookie_that_does_not_answer_is_no_absence(topic: StoredTopic) -> None:
+    topic.bookies.silent = {A}
+    answer = topic.read(at(CLOSED, 4))
     assert isinstance(answer, Unreadable)
     assert "does not answer" in answer.reason
-    assert world.rest.asked == []
+    assert topic.rest.asked == []
 
 
-def test_where_entries_lie_may_be_remembered_and_absences_may_not(world: World) -> None:
+def test_where_entries_lie_may_be_remembered_and_absences_may_not(topic: StoredTopic) -> None:
     clock = FakeClock()
-    entries = BulkDelayedEntries(world.store, world.bulk, world.rest, "/ledgers", clock)  # type: ignore[arg-type]
-    world.hold(at(CLOSED, 1))
-    world.hold(at(OPEN, 0))
+    entries = BulkDelayedEntries(topic.store, topic.bulk, topic.rest, "/ledgers", clock)  # type: ignore[arg-type]
+    topic.hold(at(CLOSED, 1))
+    topic.hold(at(OPEN, 0))
     both = [at(CLOSED, 1), at(OPEN, 0)]
     told = entries.read(TOPIC, both, max_age_seconds=10)
-    world.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
+    topic.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
     assert entries.read(TOPIC, both, max_age_seconds=10) == told, "the entries themselves were read"
     for not_from_memory in ([at(OPEN, 2)], [at(CLOSED, -1)], [at(99, 1)], [*both, at(CLOSED, 10)]):
         with pytest.raises(NotFoundError):
@@ -157,18 +157,18 @@ def test_where_entries_lie_may_be_remembered_and_absences_may_not(world: World) 
         entries.read(TOPIC, both, max_age_seconds=10)
 
 
-def test_an_offloaded_ledger_is_read_by_the_broker(world: World) -> None:
-    world.broker_has(at(OFFLOADED, 1))
-    answer = world.read(at(OFFLOADED, 1))
+def test_an_offloaded_ledger_is_read_by_the_broker(topic: StoredTopic) -> None:
+    topic.broker_has(at(OFFLOADED, 1))
+    answer = topic.read(at(OFFLOADED, 1))
     assert isinstance(answer, EntryFacts)
     assert answer.deliver_at_ms == 1795273317500
-    assert world.read(at(OFFLOADED, 2)) == Absent(), "the broker said so"
+    assert topic.read(at(OFFLOADED, 2)) == Absent(), "the broker said so"
 
 
-def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(world: World) -> None:
+def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(topic: StoredTopic) -> None:
     """A broker that is asked for a message loads the topic."""
-    world.hold(at(CLOSED, 0))
-    entries = BulkDelayedEntries(world.store, world.bulk, None, "/ledgers", FakeClock())
+    topic.hold(at(CLOSED, 0))
+    entries = BulkDelayedEntries(topic.store, topic.bulk, None, "/ledgers", FakeClock())
     lost = [at(CLOSED, 1), at(OPEN, 2), at(OFFLOADED, 1)]
     answers = entries.read(TOPIC, [at(CLOSED, 0), at(CLOSED, 10), at(99, 0), *lost])
     assert isinstance(answers[at(CLOSED, 0)], EntryFacts)
@@ -177,29 +177,29 @@ def test_what_bookies_do_not_have_is_unreadable_where_no_broker_is_asked(world: 
         answer = answers[position]
         assert isinstance(answer, Unreadable), position
         assert answer.reason.endswith(f"a broker is not asked, which would load {TOPIC}")
-    world.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
+    topic.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
     assert isinstance(entries.read(TOPIC, [at(CLOSED, 0)])[at(CLOSED, 0)], Unreadable)
 
 
-def test_a_listed_ledger_without_metadata_is_not_absent(world: World) -> None:
-    assert isinstance(world.read(at(LOST, 0)), Unreadable)
+def test_a_listed_ledger_without_metadata_is_not_absent(topic: StoredTopic) -> None:
+    assert isinstance(topic.read(at(LOST, 0)), Unreadable)
 
 
-def test_a_shadow_topic_is_read_by_the_broker(world: World) -> None:
-    world.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
-    world.broker_has(at(99, 1))
-    assert isinstance(world.read(at(99, 1)), EntryFacts)
+def test_a_shadow_topic_is_read_by_the_broker(topic: StoredTopic) -> None:
+    topic.list_ledgers({SHADOW_SOURCE: "persistent://public/default/source"})
+    topic.broker_has(at(99, 1))
+    assert isinstance(topic.read(at(99, 1)), EntryFacts)
 
 
-def test_what_is_no_message_is_unreadable(world: World) -> None:
-    world.hold(at(CLOSED, 1), b"no message")
-    assert isinstance(world.read(at(CLOSED, 1)), Unreadable)
+def test_what_is_no_message_is_unreadable(topic: StoredTopic) -> None:
+    topic.hold(at(CLOSED, 1), b"no message")
+    assert isinstance(topic.read(at(CLOSED, 1)), Unreadable)
 
 
-def test_a_topic_that_does_not_exist(world: World) -> None:
-    world.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
+def test_a_topic_that_does_not_exist(topic: StoredTopic) -> None:
+    topic.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
     with pytest.raises(NotFoundError):
-        world.read(at(CLOSED, 1))
+        topic.read(at(CLOSED, 1))
 
 
 def test_headers_tell_what_makes_a_message_special() -> None:

@@ -68,7 +68,7 @@ INTERNAL = {
 RUNTIME = {"delayedDeliveryTickTimeMillis": "500", "ttlDurationDefaultInSeconds": "0"}
 
 
-class World:
+class ScriptedBroker:
     """A broker that answers by the end of the path."""
 
     def __init__(self, broker: HttpBroker) -> None:
@@ -93,17 +93,17 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def scripted() -> Iterator[ScriptedBroker]:
     with http_broker(lambda arrived: Answer(500)) as broker:
-        yield World(broker)
+        yield ScriptedBroker(broker)
 
 
 def _json(document: object) -> Answer:
     return Answer(200, json.dumps(document).encode())
 
 
-def test_subscriptions_and_their_types(world: World) -> None:
-    found = world.topics.subscriptions(TOPIC)
+def test_subscriptions_and_their_types(scripted: ScriptedBroker) -> None:
+    found = scripted.topics.subscriptions(TOPIC)
     shared, sticky, fresh = found["shared"], found["sticky"], found["fresh"]
     assert (shared.type, shared.messages_out) == (SubscriptionType.SHARED, 5)
     assert shared.consumers == (
@@ -115,8 +115,8 @@ def test_subscriptions_and_their_types(world: World) -> None:
     assert (fresh.type, fresh.durable) == (SubscriptionType.NONE, True)
 
 
-def test_cursors_and_ledgers(world: World) -> None:
-    state = world.topics.state(TOPIC)
+def test_cursors_and_ledgers(scripted: ScriptedBroker) -> None:
+    state = scripted.topics.state(TOPIC)
     assert list(state.ledgers.items()) == [(7, 10), (8, 4)]
     cursor = state.cursors["my sub"]
     assert [at(entry) in cursor.acknowledged for entry in range(7)] == [True, True, False, False, True, True, False]
@@ -124,33 +124,33 @@ def test_cursors_and_ledgers(world: World) -> None:
     assert state.cursors["closed"].ledger is None
     assert state.last_confirmed == at(3, 8)
     assert state.written_ledger == 8
-    world.answers["/internalStats"] = _json({**INTERNAL, "state": "Terminated"})
-    assert world.topics.state(TOPIC).written_ledger is None, "a terminated topic begins no ledger when it is loaded"
+    scripted.answers["/internalStats"] = _json({**INTERNAL, "state": "Terminated"})
+    assert scripted.topics.state(TOPIC).written_ledger is None, "a terminated topic begins no ledger when it is loaded"
 
 
-def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(world: World) -> None:
-    first = world.topics.subscriptions(TOPIC)
-    world.answers["/stats"] = _json({"subscriptions": {}, "publishers": []})
-    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
-    assert world.topics.subscriptions(TOPIC) == {}
-    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the newest answer is the one remembered"
-    world.answers["/stats"] = _json(STATS)
-    world.clock.advance_ms(2_001)
-    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(scripted: ScriptedBroker) -> None:
+    first = scripted.topics.subscriptions(TOPIC)
+    scripted.answers["/stats"] = _json({"subscriptions": {}, "publishers": []})
+    assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+    assert scripted.topics.subscriptions(TOPIC) == {}
+    assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the newest answer is the one remembered"
+    scripted.answers["/stats"] = _json(STATS)
+    scripted.clock.advance_ms(2_001)
+    assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == first
 
 
-def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(world: World) -> None:
-    first = world.topics.subscriptions(TOPIC)
-    world.answers["/stats"] = _json({"subscriptions": {}, "publishers": []})
-    world.clock.advance_ms(1_001)
-    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == first
-    until(lambda: world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the new answer is known")
-    world.answers["/stats"] = Answer(503)
-    world.clock.advance_ms(1_001)
-    assert world.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "a failure behind the back is no news"
-    world.clock.advance_ms(1_000)
+def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(scripted: ScriptedBroker) -> None:
+    first = scripted.topics.subscriptions(TOPIC)
+    scripted.answers["/stats"] = _json({"subscriptions": {}, "publishers": []})
+    scripted.clock.advance_ms(1_001)
+    assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == first
+    until(lambda: scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "the new answer is known")
+    scripted.answers["/stats"] = Answer(503)
+    scripted.clock.advance_ms(1_001)
+    assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == {}, "a failure behind the back is no news"
+    scripted.clock.advance_ms(1_000)
     with pytest.raises(TemporaryError):
-        world.topics.subscriptions(TOPIC, max_age_seconds=2)
+        scripted.topics.subscriptions(TOPIC, max_age_seconds=2)
 
 
 @pytest.mark.parametrize(
@@ -162,27 +162,30 @@ def test_what_is_half_as_old_as_it_may_be_is_renewed_behind_the_callers_back(wor
     ],
 )
 def test_a_v1_topics_policy_is_its_namespaces(
-    world: World, stored: object, expected: tuple[bool, int, int | None]
+    scripted: ScriptedBroker, stored: object, expected: tuple[bool, int, int | None]
 ) -> None:
     topic = parse_topic_name("persistent://tenant/cluster/namespace/orders")
     if stored is not None:
-        world.store.create("/admin/policies/tenant/cluster/namespace", json.dumps(stored).encode())
-    policy = world.topics.delay_policy(topic)
+        scripted.store.create("/admin/policies/tenant/cluster/namespace", json.dumps(stored).encode())
+    policy = scripted.topics.delay_policy(topic)
     assert (policy.enabled, policy.tick_ms, policy.ttl_seconds) == expected
 
 
-def test_a_v1_namespaces_policies_that_cannot_be_read_are_no_policy(world: World) -> None:
-    world.store.create("/admin/policies/tenant/cluster/namespace", b"[]")
+def test_a_v1_namespaces_policies_that_cannot_be_read_are_no_policy(scripted: ScriptedBroker) -> None:
+    scripted.store.create("/admin/policies/tenant/cluster/namespace", b"[]")
     with pytest.raises(TemporaryError):
-        world.topics.delay_policy(parse_topic_name("persistent://tenant/cluster/namespace/orders"))
+        scripted.topics.delay_policy(parse_topic_name("persistent://tenant/cluster/namespace/orders"))
 
 
 @pytest.mark.parametrize(
     "document", [[], {}, {"subscriptions": {"s": {"type": "Shared"}}}, {"cursors": {"s": {}}, "ledgers": []}]
 )
-def test_an_answer_that_lacks_something_is_no_absence(world: World, document: object) -> None:
-    world.answers["/stats"] = world.answers["/internalStats"] = _json(document)
-    asked: list[Callable[[], object]] = [lambda: world.topics.subscriptions(TOPIC), lambda: world.topics.state(TOPIC)]
+def test_an_answer_that_lacks_something_is_no_absence(scripted: ScriptedBroker, document: object) -> None:
+    scripted.answers["/stats"] = scripted.answers["/internalStats"] = _json(document)
+    asked: list[Callable[[], object]] = [
+        lambda: scripted.topics.subscriptions(TOPIC),
+        lambda: scripted.topics.state(TOPIC),
+    ]
     failures = 0
     for ask in asked:
         try:
@@ -192,41 +195,41 @@ def test_an_answer_that_lacks_something_is_no_absence(world: World, document: ob
     assert failures >= 1
 
 
-def test_a_policy_of_the_topic_of_the_partition_and_of_the_broker(world: World) -> None:
-    policy = world.topics.delay_policy(TOPIC.partition(2))
+def test_a_policy_of_the_topic_of_the_partition_and_of_the_broker(scripted: ScriptedBroker) -> None:
+    policy = scripted.topics.delay_policy(TOPIC.partition(2))
     assert (policy.enabled, policy.tick_ms, policy.ttl_seconds, policy.strict) == (True, 2000, 60, False)
-    paths = [arrived.target for arrived in world.broker.arrived]
+    paths = [arrived.target for arrived in scripted.broker.arrived]
     assert not any("partition-2" in path for path in paths), "brokers refuse to tell a partition's policies"
-    world.clock.advance_ms(11_000)
-    world.answers["/delayedDelivery"] = world.answers["/messageTTL"] = Answer(405, b'{"reason":"off"}')
-    policy = world.topics.delay_policy(TOPIC.partition(2))
+    scripted.clock.advance_ms(11_000)
+    scripted.answers["/delayedDelivery"] = scripted.answers["/messageTTL"] = Answer(405, b'{"reason":"off"}')
+    policy = scripted.topics.delay_policy(TOPIC.partition(2))
     assert (policy.tick_ms, policy.ttl_seconds) == (500, None)
-    world.clock.advance_ms(11_000)
-    world.answers["/delayedDelivery"] = Answer(412, b'{"reason":"no"}')
+    scripted.clock.advance_ms(11_000)
+    scripted.answers["/delayedDelivery"] = Answer(412, b'{"reason":"no"}')
     with pytest.raises(BrokerRefusedError):
-        world.topics.delay_policy(TOPIC)
+        scripted.topics.delay_policy(TOPIC)
 
 
-def test_partitions_and_a_topic_that_does_not_exist(world: World) -> None:
-    assert world.topics.partitions(TOPIC) == 3
-    world.answers["/partitions"] = _json({"partitions": 4})
-    assert world.topics.partitions(TOPIC, max_age_seconds=10) == 3
-    assert world.topics.partitions(TOPIC) == 4
-    world.answers["/partitions"] = _json({"partitions": 5})
-    world.clock.advance_ms(10_000)
-    assert world.topics.partitions(TOPIC, max_age_seconds=10) == 5
+def test_partitions_and_a_topic_that_does_not_exist(scripted: ScriptedBroker) -> None:
+    assert scripted.topics.partitions(TOPIC) == 3
+    scripted.answers["/partitions"] = _json({"partitions": 4})
+    assert scripted.topics.partitions(TOPIC, max_age_seconds=10) == 3
+    assert scripted.topics.partitions(TOPIC) == 4
+    scripted.answers["/partitions"] = _json({"partitions": 5})
+    scripted.clock.advance_ms(10_000)
+    assert scripted.topics.partitions(TOPIC, max_age_seconds=10) == 5
     gone = Answer(404, b'{"reason":"Topic not found"}')
-    world.answers["/partitions"] = world.answers["/stats"] = gone
-    assert world.topics.partitions(TOPIC.partition(7)) is None
+    scripted.answers["/partitions"] = scripted.answers["/stats"] = gone
+    assert scripted.topics.partitions(TOPIC.partition(7)) is None
     with pytest.raises(NotFoundError):
-        world.topics.subscriptions(TOPIC)
+        scripted.topics.subscriptions(TOPIC)
 
 
-def test_a_brokers_clock_that_is_ahead(world: World) -> None:
+def test_a_brokers_clock_that_is_ahead(scripted: ScriptedBroker) -> None:
     # The server dates its answers by this machine's clock, which is 7 seconds ahead of the one the topics look at.
-    world.topics.subscriptions(TOPIC)
-    assert 5_000 < world.topics.broker_ahead_ms() <= SystemClock().now_ms() - world.clock.now_ms()
-    world.clock.advance_ms(601_000)
-    assert world.topics.broker_ahead_ms() == 0
-    world.topics.subscriptions(TOPIC)
-    assert world.topics.broker_ahead_ms() == 0, "a clock that is behind is no reason to hurry"
+    scripted.topics.subscriptions(TOPIC)
+    assert 5_000 < scripted.topics.broker_ahead_ms() <= SystemClock().now_ms() - scripted.clock.now_ms()
+    scripted.clock.advance_ms(601_000)
+    assert scripted.topics.broker_ahead_ms() == 0
+    scripted.topics.subscriptions(TOPIC)
+    assert scripted.topics.broker_ahead_ms() == 0, "a clock that is behind is no reason to hurry"

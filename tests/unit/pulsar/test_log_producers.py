@@ -84,10 +84,10 @@ class Log:
 @pytest.fixture
 def log() -> Iterator[Log]:
     with binary_broker() as broker:
-        world = Log(broker)
-        yield world
-        world.producers.close()
-        world.connections.close()
+        opened = Log(broker)
+        yield opened
+        opened.producers.close()
+        opened.connections.close()
 
 
 def test_records_are_stored_in_batches_by_a_producer_that_stays(log: Log) -> None:

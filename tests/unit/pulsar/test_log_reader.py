@@ -114,9 +114,9 @@ class Log:
 @pytest.fixture
 def log() -> Iterator[Log]:
     with binary_broker() as broker:
-        world = Log(broker)
-        yield world
-        world.connections.close()
+        opened = Log(broker)
+        yield opened
+        opened.connections.close()
 
 
 def test_an_empty_log_is_read_at_once(log: Log) -> None:

@@ -32,7 +32,7 @@ KIND = api.BaseCommand
 BOOKIES = (BookieId("a:3181"), BookieId("b:3181"))
 
 
-class World:
+class Republishing:
     """A stored message, and a broker."""
 
     def __init__(self, broker: BinaryBroker, credentials: ClientCredentials) -> None:
@@ -71,9 +71,9 @@ def token(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def world(token: Path) -> Iterator[World]:
+def republishing(token: Path) -> Iterator[Republishing]:
     with binary_broker() as broker:
-        opened = World(broker, parse_credentials("token", token.as_uri()))
+        opened = Republishing(broker, parse_credentials("token", token.as_uri()))
         yield opened
         opened.connections.close()
 
@@ -101,23 +101,23 @@ def _refuse(code: int) -> Reply:
     return refuse
 
 
-def test_a_copy_is_published_and_its_producer_leaves(world: World) -> None:
-    assert world.republish().endswith(":-1")
-    assert world.broker.kinds()[-3:] == ["PRODUCER", "SEND", "CLOSE_PRODUCER"]
+def test_a_copy_is_published_and_its_producer_leaves(republishing: Republishing) -> None:
+    assert republishing.republish().endswith(":-1")
+    assert republishing.broker.kinds()[-3:] == ["PRODUCER", "SEND", "CLOSE_PRODUCER"]
 
 
-def test_all_chunks_of_a_copy_have_one_time_by_which_they_are_found_again(world: World) -> None:
-    replace(world.republisher, _clock=TickingClock()).republish(TOPIC, (at(0), at(0)), None, {})
-    first, second = (metadata_of(message)[0].publish_time for message in world.broker.messages)
+def test_all_chunks_of_a_copy_have_one_time_by_which_they_are_found_again(republishing: Republishing) -> None:
+    replace(republishing.republisher, _clock=TickingClock()).republish(TOPIC, (at(0), at(0)), None, {})
+    first, second = (metadata_of(message)[0].publish_time for message in republishing.broker.messages)
     assert first == second
 
 
-def test_an_owner_that_is_gone_is_looked_up_again(world: World) -> None:
+def test_an_owner_that_is_gone_is_looked_up_again(republishing: Republishing) -> None:
     with binary_broker() as gone:
-        world.owners._known[TOPIC] = BrokerAddress(gone.url)
+        republishing.owners._known[TOPIC] = BrokerAddress(gone.url)
     with pytest.raises(TemporaryError):
-        world.republish()
-    assert world.republish().endswith(":-1")
+        republishing.republish()
+    assert republishing.republish().endswith(":-1")
 
 
 @pytest.mark.parametrize(
@@ -135,22 +135,24 @@ def test_an_owner_that_is_gone_is_looked_up_again(world: World) -> None:
     ],
 )
 def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_else(
-    world: World, kind: int, reply: Reply, error: type[SidecarError]
+    republishing: Republishing, kind: int, reply: Reply, error: type[SidecarError]
 ) -> None:
-    world.broker.answer = lambda of, came: reply(came) if came.type == kind else usual(of, came)
+    republishing.broker.answer = lambda of, came: reply(came) if came.type == kind else usual(of, came)
     with pytest.raises(SidecarError) as raised:
-        world.republish()
+        republishing.republish()
     assert isinstance(raised.value, error), raised.value
-    assert ("SEND" in world.broker.kinds()) is (kind == KIND.SEND)
+    assert ("SEND" in republishing.broker.kinds()) is (kind == KIND.SEND)
 
 
-def test_a_challenge_that_cannot_be_answered_says_nothing_of_a_copy_that_was_sent(world: World, token: Path) -> None:
+def test_a_challenge_that_cannot_be_answered_says_nothing_of_a_copy_that_was_sent(
+    republishing: Republishing, token: Path
+) -> None:
     def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         if came.type != KIND.SEND:
             return usual(of, came)
         token.unlink()
         return [challenge(), *(usual(of, came) or [])]
 
-    world.broker.answer = challenged
+    republishing.broker.answer = challenged
     with pytest.raises(OutcomeUnknownError):
-        world.republish()
+        republishing.republish()

@@ -24,7 +24,7 @@ from tests.fakes.metadata import FakeMetadataStore
 OWNER = "http://broker-1:8080"
 
 
-class World:
+class StoredIndex:
     def __init__(self) -> None:
         self.store = FakeMetadataStore()
         self.entries = FakeBucketEntries()
@@ -43,74 +43,74 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def index() -> StoredIndex:
+    return StoredIndex()
 
 
-def test_every_bucket_is_counted(world: World) -> None:
-    s, t = world.service.show(TOPIC)
+def test_every_bucket_is_counted(index: StoredIndex) -> None:
+    s, t = index.service.show(TOPIC)
     assert (s.subscription, s.indexes, s.left, s.done, str(s.mark_delete), s.problem) == ("s", 5, 4, 1, "7:0", None)
     first, second = s.buckets
     assert (first.start_ledger_id, first.end_ledger_id, first.ledger_id, first.state) == (7, 8, 100, LedgerState.CLOSED)
     assert (first.indexes, first.left, first.done, first.first_due_ms, first.last_due_ms) == (4, 3, 1, 1_000, 2_000)
     assert first.segments == [SegmentView(1, 1_000, 1_500, 3, 3), SegmentView(2, 2_000, 2_000, 1, 0)]
-    assert first.size_bytes == sum(len(world.entries.payloads[100, entry]) for entry in range(3))
+    assert first.size_bytes == sum(len(index.entries.payloads[100, entry]) for entry in range(3))
     assert (second.left, second.done) == (1, 0)
     assert (t.subscription, t.indexes, t.left, t.done, t.size_bytes, t.buckets) == ("t", 0, 0, 0, 0, [])
 
 
-def test_unknown_acknowledgements_leave_the_counts_open(world: World) -> None:
-    world.cursors.unreadable = "no bookie answers"
-    (s,) = world.service.show(TOPIC, "s")
+def test_unknown_acknowledgements_leave_the_counts_open(index: StoredIndex) -> None:
+    index.cursors.unreadable = "no bookie answers"
+    (s,) = index.service.show(TOPIC, "s")
     assert (s.indexes, s.left, s.done, s.mark_delete) == (5, None, None, None)
     assert s.problem == "what is acknowledged is unknown: no bookie answers"
 
 
-def test_a_subscription_that_cannot_be_read_is_shown(world: World) -> None:
-    world.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("odd")), b"\xff")
-    odd = world.service.show(TOPIC)[0]
+def test_a_subscription_that_cannot_be_read_is_shown(index: StoredIndex) -> None:
+    index.store.put(cursor_path(TOPIC.managed_ledger_name, encode_cursor("odd")), b"\xff")
+    odd = index.service.show(TOPIC)[0]
     assert odd.subscription == "odd"
     assert odd.problem is not None
     assert {odd.buckets, odd.indexes, odd.left, odd.done, odd.size_bytes, odd.unreadable} == {None}
     assert odd.next_load == TrackerState(Tracker.UNKNOWN, odd.problem)
-    world.trackers.owned_by = world.trackers.loaded = OWNER
-    assert world.service.show(TOPIC)[0].running.tracker is Tracker.UNKNOWN
-    world.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
+    index.trackers.owned_by = index.trackers.loaded = OWNER
+    assert index.service.show(TOPIC)[0].running.tracker is Tracker.UNKNOWN
+    index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
     for ask_broker in (False, True):
-        (whole,) = world.service.show(TOPIC, ask_broker=ask_broker)
+        (whole,) = index.service.show(TOPIC, ask_broker=ask_broker)
         assert whole.problem is not None
         assert {whole.running.tracker, whole.next_load.tracker} == {Tracker.UNKNOWN}
 
 
-def test_nobody_and_nothing(world: World) -> None:
+def test_nobody_and_nothing(index: StoredIndex) -> None:
     with pytest.raises(NotFoundError, match="nobody"):
-        world.service.show(TOPIC, "nobody")
+        index.service.show(TOPIC, "nobody")
     with pytest.raises(NotFoundError):
-        world.service.show(TOPIC.partition(3))
+        index.service.show(TOPIC.partition(3))
 
 
-def _lose_ledger(world: World) -> None:
-    world.store.remove(ledger_path(LedgerId(101)))
+def _lose_ledger(index: StoredIndex) -> None:
+    index.store.remove(ledger_path(LedgerId(101)))
 
 
-def _lose_entry(world: World) -> None:
-    world.store.put(ledger_path(LedgerId(101)), ledger_metadata_bytes(last_entry_id=-1))
-    del world.entries.payloads[101, 0]
+def _lose_entry(index: StoredIndex) -> None:
+    index.store.put(ledger_path(LedgerId(101)), ledger_metadata_bytes(last_entry_id=-1))
+    del index.entries.payloads[101, 0]
 
 
-def _hide_entry(world: World) -> None:
-    world.entries.unreadable[101, 0] = "no bookie answers"
+def _hide_entry(index: StoredIndex) -> None:
+    index.entries.unreadable[101, 0] = "no bookie answers"
 
 
-def _overlap(world: World) -> None:
-    world.topic.seal("s", 102, 8, 9, [(3_000, 9, 4)])
-    world.topic.cursor("s")
+def _overlap(index: StoredIndex) -> None:
+    index.topic.seal("s", 102, 8, 9, [(3_000, 9, 4)])
+    index.topic.cursor("s")
 
 
-def _misname(world: World) -> None:
-    buckets = world.topic._buckets["s"]
+def _misname(index: StoredIndex) -> None:
+    buckets = index.topic._buckets["s"]
     buckets["#pulsar.internal.delayed.bucket_9"] = buckets.pop("#pulsar.internal.delayed.bucket_9_9")
-    world.topic.cursor("s")
+    index.topic.cursor("s")
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,11 @@ def _misname(world: World) -> None:
         (_misname, Tracker.BROKEN, "bucket_9"),
     ],
 )
-def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, expected: Tracker, reason: str) -> None:
-    change(world)  # type: ignore[operator]
-    (s,) = world.service.show(TOPIC, "s")
+def test_what_the_next_load_makes_of_the_buckets(
+    index: StoredIndex, change: object, expected: Tracker, reason: str
+) -> None:
+    change(index)  # type: ignore[operator]
+    (s,) = index.service.show(TOPIC, "s")
     assert s.next_load.tracker is expected
     assert reason in s.next_load.reason
     assert any(bucket.problem for bucket in s.buckets) == (change in (_lose_ledger, _lose_entry, _hide_entry, _misname))
@@ -144,59 +146,59 @@ def test_what_the_next_load_makes_of_the_buckets(world: World, change: object, e
         (15_552 + 384, 450, Tracker.BUCKETS),
     ],
 )
-def test_the_tracker_by_the_size_of_its_queues(world: World, size: int, delayed: int, expected: Tracker) -> None:
-    world.trackers.owned_by = world.trackers.loaded = OWNER
-    world.trackers.sizes = {"s": (delayed, size)}
-    (s,) = world.service.show(TOPIC, "s", ask_broker=True)
+def test_the_tracker_by_the_size_of_its_queues(index: StoredIndex, size: int, delayed: int, expected: Tracker) -> None:
+    index.trackers.owned_by = index.trackers.loaded = OWNER
+    index.trackers.sizes = {"s": (delayed, size)}
+    (s,) = index.service.show(TOPIC, "s", ask_broker=True)
     assert s.running.tracker is expected
-    (t,) = world.service.show(TOPIC, "t", ask_broker=True)
+    (t,) = index.service.show(TOPIC, "t", ask_broker=True)
     assert t.running.tracker is Tracker.NONE
 
 
-def test_another_tracker_is_not_taken_for_one_of_brokers_own(world: World) -> None:
-    world.trackers.owned_by = world.trackers.loaded = OWNER
-    world.trackers.configuration = BrokerTracker("com.example.OurTrackerFactory", TrackerSettings())
-    world.trackers.sizes = {"s": (10, 384)}
+def test_another_tracker_is_not_taken_for_one_of_brokers_own(index: StoredIndex) -> None:
+    index.trackers.owned_by = index.trackers.loaded = OWNER
+    index.trackers.configuration = BrokerTracker("com.example.OurTrackerFactory", TrackerSettings())
+    index.trackers.sizes = {"s": (10, 384)}
     unknown = TrackerState(Tracker.UNKNOWN, f"{OWNER} is configured with OurTrackerFactory")
     for ask_broker in (False, True):
-        (s,) = world.service.show(TOPIC, "s", ask_broker=ask_broker)
+        (s,) = index.service.show(TOPIC, "s", ask_broker=ask_broker)
         assert {s.configured, s.running, s.next_load} == {unknown}
 
 
-def test_a_broker_of_many_partitions_is_asked_once(world: World) -> None:
+def test_a_broker_of_many_partitions_is_asked_once(index: StoredIndex) -> None:
     parted = parse_topic_name("persistent://public/default/parted")
-    world.store.put(partitioned_topic_path(parted), b'{"partitions":3,"deleted":false}')
-    for index in range(3):
-        partition = IndexedTopic(world.store, world.entries, parted.partition(index))
+    index.store.put(partitioned_topic_path(parted), b'{"partitions":3,"deleted":false}')
+    for number in range(3):
+        partition = IndexedTopic(index.store, index.entries, parted.partition(number))
         partition.ledgers(7)
         partition.cursor("s")
-    world.trackers.owned_by = OWNER
-    assert [view.configured.tracker for view in world.service.show(parted)] == [Tracker.BUCKETS] * 3
-    assert world.trackers.configurations_asked == 1
+    index.trackers.owned_by = OWNER
+    assert [view.configured.tracker for view in index.service.show(parted)] == [Tracker.BUCKETS] * 3
+    assert index.trackers.configurations_asked == 1
 
 
-def test_without_buckets_no_broker_has_fallen_back(world: World) -> None:
-    world.trackers.owned_by = OWNER
-    s, t = world.service.show(TOPIC)
+def test_without_buckets_no_broker_has_fallen_back(index: StoredIndex) -> None:
+    index.trackers.owned_by = OWNER
+    s, t = index.service.show(TOPIC)
     assert (s.running.tracker, t.running.tracker) == (Tracker.UNKNOWN, Tracker.BUCKETS)
     assert "askBroker" in s.running.reason
 
 
-def test_brokers_are_asked_for_no_more_than_is_needed(world: World) -> None:
+def test_brokers_are_asked_for_no_more_than_is_needed(index: StoredIndex) -> None:
     def running() -> Tracker:
-        return world.service.show(TOPIC, "s")[0].running.tracker
+        return index.service.show(TOPIC, "s")[0].running.tracker
 
     assert running() is Tracker.NONE
-    world.trackers.owned_by = OWNER
+    index.trackers.owned_by = OWNER
     assert running() is Tracker.UNKNOWN
-    (s,) = world.service.show(TOPIC, "s", ask_broker=True)  # the statistics of a topic that is not loaded would load it
+    (s,) = index.service.show(TOPIC, "s", ask_broker=True)  # the statistics of a topic that is not loaded would load it
     assert s.running.tracker is Tracker.NONE
-    world.trackers.configuration = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
-    (s,) = world.service.show(TOPIC, "s")
+    index.trackers.configuration = BrokerTracker(IN_MEMORY_TRACKER_FACTORY, TrackerSettings())
+    (s,) = index.service.show(TOPIC, "s")
     assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.IN_MEMORY}
     assert s.configured.reason == f"{OWNER} is configured with InMemoryDelayedDeliveryTrackerFactory"
     assert s.running.reason == f"{s.configured.reason}; none if it has not loaded the topic"
-    world.trackers.error = UnreachableError("no broker answers")
-    (s,) = world.service.show(TOPIC, "s")
+    index.trackers.error = UnreachableError("no broker answers")
+    (s,) = index.service.show(TOPIC, "s")
     assert {s.configured.tracker, s.running.tracker, s.next_load.tracker} == {Tracker.UNKNOWN}
     assert (s.left, s.configured.reason) == (4, "brokers could not be asked: no broker answers")

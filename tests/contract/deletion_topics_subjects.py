@@ -1,4 +1,4 @@
-"""The topics of the service in two worlds: in memory, and on a cluster whose subscriptions start each test empty."""
+"""The topics of ledger deletion in memory, and on a cluster whose subscriptions start each test empty."""
 
 import threading
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _PATIENCE_MS = 60_000
 _STEP_MS = 100
 
 
-class World(Protocol):
+class Subject(Protocol):
     """What a test of the topics needs: two sidecars' views of the same topics, and time."""
 
     @property
@@ -43,7 +43,7 @@ class World(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _Subject:
     topics: DeletionTopics
     other_sidecar: DeletionTopics
     clock: Clock
@@ -52,41 +52,41 @@ class _World:
 _NEVER = threading.Event()
 
 
-def pass_ms(world: World, milliseconds: int) -> None:
+def pass_ms(subject: Subject, milliseconds: int) -> None:
     """Let time pass: really, or on the fake clock."""
-    world.clock.wait_seconds(milliseconds / 1000, _NEVER)
+    subject.clock.wait_seconds(milliseconds / 1000, _NEVER)
 
 
-def receive_until(world: World, consumer: PendingDeletions, count: int) -> list[Delivery]:
+def receive_until(subject: Subject, consumer: PendingDeletions, count: int) -> list[Delivery]:
     """Receive until ``count`` messages came, or patience ends with fewer."""
     found: list[Delivery] = []
-    give_up_ms = world.clock.now_ms() + _PATIENCE_MS
-    while len(found) < count and world.clock.now_ms() < give_up_ms:
+    give_up_ms = subject.clock.now_ms() + _PATIENCE_MS
+    while len(found) < count and subject.clock.now_ms() < give_up_ms:
         found += consumer.receive()
-        pass_ms(world, _STEP_MS)
+        pass_ms(subject, _STEP_MS)
     return found
 
 
-def receive_for(world: World, consumer: PendingDeletions, milliseconds: int) -> list[Delivery]:
+def receive_for(subject: Subject, consumer: PendingDeletions, milliseconds: int) -> list[Delivery]:
     """Everything that comes within a time."""
     found: list[Delivery] = []
-    end_ms = world.clock.now_ms() + milliseconds
-    while world.clock.now_ms() < end_ms:
+    end_ms = subject.clock.now_ms() + milliseconds
+    while subject.clock.now_ms() < end_ms:
         found += consumer.receive()
-        pass_ms(world, _STEP_MS)
+        pass_ms(subject, _STEP_MS)
     return found
 
 
 @contextmanager
-def fake_world() -> Iterator[World]:
+def fake_subject() -> Iterator[Subject]:
     clock = FakeClock()
     topics = FakeDeletionTopics(clock, partitions=PARTITIONS, nack_delay_ms=POSTPONE_MS)
     topics.ensure()
-    yield _World(topics, topics, clock)
+    yield _Subject(topics, topics, clock)
 
 
 @contextmanager
-def cluster_world(addresses: ClusterAddresses) -> Iterator[World]:
+def cluster_subject(addresses: ClusterAddresses) -> Iterator[Subject]:
     """Two clients of the cluster; what earlier tests left waiting is skipped first."""
     clock = SystemClock()
     settings = ConsumerSettings(postpone_ms=POSTPONE_MS)
@@ -97,7 +97,7 @@ def cluster_world(addresses: ClusterAddresses) -> Iterator[World]:
             mine, other = (PulsarDeletionTopics(client, rest, clock, consumer=settings) for client in clients)
             mine.ensure()
             _skip_everything(rest)
-            yield _World(mine, other, clock)
+            yield _Subject(mine, other, clock)
         finally:
             for client in clients:
                 client.close()
