@@ -148,7 +148,7 @@ def test_segments_that_the_bucket_does_not_have(kept: SnapshotStorage, first: in
 # --- on bookies ----------------------------------------------------------------------------------------------------
 
 
-def test_the_ledger_says_whose_it_is_and_is_closed(bookkeeper: BookieStorage) -> None:
+def test_the_ledger_names_its_owner_and_is_closed(bookkeeper: BookieStorage) -> None:
     metadata = bookkeeper.metadata(create(bookkeeper))
     assert read_claim(metadata.custom_metadata) == BucketClaim(parse_topic_name(TOPIC), CURSOR, str(KEY))
     assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 2)

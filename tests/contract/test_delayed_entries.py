@@ -132,7 +132,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return FakeSubject() if request.param == "fake" else request.getfixturevalue("real")
 
 
-def test_every_entry_says_when_it_is_due_and_what_it_is(subject: Subject) -> None:
+def test_every_entry_names_its_due_time_and_its_kind(subject: Subject) -> None:
     positions = subject.publish(5, "k", {"order": "7", "ü": "é"})
     answers = subject.entries.read(subject.topic, positions)
     assert list(answers) == positions
@@ -182,7 +182,7 @@ def test_thousands_come_at_once(real: ClusterSubject) -> None:
     )
 
 
-def test_a_broker_says_the_same(real: ClusterSubject) -> None:
+def test_a_broker_answers_the_same(real: ClusterSubject) -> None:
     (position,) = real.publish(1, "k", {"order": "7"})
     (facts,) = real.entries.read(real.topic, [position]).values()
     assert isinstance(facts, EntryFacts)
@@ -194,7 +194,7 @@ def test_a_broker_says_the_same(real: ClusterSubject) -> None:
         assert getattr(said, name) == getattr(facts, name), name
 
 
-def test_batches_and_chunks_are_told(real: ClusterSubject) -> None:
+def test_batches_and_chunks_are_recognised(real: ClusterSubject) -> None:
     batching = real.cluster.client.create_producer(str(real.topic), batching_enabled=True)
     for number in range(3):
         batching.send_async(b"%d" % number, lambda *_: None)

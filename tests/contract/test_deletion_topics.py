@@ -164,7 +164,7 @@ def test_ids_that_make_no_sequence_are_refused(subject: Subject, ids: list[int |
     publisher.close()
 
 
-def test_a_closed_publisher_stores_nothing_and_says_so(subject: Subject) -> None:
+def test_a_closed_publisher_stores_nothing_and_reports_it(subject: Subject) -> None:
     publisher = subject.topics.publisher(PENDING, a_name())
     publisher.close()
     publisher.close()

@@ -82,7 +82,7 @@ def test_a_credential_that_is_refused_is_no_measurement(server: LoneZooKeeper) -
     assert listener.observed == []
 
 
-def test_while_the_server_stands_still_it_says_so_and_then_how_long(server: LoneZooKeeper) -> None:
+def test_while_the_server_stands_still_it_is_reported_and_then_for_how_long(server: LoneZooKeeper) -> None:
     with probing(server.url) as listener:
         until(lambda: listener.observed, "there is a measurement")
         server.freeze()
@@ -124,7 +124,7 @@ def test_it_comes_back_after_the_server_did(server: LoneZooKeeper) -> None:
         until(lambda: len(listener.observed) > count + 5, "it measures again")
 
 
-def test_nobody_there_is_no_measurement_and_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_server_is_no_measurement_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pulsar_sidecar.adapters.metadata.probe")
     with probing("zk:127.0.0.1:1") as listener:
         CLOCK.wait_seconds(1.3, threading.Event())

@@ -68,7 +68,7 @@ def test_entries_that_bookies_do_not_hold(bookkeeping: Bookkeeping) -> None:
     assert not bookkeeping.entries.readable(NEVER_WRITTEN, metadata)
 
 
-def test_an_open_ledger_that_nobody_wrote_to(bookkeeping: Bookkeeping) -> None:
+def test_an_open_ledger_without_entries(bookkeeping: Bookkeeping) -> None:
     _, metadata = bookkeeping.open_ledger(1)
     assert bookkeeping.entries.read_tail(NEVER_WRITTEN, metadata, 3) == ()
     assert not bookkeeping.entries.readable(NEVER_WRITTEN, metadata)
@@ -137,7 +137,7 @@ def test_every_version_of_a_schema_is_referenced(real: ClusterBookkeeping) -> No
     assert {read_claim(real.metadata(each).custom_metadata) for each in ledgers} == {SchemaClaim(topic.schema_id)}
 
 
-def test_a_data_ledger_says_whose_it_is(real: ClusterBookkeeping) -> None:
+def test_a_data_ledger_names_its_owner(real: ClusterBookkeeping) -> None:
     topic = real.topic()
     real.produce(topic, b"one")
     references = managed_ledger_references(real.node(paths.managed_ledger_path(topic.managed_ledger_name)).data)

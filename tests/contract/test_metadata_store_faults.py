@@ -200,7 +200,7 @@ def test_deletions_in_flight_when_the_connection_breaks_are_unknown(
     }
 
 
-def test_a_new_session_is_told_by_its_epoch(zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore) -> None:
+def test_a_new_session_is_known_by_its_epoch(zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore) -> None:
     store.create("/mine", b"", ephemeral=True)
     epoch = store.epoch
     expire(store._client, zookeeper.url)
@@ -306,7 +306,7 @@ def test_a_root_that_does_not_exist_is_an_error_and_no_empty_store(zookeeper: Lo
                 call()
 
 
-def test_nobody_listens(store: ZooKeeperMetadataStore) -> None:
+def test_no_listener(store: ZooKeeperMetadataStore) -> None:
     with open_impatiently("zk:127.0.0.1:1") as nobody, pytest.raises(TemporaryError, match="no connection"):
         nobody.read("/")
 

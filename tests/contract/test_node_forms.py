@@ -78,7 +78,7 @@ def test_both_brokers_wrote(real: ClusterBookkeeping, topics: list[TopicName]) -
         assert len({node[6:8] for node in nodes}) == 2, "two algorithms"
 
 
-def test_every_ledger_is_found_and_says_whose_it_is(real: ClusterBookkeeping, topics: list[TopicName]) -> None:
+def test_every_ledger_is_found_and_names_its_owner(real: ClusterBookkeeping, topics: list[TopicName]) -> None:
     for topic in topics:
         node = real.node(paths.managed_ledger_path(topic.managed_ledger_name))
         ledgers = managed_ledger_references(node.data).ledgers
@@ -90,7 +90,7 @@ def test_every_ledger_is_found_and_says_whose_it_is(real: ClusterBookkeeping, to
             assert real.entries.readable(ledger_id, metadata) == bool(real.entries.read_tail(ledger_id, metadata, 1))
 
 
-def test_every_bucket_is_found_and_says_whose_it_is(real: ClusterBookkeeping, topics: list[TopicName]) -> None:
+def test_every_bucket_is_found_and_names_its_owner(real: ClusterBookkeeping, topics: list[TopicName]) -> None:
     for topic in topics:
         for bucket_key, ledger_id in real.cursor(topic, encode_cursor(SUBSCRIPTION)).buckets.items():
             metadata = real.metadata(ledger_id)

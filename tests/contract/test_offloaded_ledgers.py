@@ -91,7 +91,7 @@ def test_other_copies_stay(storage: OffloadStorage) -> None:
     assert storage.parts(other_ledger, context, ORDERS) == {"data", "index"}
 
 
-def test_what_somebody_else_wrote_stays(storage: OffloadStorage) -> None:
+def test_what_another_client_wrote_stays(storage: OffloadStorage) -> None:
     context = storage.context(MSB, LSB)
     storage.put_foreign(LEDGER, context, ORDERS)
 

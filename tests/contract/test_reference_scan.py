@@ -76,7 +76,7 @@ def test_every_ledger_and_every_reference_is_counted(url: str) -> None:
     assert (found.orphans, found.dangling) == ({7}, {2})
 
 
-def test_no_ledger_at_all_is_no_census(url: str) -> None:
+def test_no_ledger_at_all_is_no_scan(url: str) -> None:
     with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
         store.create(f"{DEFAULT_LEDGERS_ROOT}/available", b"")
     with pytest.raises(TemporaryError, match="no ledger was found"):

@@ -136,7 +136,7 @@ def test_each_deletion_of_many_in_one_step_is_named(watched: Watched) -> None:
     assert watched.heard() == Changes(tuple(paths), dict.fromkeys(map(LedgerId, range(300)), False))
 
 
-def test_ledgers_are_told_by_their_last_event(watched: Watched) -> None:
+def test_ledgers_are_listed_by_their_last_event(watched: Watched) -> None:
     watched.store.create(ledger_path(SHORT), b"open")
     watched.store.create(ledger_path(LONG), b"open")
     assert watched.heard() == Changes(ledgers={SHORT: True, LONG: True})

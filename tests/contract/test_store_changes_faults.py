@@ -317,7 +317,7 @@ def _write_until(is_over: Callable[[], bool], url: str) -> int:
     return count
 
 
-def test_too_many_that_nobody_takes_are_dropped_and_said_so(url: str, store: ZooKeeperMetadataStore) -> None:
+def test_too_many_that_no_reader_takes_are_dropped_and_reported(url: str, store: ZooKeeperMetadataStore) -> None:
     store.create("/schemas/x", b"")
     with closing(ZooKeeperChanges(url, CLOCK, ROOT, options=PATIENT, most_waiting=100)) as changes:
         changes.arm()

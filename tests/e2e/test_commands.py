@@ -72,7 +72,7 @@ def test_what_append_refuses(scene: Scene, tmp_path: Path) -> None:
     failed(sidecar.command(*append, "--file", str(tmp_path / "nowhere")), REFUSED, "nowhere")
 
 
-def test_the_switches(scene: Scene) -> None:
+def test_pause_rate_and_resume(scene: Scene) -> None:
     sidecar = scene.sidecar
     status = status_of(sidecar)
     assert (status["enabled"], status["control"]["paused"], status["lastError"]) == (True, False, None)
@@ -191,7 +191,7 @@ def test_dead_letters(scene: Scene) -> None:
     assert redriven["redriven"] == 0
 
 
-def test_what_does_not_reach_a_sidecar(scene: Scene) -> None:
+def test_what_does_not_arrive_at_a_sidecar(scene: Scene) -> None:
     nowhere = "http://127.0.0.1:9"
     for command in (
         ("ledger-deletion", "status"),

@@ -76,7 +76,7 @@ def test_every_partition_has_its_own_state(stage: AckStateStage) -> None:
     assert [state.cursor.acknowledged.entries for state in states] == [2, 2, 2]
 
 
-def test_a_topics_policy_is_set_and_what_removing_does_is_told(stage: AckStateStage) -> None:
+def test_a_topics_policy_is_set_and_what_removing_does_is_reported(stage: AckStateStage) -> None:
     topic = dug(stage, 1).topic
     assert stage.states.topic_pause(topic).topic is TopicPolicy.FALSE_OR_UNSET
     untouched = stage.states.remove_topic_pause(topic, force=False)

@@ -342,7 +342,7 @@ def test_failures_leave_nothing(quiet: QuietCluster, tmp_path: Path) -> None:
         assert list(made.iterdir()) == []
 
 
-def test_a_bookie_that_is_down_makes_rows_that_say_so(quiet: QuietCluster) -> None:
+def test_a_bookie_that_is_down_makes_unreadable_rows(quiet: QuietCluster) -> None:
     # The last test, because the cluster is this module's own and its only bookie stays down.
     quiet.every.workload.compact(quiet.every.everything)
     quiet.cluster.kill("bookie-1")

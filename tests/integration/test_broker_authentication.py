@@ -51,7 +51,7 @@ def test_a_superuser_s_token_file_opens_everything(guarded: ClusterAddresses, tm
         assert owners.views([partition, parse_topic_name("unknown")]).keys() == {partition}
 
 
-def test_a_role_that_may_not_is_told_so(guarded: ClusterAddresses) -> None:
+def test_a_role_without_the_right_is_refused_by_name(guarded: ClusterAddresses) -> None:
     secret = token("nobody")
     credentials = parse_credentials("token", f"token:{secret}")
     for topics in topics_of(guarded, credentials):

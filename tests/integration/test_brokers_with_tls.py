@@ -126,7 +126,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredStage) -
     sidecar.kill()
 
 
-def test_a_sidecar_whose_certificate_nobody_trusts_says_so(stage: SecuredStage, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_of_a_sidecar_is_reported(stage: SecuredStage, tmp_path: Path) -> None:
     stranger = stage.sidecars.launch(**CANCELLING, **(stage.settings | _as_client(write_certificate(tmp_path, "no"))))
     until(lambda: "TLS failed (" in stranger.whole_log, "it says why it cannot ask the broker")
     assert (

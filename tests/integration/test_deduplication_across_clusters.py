@@ -73,7 +73,7 @@ def publish(workload: Workload, topic: TopicName, ids: range) -> None:
     producer.close()
 
 
-def test_replicated_messages_and_markers_are_told_apart(clusters: TwoClusters) -> None:
+def test_replicated_messages_and_markers_are_distinguished(clusters: TwoClusters) -> None:
     topic, west = clusters.topic, clusters.west
     consumer: Any = clusters.east.client.subscribe(
         str(topic),

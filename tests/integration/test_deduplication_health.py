@@ -29,7 +29,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         (None, "stored twice", "Disabled", "broker", 2),
     ],
 )
-def test_a_check_says_what_the_broker_did_and_leaves_nothing(
+def test_a_check_reports_what_the_broker_did_and_leaves_nothing(
     stage: Stage, policy: bool | None, outcome: str, status: str, level: str, code: int
 ) -> None:
     with stage.namespace(policy) as namespace:
@@ -81,7 +81,9 @@ def test_a_system_topic_takes_a_policy_and_ignores_it(stage: Stage) -> None:
         assert stage.status(events) == "Disabled"
 
 
-def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_says(stage: Stage, tmp_path: Path) -> None:
+def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_promises(
+    stage: Stage, tmp_path: Path
+) -> None:
     with stage.namespace(True) as namespace:
         topic = stage.filled(namespace, 90)
         assert stage.stuck(namespace)["found"] == 0
@@ -116,7 +118,7 @@ def test_a_cursor_that_is_left_over_is_found_and_its_remedy_frees_what_it_says(s
         until(lambda: not stage.workload.ledgers(topic).data & set(ledgers[:-1]), "what it held is trimmed")
 
 
-def test_a_lag_and_what_the_next_load_replays_are_what_the_broker_says(stage: Stage) -> None:
+def test_a_lag_and_what_the_next_load_replays_are_those_of_the_broker(stage: Stage) -> None:
     with stage.namespace(True) as namespace:
         slow, quick = stage.filled(namespace, 90), stage.filled(namespace, 30)
         late = stage.filled(namespace, 130)

@@ -57,7 +57,7 @@ def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
     return [one for one in sent if bucket["startLedgerId"] <= one.ledger_id <= bucket["endLedgerId"]]
 
 
-def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
+def test_show_prints_what_a_broker_wrote(stage: Stage) -> None:
     with stage.topic() as topic:
         topic.subscribe("s/1", SHARED)
         due = now_ms() + 3_600_000
@@ -95,7 +95,7 @@ def test_show_says_what_a_broker_wrote(stage: Stage) -> None:
         assert exact["resolutionMs"] == 0
 
 
-def test_a_subscription_that_fell_back_to_memory_is_told_from_one_on_buckets(stage: Stage) -> None:
+def test_a_subscription_that_fell_back_to_memory_is_distinguished_from_one_on_buckets(stage: Stage) -> None:
     names = ("whole", "lost")
     with stage.topic() as topic, ExitStack() as stack:
         for name in names:
@@ -184,7 +184,7 @@ def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(stage: Stage) 
         assert topic.backlogs() == {"s": 350 - len(wanted)}
 
 
-def test_a_partition_that_was_deleted_keeps_nobody_from_the_others(stage: Stage) -> None:
+def test_a_partition_that_was_deleted_does_not_block_the_others(stage: Stage) -> None:
     parted = parse_topic_name(f"persistent://public/default/parted-{unique()}")
     path = f"/admin/v2/persistent/{parted.namespace}/{parted.local_name}"
     broker = stage.cluster.addresses.web_service_urls[0]

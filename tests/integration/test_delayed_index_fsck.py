@@ -250,7 +250,7 @@ def away(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
 LEFT = [garbled, away]
 
 
-def test_every_damage_is_found_and_repaired_and_the_bucket_tracker_delivers_as_due(stage: Stage) -> None:
+def test_every_damaged_part_is_found_and_repaired_and_the_bucket_tracker_delivers_as_due(stage: Stage) -> None:
     with ExitStack() as stack:
         topic = before_due(lambda due: _damaged_and_repaired(stage, stage.topic(stack), due))
         _deliver_everything(stage, topic)

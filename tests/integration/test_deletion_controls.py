@@ -23,7 +23,7 @@ def wait_for_metric(sidecar: SidecarProcess, name: str, value: float | None) -> 
     until(lambda: sidecar.metrics().get(PREFIX + name) == value, f"{sidecar.name} shows {name} {value}")
 
 
-def test_a_pause_holds_on_all_sidecars_until_one_is_told_to_resume(scene: Scene) -> None:
+def test_a_pause_holds_on_all_sidecars_until_a_resume_on_one(scene: Scene) -> None:
     left = scene.orphans(scene.topic("paused"), 20)
     first, second = scene.start_together({}, {})
     assert first.inflight() == second.inflight() == 0

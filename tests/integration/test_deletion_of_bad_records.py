@@ -107,7 +107,7 @@ def test_the_ledgers_of_a_topic_in_use_are_kept(scene: Scene, stranger: Stranger
         assert scene.workload.read_all(topic) == payloads
 
 
-def test_a_ledger_that_does_not_say_that_it_is_pulsars_is_kept(scene: Scene, stranger: Stranger) -> None:
+def test_a_ledger_that_does_not_name_pulsar_as_its_owner_is_kept(scene: Scene, stranger: Stranger) -> None:
     workload = scene.workload
     topic = scene.topic("none-of-pulsars")
     model = scene.orphans(scene.topic("model"), 2)

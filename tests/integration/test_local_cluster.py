@@ -118,7 +118,7 @@ def test_the_commands_from_up_to_down(tmp_path: Path) -> None:
     assert runner.invoke(app, ["down", *place]).exit_code == 0
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_start_that_fails_reports_why_and_leaves_nothing(tmp_path: Path) -> None:
     wrong = [
         "--bookies",
         "1",

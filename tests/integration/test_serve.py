@@ -145,7 +145,7 @@ def test_while_the_feature_is_off_nothing_is_recorded(cluster: ClusterUnderTest,
             assert "HTTP 405" in refused.stderr
 
 
-def test_a_port_that_is_taken_is_said_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported_before_anything_starts(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = subprocess.run(
             [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}",

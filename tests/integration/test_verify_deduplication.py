@@ -163,7 +163,7 @@ def test_a_broker_that_deduplicates_leaves_a_clean_topic(cluster: ClusterUnderTe
     assert messages == {"first": 1, "batches": 50, "p": 10}
 
 
-def test_transactions_are_told_apart_from_their_markers(special_cluster: ClusterFactory, tmp_path: Path) -> None:
+def test_transactions_are_distinguished_from_their_markers(special_cluster: ClusterFactory, tmp_path: Path) -> None:
     program = Path(__file__).parent.parent / "faults" / "Transactions.java"
     topic = new_topic()
     with special_cluster(broker_conf={"transactionCoordinatorEnabled": "true"}) as cluster:

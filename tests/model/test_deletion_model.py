@@ -64,7 +64,7 @@ def test_an_end_can_be_reached_from_everywhere(marker: Marker) -> None:
 
 
 @EVERY_MARKER
-def test_at_an_end_every_record_is_settled(marker: Marker) -> None:
+def test_at_an_end_every_record_is_processed(marker: Marker) -> None:
     for state in explored(Rules(marker)).ends():
         assert state.copies == ()
         assert state.judged is None
@@ -170,7 +170,7 @@ def test_an_operation_that_ended_may_have_a_broker_still_at_work() -> None:
 
 
 @pytest.mark.parametrize("marker", [Marker.PLAIN, Marker.OPERATION])
-def test_what_remains_a_marker_slower_than_the_settle_window(marker: Marker) -> None:
+def test_what_remains_a_marker_slower_than_the_in_use_wait(marker: Marker) -> None:
     """The known limit: without a fence nothing tells a slow broker from one that gave up. The audit finds these."""
     exploration = explored(Rules(marker, patience=SETTLE_TICKS))
     path = exploration.path_to(left_behind(exploration)[0])

@@ -97,7 +97,7 @@ def test_a_node_that_was_not_there_has_no_version() -> None:
         ("dead-letter", "references-unknown", "SentToDeadLetters"),
     ],
 )
-def test_other_ends_are_told_apart_by_their_reason(decision: str, reason: str, what: str) -> None:
+def test_other_ends_are_distinguished_by_their_reason(decision: str, reason: str, what: str) -> None:
     assert only_trace(settled(decision, reason)).events == (Event(what, 0),)
 
 
@@ -108,7 +108,7 @@ def test_what_is_in_use_names_the_version_at_which_the_list_was_to_shrink() -> N
     assert (event.what, event.owner, event.marked) == ("InUse", 1, 0)
 
 
-def test_consumers_are_told_apart_while_their_work_overlaps() -> None:
+def test_consumers_are_distinguished_while_their_work_overlaps() -> None:
     overlapping = [
         *judged("1:0:0", sidecar="one"),
         *judged("1:1:0", sidecar="two"),

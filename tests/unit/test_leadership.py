@@ -76,7 +76,7 @@ def test_an_earlier_life_under_the_same_name_is_another_leader(pair: Pair) -> No
     assert pair.leader == ONE
 
 
-def test_a_leader_that_cannot_be_read_is_nobody_of_us(pair: Pair) -> None:
+def test_a_leader_that_cannot_be_read_is_none_of_us(pair: Pair) -> None:
     pair.store.put(LEADER, b"?")
     assert not pair.one.take()
     pair.one.resign()

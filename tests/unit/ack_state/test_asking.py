@@ -133,7 +133,7 @@ def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStateServic
     assert (removed.removed, removed.in_effect, broker.topics[TOPIC].says) == (False, False, False)
 
 
-def test_removing_a_topics_policy_never_switches_off_what_others_switched_on(
+def test_removing_a_topics_policy_never_turns_off_what_others_turned_on(
     broker: FakeAcknowledgingBroker, states: AckStateService
 ) -> None:
     states.enable_topic_pause(TOPIC)

@@ -58,7 +58,7 @@ def test_a_path_names_topic_and_subscription(
     assert states.asked == [("ack_states", *asked)]
 
 
-def test_the_answer_says_what_brokers_do_not(server: Served) -> None:
+def test_the_answer_names_what_brokers_do_not(server: Served) -> None:
     (answer,) = server.ask("GET", f"{V2}/orders/subscription/billing/ackState?ranges=2&stretches=3").json  # type: ignore[misc]
     assert answer == {
         "topic": "persistent://public/default/orders",
@@ -99,7 +99,7 @@ def test_the_answer_says_what_brokers_do_not(server: Served) -> None:
     }
 
 
-def test_what_cannot_be_told_is_null(server: Served, states: FakeAckStates) -> None:
+def test_what_is_unknown_is_null(server: Served, states: FakeAckStates) -> None:
     states.policies = PauseSettings(TopicPolicy.FALSE_OR_UNSET, True, False)
     (answer,) = server.ask("GET", f"{V2}/orders/subscription/billing/ackState").json  # type: ignore[misc]
     assert (answer["blockedOnAckStatePersistent"], answer["pause"]) == (None, "unknown")
@@ -130,13 +130,13 @@ def test_failures_have_their_codes(server: Served, states: FakeAckStates, failur
         f"orders/subscription/{'x' * 20_000}/ackState",
     ],
 )
-def test_bad_input_is_told_and_asks_nobody(server: Served, states: FakeAckStates, path: str) -> None:
+def test_bad_input_is_refused_before_any_request(server: Served, states: FakeAckStates, path: str) -> None:
     assert server.ask("GET", f"{V2}/{path}").status in (400, 404, 414, 431)
     assert states.asked == []
 
 
 @pytest.mark.parametrize("says", [True, False, None])
-def test_a_namespace_may_say_nothing(server: Served, states: FakeAckStates, says: bool | None) -> None:
+def test_a_namespace_may_set_nothing(server: Served, states: FakeAckStates, says: bool | None) -> None:
     states.namespace = says
     assert server.ask("GET", f"/admin/v2/namespaces/public/default/{POLICY}").json is says
     assert states.asked == [("namespace_pause", "public/default")]

@@ -275,7 +275,7 @@ def test_keys_are_read_in_every_form_of_pulsar(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "file:///no/such/file", "data:;base64,%%%", "data:", "not base64!", data_url(b"short"), "c2hvcnQ="]
 )
-def test_a_bad_secret_key_is_refused_without_being_told(text: str) -> None:
+def test_a_bad_secret_key_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InvalidInputError, match="tokenSecretKey") as raised:
         secret_key(text)
     assert not text or text not in str(raised.value).replace("data:;base64,...", "")
@@ -323,7 +323,7 @@ AUDIENCES: dict[str, tuple[dict[str, object], dict[str, str], str | None]] = {
 
 
 @pytest.mark.parametrize("name", AUDIENCES)
-def test_a_token_for_somebody_else_is_refused(name: str) -> None:
+def test_a_token_for_another_audience_is_refused(name: str) -> None:
     claims, looked_at, refusal = AUDIENCES[name]
     authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock(), **looked_at)
     header = "Bearer " + hs256(ADMIN | claims)

@@ -197,7 +197,7 @@ def test_a_body_in_another_format_is_refused(service: FakeDeletionService, serve
     assert service.asked == []
 
 
-def test_a_body_that_is_too_large_is_refused_whether_it_says_its_length_or_not(
+def test_a_body_that_is_too_large_is_refused_with_or_without_a_content_length(
     service: FakeDeletionService, server: Served
 ) -> None:
     answer = server.ask("POST", f"{BASE}/pending", b" " * (8 * 1024 * 1024 + 1))

@@ -71,7 +71,7 @@ def status(answer: bytes) -> int:
         ("POST", STREAMED, 401),
     ],
 )
-def test_an_answer_does_not_wait_for_a_body_that_nobody_wants(method: str, path: str, expected: int) -> None:
+def test_an_answer_does_not_wait_for_an_unwanted_body(method: str, path: str, expected: int) -> None:
     key = secret_key("data:;base64," + "QUJD" * 11)
     authentication = TokenAuthentication(key, ["admin"], CLOCK)
     with served(FakeDeletionService(), authentication) as server, connected(server) as connection:
@@ -139,7 +139,7 @@ def test_a_request_with_no_room_left_takes_the_place_of_who_waits_longest(quick:
         assert all_of(silent[0]) == b""
 
 
-def test_many_that_say_nothing_do_not_keep_others_out() -> None:
+def test_many_unfinished_requests_do_not_keep_others_out() -> None:
     limits = Limits(connections=50)
     with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
         for _ in range(300):
@@ -170,7 +170,7 @@ def deaf(server: Served, stack: ExitStack) -> socket.socket:
 
 
 @pytest.mark.parametrize("behind", [b"", b"no HTTP\r\n\r\n"])
-def test_who_does_not_read_the_answers_keeps_nobody_out_and_is_not_kept(behind: bytes) -> None:
+def test_a_client_that_does_not_read_the_answers_keeps_no_other_out_and_is_not_kept(behind: bytes) -> None:
     limits = Limits(connections=2, head_seconds=1.0, body_seconds=1.0)
     with served(FakeDeletionService(), limits=limits) as server, ExitStack() as stack:
         begin = CLOCK.monotonic_seconds()

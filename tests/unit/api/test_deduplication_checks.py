@@ -46,7 +46,7 @@ def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, s
     return terminal
 
 
-def test_the_answer_says_who_decides_and_what_came(server: Served, brokers: FakeDeduplication) -> None:
+def test_the_answer_names_who_decides_and_what_came(server: Served, brokers: FakeDeduplication) -> None:
     brokers.namespaces[DeduplicationPolicy.ENABLED, NAMESPACE] = True
     found = server.ask("POST", PATH).json
     assert isinstance(found, dict)
@@ -65,7 +65,7 @@ def test_the_answer_says_who_decides_and_what_came(server: Served, brokers: Fake
         ([FIRST, SendFailure("cannot determine")], True, 4, ["public/default: unknown", "cannot determine"]),
     ],
 )
-def test_the_exit_code_says_the_outcome(
+def test_the_exit_code_is_the_outcomes(
     shell: Terminal,
     brokers: FakeDeduplication,
     namespace: FakeNamespace,

@@ -49,7 +49,7 @@ def server(_shared: tuple[FakeDelayedDelivery, Served], fake: FakeDelayedDeliver
     return _shared[1]
 
 
-def test_a_cancelled_message_is_204_and_headers_say_what_is_proven(server: Served, fake: FakeDelayedDelivery) -> None:
+def test_a_cancelled_message_is_204_and_headers_name_what_is_proven(server: Served, fake: FakeDelayedDelivery) -> None:
     answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}")
     assert (answer.status, answer.body) == (204, b"")
     headers = {name.lower(): value for name, value in answer.headers.items()}
@@ -62,7 +62,7 @@ def test_a_cancelled_message_is_204_and_headers_say_what_is_proven(server: Serve
     assert not options.wait_persisted
 
 
-def test_the_weakest_proof_is_the_answers(server: Served, fake: FakeDelayedDelivery) -> None:
+def test_the_weakest_status_is_the_answers(server: Served, fake: FakeDelayedDelivery) -> None:
     fake.results = (
         SubscriptionResult("a", CancellationStatus.PERSISTED),
         SubscriptionResult("b", CancellationStatus.ACKED),
@@ -239,7 +239,7 @@ def test_no_lines_are_400(server: Served, body: bytes) -> None:
     assert "no lines" in answer.reason
 
 
-def test_lines_of_a_topic_that_does_not_exist_say_so(server: Served, fake: FakeDelayedDelivery) -> None:
+def test_lines_of_a_topic_that_does_not_exist_are_reported(server: Served, fake: FakeDelayedDelivery) -> None:
     fake.fails = NotFoundError("there is no topic")
     (found,) = lines(server, '{"ledgerId":7,"entryId":1}')
     assert found["verdicts"] == [
@@ -281,7 +281,7 @@ def test_a_selections_verdicts_leave_before_the_next_batch_is_done(server: Serve
         connection.close()
 
 
-def test_a_batch_of_a_selection_that_fails_says_so_and_the_others_go_on(
+def test_a_batch_of_a_selection_that_fails_is_reported_and_the_others_go_on(
     server: Served, fake: FakeDelayedDelivery
 ) -> None:
     fake.fails_at = 0

@@ -47,7 +47,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("error", "status"), TABLE, ids=lambda value: str(value) if isinstance(value, int) else f"{type(value).__name__}"
 )
-def test_every_error_has_its_status_and_says_its_reason(
+def test_every_error_has_its_status_and_names_its_reason(
     error: SidecarError, status: int, service: FakeDeletionService, server: Served
 ) -> None:
     service.failure = error

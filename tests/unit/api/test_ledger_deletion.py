@@ -25,7 +25,7 @@ def letter(ledger_id: int, reason: str = "no bookie answers") -> DeadLetter:
     return DeadLetter(f"1:{ledger_id}:0", record, "{}", reason, 10, 1_700_000_000_000)
 
 
-def test_the_answer_says_which_records_were_sent(service: FakeDeletionService, server: Served) -> None:
+def test_the_answer_names_the_records_that_were_sent(service: FakeDeletionService, server: Served) -> None:
     service.not_sent = {8: "the outcome of the publish is unknown"}
     answer = server.ask("POST", f"{BASE}/pending", {"ledgers": [DOCUMENT, DOCUMENT | {"ledgerId": 8}]})
     assert answer.status == 200
@@ -50,7 +50,7 @@ def test_the_largest_ledger_id_is_a_ledger_id(service: FakeDeletionService, serv
 
 
 @pytest.mark.parametrize("remembers", [False, True])
-def test_the_count_says_its_age(service: FakeDeletionService, server: Served, *, remembers: bool) -> None:
+def test_the_count_has_an_age(service: FakeDeletionService, server: Served, *, remembers: bool) -> None:
     service.remembers = remembers
     answer = server.ask("GET", "/admin/v2/broker-stats/estimatedInflightDeletionLedgerCount")
     assert (answer.status, answer.body) == (200, b"7")

@@ -99,7 +99,7 @@ def test_another_sidecars_leaks_are_a_redirect(asked: str, service: FakeDeletion
     [(DisabledError("set ledgerDeletionWatch"), 405), (TemporaryError("no sidecar watches"), 503)],
 )
 @pytest.mark.parametrize("asked", ["leaks", "leaks/7"])
-def test_nobody_watches(
+def test_no_sidecar_watches(
     failure: DisabledError | TemporaryError, status: int, asked: str, service: FakeDeletionService, server: Served
 ) -> None:
     service.failure = failure

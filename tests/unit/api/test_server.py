@@ -14,7 +14,7 @@ def test_an_answer_does_not_wait_for_the_acknowledgement_of_its_head() -> None:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_an_address_that_is_taken_is_told() -> None:
+def test_an_address_that_is_taken_is_reported() -> None:
     with listening_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidInputError, match=f"port {port}"):

@@ -14,7 +14,7 @@ from tests.unit.api.serving import Served
         ("/admin/persistent/p/c/n/orders", "persistent://p/c/n/orders"),
     ],
 )
-def test_a_stage_that_waits_is_202(path: str, name: str, service: FakeDeletionService, server: Served) -> None:
+def test_a_deletion_that_waits_is_202(path: str, name: str, service: FakeDeletionService, server: Served) -> None:
     service.shadow_answers = [(ShadowDeletionStage.REMOVING, "a broker still has it loaded")]
     answer = server.ask("POST", f"{path}/deleteShadow")
     topic: TopicName = parse_topic_name(name)
@@ -34,7 +34,7 @@ def test_a_stage_that_waits_is_202(path: str, name: str, service: FakeDeletionSe
     }
 
 
-def test_done_is_200_and_tells_what_is_lost(service: FakeDeletionService, server: Served) -> None:
+def test_done_is_200_and_names_what_is_lost(service: FakeDeletionService, server: Served) -> None:
     service.shadow_answers = [(ShadowDeletionStage.DONE, None, 7)]
     answer = server.ask("POST", "/admin/v2/persistent/public/default/shadow/deleteShadow")
     assert (answer.status, answer.json["stage"]) == (200, "done")

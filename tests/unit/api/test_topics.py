@@ -140,7 +140,7 @@ def test_a_path_that_is_no_topic_is_refused(path: str, service: FakeDeletionServ
         ("GET", f"{V2}/orders/deleteLedger", 405),
     ],
 )
-def test_other_paths_and_methods_reach_nothing(
+def test_other_paths_and_methods_find_nothing(
     method: str, path: str, status: int, service: FakeDeletionService, server: Served
 ) -> None:
     answer = server.ask(method, path)
@@ -210,7 +210,7 @@ def test_a_redirect_keeps_the_path_as_it_was_sent(service: FakeDeletionService, 
     assert server.ask("POST", f"{V2}/a%20b%25/deleteLedger?authoritative=true", payload).status == 204
 
 
-def test_in_use_and_mismatch_are_told_apart(service: FakeDeletionService, server: Served) -> None:
+def test_in_use_and_mismatch_are_distinguished(service: FakeDeletionService, server: Served) -> None:
     service.failure = ConflictError("ledger still in use")
     answer = server.ask("POST", f"{V2}/orders/deleteLedger", PAYLOAD)
     assert (answer.status, answer.reason) == (409, "ledger still in use")
@@ -229,7 +229,7 @@ def test_a_payload_must_name_the_topic_of_its_path(named: str, service: FakeDele
     assert service.asked == []
 
 
-def test_a_wrong_method_is_told_all_the_right_ones(service: FakeDeletionService) -> None:
+def test_a_wrong_method_is_answered_with_all_the_right_ones(service: FakeDeletionService) -> None:
     router = APIRouter()
     for method in ("GET", "DELETE"):
         router.add_api_route("/switch", lambda: "off", methods=[method])

@@ -90,7 +90,7 @@ def test_every_deletable_ledger_is_sent_once_and_nothing_else(cluster: Cluster) 
     assert max(cluster.paced) == 4
 
 
-def test_a_record_says_what_the_deletion_service_checks() -> None:
+def test_a_record_holds_what_the_deletion_service_checks() -> None:
     rows = [
         orphan(1),
         orphan(2, kind="cursor", cursor_name="sub"),
@@ -207,7 +207,7 @@ def _verify(directory: Path, **changed: Any) -> Any:
     return verified_plan(opened, lambda: AuditTables(directory, opened).deletable(PLAN_COLUMNS))
 
 
-def test_an_audit_with_a_guard_that_said_no_is_refused(tmp_path: Path) -> None:
+def test_an_audit_that_a_guard_withheld_is_refused(tmp_path: Path) -> None:
     write_audit(tmp_path, _ROWS)
     failed = GuardResult("share", False, "40 %", "5 %", "too many at once")
     for changed in ({"plan": None}, {"plan": None, "guards": (failed,)}, {"guards": (failed,)}):

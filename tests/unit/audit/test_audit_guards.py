@@ -185,7 +185,7 @@ def test_an_earlier_audit_must_be_of_this_cluster_and_earlier(auditor: Auditor, 
         auditor.audit(cluster, first.directory)
 
 
-def test_a_listing_of_bookies_tells_no_instance_and_no_order(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_a_listing_of_bookies_names_no_instance_and_no_order(auditor: Auditor, cluster: AuditedCluster) -> None:
     from pulsar_sidecar.audit.sources.manifests import OrderRange
 
     cluster.ledger(ORPHAN)

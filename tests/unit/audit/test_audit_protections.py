@@ -71,7 +71,7 @@ def test_what_others_keep_in_the_store_must_be_named(
 
 
 @pytest.mark.parametrize("foreign", ["/", "//", "hbase", ""])
-def test_the_whole_store_is_nobody_elses(auditor: Auditor, cluster: AuditedCluster, foreign: str) -> None:
+def test_the_whole_store_cannot_be_foreign(auditor: Auditor, cluster: AuditedCluster, foreign: str) -> None:
     auditor.policy = replace(auditor.policy, foreign_subtrees=(foreign,))
     with pytest.raises(InvalidInputError, match="is not the path of a subtree"):
         auditor.audit(cluster)

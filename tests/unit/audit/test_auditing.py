@@ -82,7 +82,7 @@ def test_each_orphan_has_its_owner_and_its_cause(auditor: Auditor, cluster: Audi
 
 
 @pytest.mark.parametrize(("listed", "cause"), [([60], "interrupted-trim"), ([1, 60], "hand-edit")])
-def test_the_list_tells_how_a_data_ledger_went_out_of_it(
+def test_the_list_shows_how_a_data_ledger_went_out_of_it(
     auditor: Auditor, cluster: AuditedCluster, listed: list[int], cause: str
 ) -> None:
     cluster.ledger(ORPHAN)
@@ -146,7 +146,7 @@ NOBODYS = [
 ]
 
 
-def test_ledgers_of_nobody_we_know_are_reported_and_never_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_ledgers_of_unknown_owners_are_reported_and_never_deletable(auditor: Auditor, cluster: AuditedCluster) -> None:
     ledger_ids = [cluster.ledger(ledger_id, custom) for ledger_id, custom in enumerate(NOBODYS, ORPHAN)]
     # Nor is one whose metadata is not understood.
     ledger_ids += [cluster.ledger(70), cluster.ledger(71)]
@@ -204,7 +204,9 @@ def test_a_ledger_that_changed_between_the_looks_waits(auditor: Auditor, cluster
 
 
 @pytest.mark.parametrize(("hours", "standing"), [(71, "too-young"), (73, "condemned")])
-def test_age_is_told_by_the_stores_clock(auditor: Auditor, cluster: AuditedCluster, hours: int, standing: str) -> None:
+def test_age_is_measured_by_the_stores_clock(
+    auditor: Auditor, cluster: AuditedCluster, hours: int, standing: str
+) -> None:
     cluster.ledger(ORPHAN, ctime_ms=AS_OF_MS + DAY_MS - hours * HOUR_MS)
     assert auditor.twice(cluster).standings == {ORPHAN: standing}
 
@@ -265,7 +267,7 @@ NEWEST = 10**6
 """A ledger that exists, so that lower ids are none of ledgers that were made while the inputs were taken."""
 
 
-def test_missing_ledgers_say_who_is_affected(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_missing_ledgers_name_who_is_affected(auditor: Auditor, cluster: AuditedCluster) -> None:
     cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([101, 1, 2, 3, cluster.ledger(NEWEST)])
     cluster.nodes[f"{TOPIC_NODE}/s%2Fub"] = cursor_bytes(cursor_ledger=102, buckets={BUCKET_KEY: 103})
     cluster.cursor_ledgers.append(compaction_row(104))

@@ -44,7 +44,7 @@ def test_pieces_of_values_are_ascii_if_every_byte_of_them_is(beyond: int | None)
     assert values.are_ascii(start, end).tolist() == [value[first:last].isascii() for first, last in pieces]
 
 
-def test_a_mark_tells_bytes_apart() -> None:
+def test_a_mark_distinguishes_bytes() -> None:
     pieces = [
         b"",
         b"\x01",
@@ -230,7 +230,7 @@ def part_of(*nodes: tuple[str, bytes]) -> DecodedPart:
     )
 
 
-def test_a_part_tells_which_nodes_name_a_ledger() -> None:
+def test_a_part_names_the_nodes_that_name_a_ledger() -> None:
     name = "/managed-ledgers/t/n/persistent/{}"
     unordered = managed_ledger_bytes([9, 8])  # which only the exact reader accepts
     part = part_of(

@@ -178,7 +178,7 @@ def test_places(path: str, place: Place) -> None:
     assert locate(path).place is place
 
 
-def test_nobody_owns_what_is_no_topics() -> None:
+def test_what_belongs_to_no_topic_has_no_owner() -> None:
     assert owner_of_managed_ledger("t/n/persistent/not~encoded") == Owner()
     assert owner_of_schema("t/n") == owner_of_schema("t/n/not~encoded") == owner_of_schema("t//x") == Owner()
 
@@ -210,6 +210,6 @@ def test_a_node_at_an_odd_place_counts_by_its_shape() -> None:
     ]
 
 
-def test_a_list_where_a_schema_should_be_counts_and_is_damage() -> None:
+def test_a_list_where_a_schema_should_be_counts_and_is_damaged() -> None:
     assert decoded("/schemas/t/n/x", managed_ledger_bytes([5, 6])) == ({5, 6}, [], 1)
     assert decoded("/schemas/t/n/x", schema_locator_bytes([5, 5]))[1] == [(5, LedgerKind.SCHEMA)]

@@ -55,7 +55,7 @@ def test_nodes_are_sorted_by_what_they_belong_to(tmp_path: Path) -> None:
     assert sum(map(len, below.values())) == len(SMALL_CLUSTER) - 2
 
 
-def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
+def test_the_manifest_names_what_there_is(tmp_path: Path) -> None:
     made = make(tmp_path / "dump")
     assert open_tables(tmp_path / "dump", InputKind.DUMP) == made
     assert (made.instance_id, made.cluster_name, made.tool_version) == (INSTANCE_ID, "local", "1.0")
@@ -97,7 +97,7 @@ def test_several_clusters_have_no_name(tmp_path: Path) -> None:
     assert made.cluster_name is None
 
 
-def test_ledgers_may_be_left_out_and_the_manifest_says_so(tmp_path: Path) -> None:
+def test_ledgers_may_be_left_out_and_the_manifest_records_it(tmp_path: Path) -> None:
     without = [row for row in SMALL_CLUSTER if not row["path"].startswith("/ledgers/00")]
     assert make(tmp_path / "dump", Nodes(without), without_ledgers=True).left_out == ("ledgers",)
 

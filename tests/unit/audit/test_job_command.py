@@ -64,13 +64,13 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Job:
     return Job(monkeypatch)
 
 
-def test_what_is_not_said_is_as_in_the_embedded_engine(fake: Job) -> None:
+def test_the_defaults_are_those_of_the_embedded_engine(fake: Job) -> None:
     assert job.main(PLACES) == 0
     assert fake.asked == [("d", "l", "o", None, AuditPolicy(), False)]
     assert fake.spark.stopped == 1
 
 
-def test_an_installed_project_is_sent_to_nobody(fake: Job) -> None:
+def test_an_installed_project_is_not_sent(fake: Job) -> None:
     job.main(PLACES)
     assert not fake.spark.sparkContext.sent
 
@@ -139,7 +139,7 @@ def test_an_error_ends_with_1_and_nothing_on_standard_output(
         ((*PLACES, "--max-share", "much"), "--max-share"),
     ],
 )
-def test_wrong_usage_ends_with_1_because_2_says_that_there_are_findings(
+def test_wrong_usage_ends_with_1_because_2_means_that_there_are_findings(
     fake: Job, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], said: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -152,7 +152,7 @@ def test_wrong_usage_ends_with_1_because_2_says_that_there_are_findings(
     assert fake.asked == []
 
 
-def test_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         job.main(["--help"])
     assert ended.value.code == 0

@@ -45,7 +45,7 @@ def test_rows_and_manifest(tmp_path: Path) -> None:
     assert [{key: value for key, value in row.items() if value is not None} for row in found] == rows
 
 
-def test_a_listing_of_ids_says_that_it_lacks_the_rest(tmp_path: Path) -> None:
+def test_a_listing_of_ids_reports_that_it_lacks_the_rest(tmp_path: Path) -> None:
     assert make(tmp_path / "listing", Ledgers([{"ledger_id": 1}])).left_out == ("metadata",)
 
 

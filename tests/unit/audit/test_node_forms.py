@@ -175,7 +175,7 @@ def canonical(nodes: pa.RecordBatch, columns: ColumnReader) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_node_says_the_same_both_ways_wherever_it_is(form: str) -> None:
+def test_a_node_is_decoded_alike_both_ways_wherever_it_is(form: str) -> None:
     alone = [nodes_of((PLACES[place], FORMS[form])) for place in ("managed ledger", "cursor", "schema")]
     for nodes in (*alone, nodes_of(*((path, FORMS[form]) for path in PLACES.values()))):
         exact = decode_nodes(nodes, EXACT)
@@ -185,7 +185,7 @@ def test_a_node_says_the_same_both_ways_wherever_it_is(form: str) -> None:
         assert owner_nodes(COLUMNS, None, nodes) == owner_nodes(EXACT, None, nodes)
 
 
-def test_all_nodes_of_a_batch_say_the_same_both_ways() -> None:
+def test_all_nodes_of_a_batch_are_decoded_alike_both_ways() -> None:
     every = [(path, value) for path in PLACES.values() for value in FORMS.values()]
     nodes = nodes_of(*((f"{path}{number}", value) for number, (path, value) in enumerate(every)))
     for batch in (nodes, nodes.slice(5), nodes.slice(3, 100), nodes.slice(0, 0)):
@@ -313,7 +313,7 @@ def test_exactly_nothing_is_read_by_columns() -> None:
 # --- ledgers' paths and lengths ------------------------------------------------------------------------------------
 
 
-def test_paths_say_the_same_both_ways() -> None:
+def test_paths_are_read_alike_both_ways() -> None:
     ids = [0, 9, 10, 1234, 99_999, 12_345_678, 2**31 - 1, 2**31, 9_999_999_999, 10**10, MAX_LEDGER_ID]
     paths = [ledger_path(LedgerId(each)) for each in ids]
     good = paths[1]
@@ -369,7 +369,7 @@ def metadata_forms() -> Iterator[tuple[bytes | None, bool]]:
     yield header + b"3\n" + bytes([message[0] | 0x80, 0]) + message[1:], False  # not the shortest form of its length
 
 
-def test_lengths_say_the_same_both_ways() -> None:
+def test_lengths_are_decoded_alike_both_ways() -> None:
     forms = list(metadata_forms())
     values = [value for value, _ in forms]
     exact = [ledger_length(value) for value in values]

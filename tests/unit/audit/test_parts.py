@@ -80,7 +80,7 @@ def test_a_record_that_cannot_be_read_is_unknown_and_not_absent(value: bytes) ->
     assert "zkCli.sh" in row["unreadable"]
 
 
-def test_a_record_that_may_not_be_read_says_so() -> None:
+def test_a_record_that_may_not_be_read_is_marked_unreadable() -> None:
     (row,) = segments(node("/a/logrecs_000000000000000001", unreadable="NoAuth"))
     assert (row["ledger_id"], row["unreadable"]) == (None, "NoAuth")
 
@@ -172,7 +172,7 @@ def test_a_ledger_that_is_gone(store: FakeMetadataStore, entries: FakeLedgerEntr
     lambda store, entries: store.put(ledger_path(LedgerId(116)), b"garbage"),
     lambda store, entries: store.fail_next("read", TemporaryError("no store")),
 ], ids=["bookies", "no-entry", "cursor", "metadata", "store"])  # fmt: skip
-def test_what_cannot_be_read_is_a_row_that_says_so(
+def test_what_cannot_be_read_is_an_unreadable_row(
     store: FakeMetadataStore,
     entries: FakeLedgerEntries,
     arrange: Callable[[FakeMetadataStore, FakeLedgerEntries], None],
@@ -259,6 +259,6 @@ def test_an_address_that_manifests_and_errors_show_takes_no_password(read: Calla
     assert "s3cret" not in str(refusal.value)
 
 
-def test_a_living_zookeeper_is_read_gently_unless_told_otherwise() -> None:
+def test_a_living_zookeeper_is_read_gently_by_default() -> None:
     assert zookeeper_rate(None) == 20_000
     assert (zookeeper_rate(5), zookeeper_rate(0)) == (5, None)

@@ -86,7 +86,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
     assert "@import" not in page
 
 
-def test_every_plot_is_well_formed_and_says_in_words_what_it_shows() -> None:
+def test_every_plot_is_well_formed_and_describes_in_words_what_it_shows() -> None:
     history = [
         HistoryEntry(f"a{day}", STORE_TIME_MS + day * DAY_MS, Count(9, 9), Count(day, 5), Count(), day, 0)
         for day in (0, 1)
@@ -123,7 +123,7 @@ def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan()
     assert written.plan.sha256 not in _page(empty)
 
 
-def test_long_tables_are_cut_and_say_so() -> None:
+def test_long_tables_are_cut_and_marked_so() -> None:
     page = _page(replace(summary(_ORPHANS), missing=60))
     assert f"{REPORT_ROWS} of 60" in page
     assert f"{REPORT_ROWS} of {len(_ORPHANS)}" in page

@@ -91,7 +91,7 @@ def test_rows_as_text() -> None:
 
 
 @pytest.mark.parametrize("standing", OrphanStatus)
-def test_an_orphan_is_explained_with_claim_evidence_standing_and_what_it_takes(standing: OrphanStatus) -> None:
+def test_an_orphan_is_explained_with_claim_evidence_status_and_what_it_takes(standing: OrphanStatus) -> None:
     row = orphan(4, standing=standing.value, row=0 if standing is OrphanStatus.DELETABLE else None)
     text = explain(summary([row]), 4, orphan=row)
     assert "a data ledger of persistent://public/default/orders-4" in text
@@ -106,7 +106,7 @@ def test_every_cause_has_its_words(cause: OrphanCause) -> None:
     assert f"Likely cause: {cause.value}: " in explain(summary(), 4, orphan=orphan(4, cause=cause.value))
 
 
-def test_an_audit_without_a_plan_says_so_for_each_ledger() -> None:
+def test_an_audit_without_a_plan_is_named_for_each_ledger() -> None:
     assert "no plan" in explain(replace(summary(), plan=None), 4, orphan=orphan(4))
 
 
@@ -120,7 +120,7 @@ def test_others_are_explained_too() -> None:
     assert "  - /managed-ledgers/x" in explain(summary(), 5, references=["/managed-ledgers/x"])
 
 
-def test_an_orphan_that_a_dump_references_is_said_to_be_a_contradiction() -> None:
+def test_an_orphan_that_a_dump_references_is_called_a_contradiction() -> None:
     assert "report this as a defect" in explain(summary(), 4, orphan=orphan(4), references=["/x"])
 
 

@@ -96,7 +96,7 @@ def test_an_audit_by_the_exact_decoder_alone_is_the_same(tmp_path: Path) -> None
 # --- how tables are written ----------------------------------------------------------------------------------------
 
 
-def test_numbers_are_told_by_their_differences(tmp_path: Path) -> None:
+def test_numbers_are_encoded_by_their_differences(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pylist([{"ledger_id": number, "version": 0} for number in range(10_000)], schema=LEDGERS)
     with parquet_output(tmp_path / "made", schemas_of(Table.LEDGERS)) as output:
         output.write(Table.LEDGERS, rows)

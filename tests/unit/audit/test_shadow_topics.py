@@ -91,7 +91,7 @@ def test_a_ledger_that_a_shadow_lists_is_never_deletable(
     assert auditor.twice(cluster).orphans == {}
 
 
-def test_a_partitioned_topic_that_may_be_a_shadow_and_cannot_be_read_is_told(
+def test_a_partitioned_topic_that_may_be_a_shadow_and_cannot_be_read_is_reported(
     auditor: Auditor, cluster: AuditedCluster
 ) -> None:
     before = auditor.audit(cluster)

@@ -152,7 +152,9 @@ def test_a_tenant_that_the_policies_do_not_know_protects_its_ledgers(auditor: Au
     assert (unseen.count, "(others)" in unseen.what) == (1, True)
 
 
-def test_without_policies_tenants_are_not_compared_and_it_says_so(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_without_policies_tenants_are_not_compared_and_that_is_reported(
+    auditor: Auditor, cluster: AuditedCluster
+) -> None:
     del cluster.nodes["/admin/policies/t"]
     cluster.ledger(700, data_custom_metadata("others/n/persistent/topic"))
     found = auditor.twice(cluster)

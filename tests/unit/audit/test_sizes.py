@@ -43,9 +43,7 @@ def closed_in_bookkeeper(cluster: AuditedCluster) -> int:
     return sum(each.length_bytes for each in metadata if each.state is LedgerState.CLOSED)
 
 
-def test_an_unloaded_topics_last_ledger_is_as_long_as_bookkeeper_says(
-    auditor: Auditor, cluster: AuditedCluster
-) -> None:
+def test_an_unloaded_topics_last_ledger_is_as_long_as_in_bookkeeper(auditor: Auditor, cluster: AuditedCluster) -> None:
     topics = [topic(cluster, ledger_id, length_bytes=BYTES) for ledger_id in UNLOADED]
     found = auditor.audit(cluster)
     assert {usage(found, each) for each in topics} == {(1, BYTES, 0)}
@@ -67,14 +65,14 @@ def test_what_is_still_written_to_has_no_size_yet(
     assert found.summary.existing_by_kind["data"] == Count(5, 3000, 2)
 
 
-def test_without_bookkeepers_metadata_only_lists_tell_sizes(auditor: Auditor, cluster: AuditedCluster) -> None:
+def test_without_bookkeepers_metadata_only_lists_give_sizes(auditor: Auditor, cluster: AuditedCluster) -> None:
     cluster.dump_changes = {"left_out": (LEDGERS_LEFT_OUT,)}
     summary = auditor.audit(cluster).summary
     assert summary.existing == Count(10, 2000, 8)
     assert summary.existing_by_kind["schema"] == Count(2, None, 2)
 
 
-def test_a_list_names_a_missing_ledger_in_vain_whether_or_not_it_tells_its_size(
+def test_a_list_names_a_missing_ledger_in_vain_with_or_without_its_size(
     auditor: Auditor, cluster: AuditedCluster
 ) -> None:
     cluster.nodes[TOPIC_NODE] = managed_ledger_bytes([1, 2, 98, 3, 99])
@@ -134,7 +132,7 @@ def test_the_overview_counts_what_is_unknown(partly_known: ClusterAudit) -> None
     assert lines["have no known owner"] == ["1", "unknown", "1"]
 
 
-def test_rows_of_usage_do_not_say_0_bytes(partly_known: ClusterAudit) -> None:
+def test_rows_of_usage_do_not_show_0_bytes(partly_known: ClusterAudit) -> None:
     table = AuditTables(partly_known.directory, partly_known.summary).table(Table.LEDGER_USAGE)
     rows, whole = chosen_rows("usage", table, {"topic": "persistent://t/n/topic-100"}, 9)
     assert rows_text("usage", rows, whole).splitlines()[-1].split() == [
@@ -148,7 +146,7 @@ def test_json_has_both_numbers(partly_known: ClusterAudit) -> None:
     assert document["unattributed"] == {"ledgers": 1, "bytes": None, "unknownSizeLedgers": 1}
 
 
-def test_the_report_says_at_least(partly_known: ClusterAudit) -> None:
+def test_the_report_shows_at_least(partly_known: ClusterAudit) -> None:
     page = report_html(partly_known.summary, ReportRows())
     assert "<dd>12</dd><dd class=muted>at least 9.8 KiB</dd>" in page
     assert "<dd>1</dd><dd class=muted>unknown</dd>" in page
@@ -172,7 +170,7 @@ def metric_samples(summary: AuditSummary) -> dict[str, float]:
     (Count(2, 2048, 1), "at least 2.0 KiB"),
     (Count.of(2, None, 2), "unknown"),
 ])  # fmt: skip
-def test_a_size_is_said_as_far_as_it_is_known(ledgers: Count, said: str) -> None:
+def test_a_size_is_shown_as_far_as_it_is_known(ledgers: Count, said: str) -> None:
     assert format_size(ledgers) == said
 
 

@@ -121,7 +121,7 @@ def test_something_else_is_no_summary(document: object) -> None:
         parse_summary(document)
 
 
-def test_findings_are_orphans_of_any_standing_missing_and_unattributed_ledgers() -> None:
+def test_findings_are_orphans_of_any_status_missing_and_unattributed_ledgers() -> None:
     assert not summary().findings
     assert summary(_ORPHANS[1:]).findings
     assert replace(summary(), missing=len([missing(1)])).findings

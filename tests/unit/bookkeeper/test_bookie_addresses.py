@@ -28,7 +28,7 @@ def test_an_id_of_its_own_is_looked_up(folder: str) -> None:
 
 
 @pytest.mark.parametrize("registration", [b"", b"\xff", REGISTRATION[:34], REGISTRATION[:-1]])
-def test_a_registration_that_says_nothing(registration: bytes) -> None:
+def test_a_registration_without_an_address(registration: bytes) -> None:
     store = FakeMetadataStore()
     store.create("/ledgers/available/bookie-a", registration)
     with pytest.raises(TemporaryError):

@@ -105,7 +105,7 @@ def test_everything_else_is_no_answer(bookie: FakeBookie, connections: BookieCon
     assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None, "a broken connection is not kept"
 
 
-def test_nobody_listens(connections: BookieConnections) -> None:
+def test_no_listener(connections: BookieConnections) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(TemporaryError, match="cannot be reached"):

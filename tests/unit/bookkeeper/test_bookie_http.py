@@ -87,7 +87,7 @@ def test_the_next_bookie_is_asked(bookie: BookieHttpServer) -> None:
 
 
 @pytest.mark.parametrize("urls", [[], ["unreachable"]])
-def test_nobody_to_ask_changes_nothing(urls: list[str]) -> None:
+def test_without_a_server_to_ask_nothing_changes(urls: list[str]) -> None:
     http = BookieHttp([_nobody() for _ in urls], timeout_seconds=2)
     for ask in (http.ledger_exists, http.delete):
         with pytest.raises(TemporaryError):

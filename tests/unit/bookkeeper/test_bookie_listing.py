@@ -51,7 +51,7 @@ def test_every_id_once_in_numeric_order(bookie: BookieHttpServer, other_bookie: 
     assert (len(bookie.requests), len(other_bookie.requests)) == (1, 1)
 
 
-def test_metadata_comes_as_the_bookie_says_it(bookie: BookieHttpServer) -> None:
+def test_metadata_comes_as_the_bookie_returns_it(bookie: BookieHttpServer) -> None:
     rows = rows_of(listing(bookie, with_metadata=True))
     assert [row["ctime_ms"] for row in rows][:2] == [1_700_000_000_001, 1_700_000_000_002]
     assert '"state": "CLOSED"' in str(rows[0]["metadata_json"])
@@ -102,7 +102,7 @@ def test_ledgers_created_and_deleted_meanwhile_are_no_contradiction(bookie: Book
     assert ids_of(listing(bookie)) == [1, 2, 3, 12]
 
 
-def test_a_ledger_that_stays_listed_without_metadata_is_a_row_that_says_so(bookie: BookieHttpServer) -> None:
+def test_a_ledger_that_stays_listed_without_metadata_is_an_unreadable_row(bookie: BookieHttpServer) -> None:
     bookie.ledgers = {1, 2}
     bookie.listings = [{1, 2, 3}, {1, 2, 3}, {1, 2, 3}]
     rows = rows_of(listing(bookie, with_metadata=True))

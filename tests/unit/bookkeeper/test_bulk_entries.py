@@ -87,7 +87,7 @@ def test_a_damaged_copy_is_passed_over() -> None:
     assert read(fake, described).found == everything()
 
 
-def test_an_entry_is_missing_only_if_every_bookie_says_so() -> None:
+def test_an_entry_is_missing_only_if_every_bookie_lacks_it() -> None:
     described = metadata()
     fake = bookies(described)
     del fake.held[A][EntryId(3)], fake.held[B][EntryId(3)]

@@ -126,7 +126,7 @@ def test_a_gap_below_what_the_writer_knew_to_be_acknowledged_raises() -> None:
         BookieEntries(bookies).read_tail(LEDGER, _metadata((0, B[:1]), write=1, ack=1), 2)
 
 
-def test_an_entry_before_the_last_ensemble_that_nobody_delivers_raises() -> None:
+def test_an_entry_before_the_last_ensemble_that_no_bookie_delivers_raises() -> None:
     bookies = FakeBookies()
     metadata = _metadata((0, B[:1]), (5, B[1:2]), write=1, ack=1)
     with pytest.raises(TemporaryError, match="27:4"):
@@ -166,7 +166,7 @@ def test_another_entry_than_the_one_asked_for_is_no_answer() -> None:
             BookieEntries(bookies).read_tail(LEDGER, _metadata((0, B[:1]), write=1, ack=1, last_entry_id=0), 1)
 
 
-def test_readable_tells_gone_from_unknown() -> None:
+def test_readable_distinguishes_gone_from_unknown() -> None:
     bookies = FakeBookies()
     entries = BookieEntries(bookies)
     metadata = _metadata((0, B[:2]), write=2, ack=1, last_entry_id=4)

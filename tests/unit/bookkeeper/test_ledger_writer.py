@@ -166,7 +166,7 @@ def test_a_lost_answer_is_looked_up(stages: Callable[[int], Stage], method: Meth
         assert stage.ledgers() == []
 
 
-def test_metadata_that_somebody_else_changed_is_no_success(stages: Callable[[int], Stage]) -> None:
+def test_metadata_that_another_client_changed_is_no_success(stages: Callable[[int], Stage]) -> None:
     stage = stages(2)
     path = ledger_path(LedgerId(FIRST_ID))
 

@@ -199,7 +199,7 @@ def test_the_open_end_is_where_recovery_would_close_the_ledger(topic: StoredTopi
     assert told(topic.reader().read(topic.name)) == [*of(9, 0, 1), lost, *of(9, 2, 3)], "1 was acknowledged"
 
 
-def test_an_open_end_that_no_bookie_tells_is_not_the_end(topic: StoredTopic) -> None:
+def test_an_open_end_that_no_bookie_names_is_not_the_end(topic: StoredTopic) -> None:
     topic.add(9, payloads(4), closed=False)
     stored = topic.bookie.answer
     topic.bookie.batches = False

@@ -117,7 +117,7 @@ def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
         apply_audit(ApplyRequest(tmp_path / "a"), _ignore)
 
 
-def test_pruning_only_tells_until_it_is_told_to_execute(tmp_path: Path) -> None:
+def test_pruning_only_reports_unless_it_is_to_execute(tmp_path: Path) -> None:
     for days in range(3):
         write_audit(tmp_path / f"a{days}", audit_id=str(days), store_time_ms=STORE_TIME_MS - days * DAY_MS)
     told = prune_archive(tmp_path, keep=1, older_than_days=0)

@@ -45,7 +45,7 @@ def settings(**written: str) -> Settings:
     return load_settings({**STORE, **written}, {})
 
 
-def test_the_settings_reach_the_room_in_its_own_units() -> None:
+def test_the_settings_arrive_in_the_room_in_its_own_units() -> None:
     written = settings(
         two_phase_deletion_open_ledger_min_age_in_seconds="1",
         two_phase_deletion_unlinked_ledger_min_age_in_seconds="2",
@@ -85,7 +85,7 @@ def test_the_watch_reports_where_nothing_is_written() -> None:
     assert WatchConfiguration().mode is WatchMode.REPORT
 
 
-def test_a_service_that_is_off_says_which_setting_turns_it_on() -> None:
+def test_a_service_that_is_off_names_the_setting_that_turns_it_on() -> None:
     with ExitStack() as stack:
         room = open_ledger_deletion(ClusterAccess(settings(), {}, CLOCK, stack, None, "east"))
         with pytest.raises(DisabledError, match="topicTwoPhaseDeletionEnabled"):

@@ -56,7 +56,7 @@ def find(tmp_path: Path) -> Find:
     return found
 
 
-def test_a_cursor_is_left_over_as_far_as_a_dump_tells(find: Find) -> None:
+def test_a_cursor_is_left_over_as_far_as_a_dump_shows(find: Find) -> None:
     report = find()
     (found,) = report.stuck
     assert (found.topic, found.reason, found.certain) == (ORDERS, StuckReason.LEFT_OVER, False)

@@ -73,7 +73,7 @@ def reason(url: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("hanging", [False, True])
-def test_while_brokers_are_away_at_the_start_the_door_says_which_and_goes_on(hanging: bool) -> None:
+def test_while_brokers_are_away_at_the_start_the_door_names_them_and_goes_on(hanging: bool) -> None:
     with a_port(hanging=hanging) as port, serving(port) as (process, url):
         until(lambda: f"127.0.0.1:{port}" in reason(url, "/readyz"), "a host is named")
         for path in (STATUS, "/metrics"):
@@ -108,7 +108,7 @@ def test_a_caller_without_a_token_learns_nothing_of_a_start(tmp_path: Path) -> N
         assert answers(url)
 
 
-def test_the_watch_says_what_is_away_and_that_it_came_back() -> None:
+def test_the_watch_reports_what_is_away_and_that_it_came_back() -> None:
     away = threading.Event()
     away.set()
 

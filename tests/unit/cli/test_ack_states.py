@@ -79,7 +79,7 @@ def test_json_is_the_services_answer(shell: Terminal) -> None:
     assert answer["afterCrash"] == {"entries": 9, "rangeCount": 9, "ranges": ["6:43"]}
 
 
-def test_what_does_not_exist_is_said(shell: Terminal, states: FakeAckStates) -> None:
+def test_what_does_not_exist_is_reported(shell: Terminal, states: FakeAckStates) -> None:
     states.failure = NotFoundError("there is no topic persistent://public/default/orders")
     ran = shell.run("subscriptions", "ack-state", TOPIC)
     assert (ran.code, ran.out) == (1, "")

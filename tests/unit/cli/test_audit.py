@@ -21,7 +21,7 @@ AUDIT = Path("audits/monday")
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_show_says_the_text_and_ends_with_the_audits_code(terminal: Terminal, code: int) -> None:
+def test_show_prints_the_text_and_ends_with_the_audits_code(terminal: Terminal, code: int) -> None:
     terminal.show = AuditView("at a glance \x1b[31m", {"verdict": "x"}, code)
     ran = terminal.run("audit", "show", str(AUDIT))
     assert (ran.code, ran.out) == (code, "at a glance \\x1b[31m\n")
@@ -46,7 +46,7 @@ def test_show_chooses_tables_and_rows(terminal: Terminal) -> None:
     ]
 
 
-def test_errors_end_with_1_because_2_says_that_something_was_found(terminal: Terminal) -> None:
+def test_errors_end_with_1_because_2_means_that_something_was_found(terminal: Terminal) -> None:
     terminal.show = InvalidInputError("this is no audit")
     ran = terminal.run("audit", "show", "a")
     assert (ran.code, ran.out, ran.err) == (1, "", "this is no audit\n")
@@ -59,7 +59,7 @@ def test_explain(terminal: Terminal) -> None:
     assert terminal.asked == [(Path("a"), 5, Path("d"))]
 
 
-def test_a_look_at_the_plan_says_how_to_send_it(terminal: Terminal) -> None:
+def test_a_look_at_the_plan_shows_how_to_send_it(terminal: Terminal) -> None:
     terminal.applied = LOOKED
     ran = terminal.run("audit", "apply", str(AUDIT))
     assert ran.code == 0
@@ -69,7 +69,7 @@ def test_a_look_at_the_plan_says_how_to_send_it(terminal: Terminal) -> None:
     assert terminal.asked == [ApplyRequest(AUDIT)]
 
 
-def test_an_empty_plan_says_so(terminal: Terminal) -> None:
+def test_an_empty_plan_is_called_empty(terminal: Terminal) -> None:
     terminal.applied = AppliedPlan("id", HASH, 0, 0, executed=False)
     ran = terminal.run("audit", "apply", "a")
     assert ran.code == 0
@@ -109,7 +109,7 @@ def test_a_refused_application_ends_with_1(terminal: Terminal) -> None:
     assert "a guard failed" in ran.err
 
 
-def test_report_says_where_it_is(terminal: Terminal) -> None:
+def test_report_names_its_place(terminal: Terminal) -> None:
     terminal.report = Path("x.html")
     assert terminal.run("audit", "report", "a", "--output", "x.html").out == "x.html\n"
     assert terminal.asked == [(Path("a"), Path("x.html"))]
@@ -124,7 +124,7 @@ def test_push_ends_with_1_where_the_metrics_were_not_taken(terminal: Terminal) -
     assert terminal.run(*command).code == 1
 
 
-def test_prune_says_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> None:
+def test_prune_lists_what_would_go_and_why_the_rest_stays(terminal: Terminal) -> None:
     terminal.prune = PruneResult((Path("old"),), {Path("new"): "the newest audit"}, executed=False)
     ran = terminal.run("audit", "prune", "archive", "--keep", "2", "--older-than-days", "7")
     assert ran.code == 0

@@ -53,7 +53,7 @@ def test_append_of_every_kind(terminal: Terminal, service: FakeDeletionService) 
     assert {recorded.topic for recorded in service.recorded} == {TOPIC}
 
 
-def test_append_says_what_was_not_sent(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_append_reports_what_was_not_sent(terminal: Terminal, service: FakeDeletionService) -> None:
     service.not_sent = {2: "outcome unknown"}
     ran = terminal.run("ledger-deletion", "append", "1", "2", "--topic", "orders", "--output", "json")
     assert ran.code == 4
@@ -248,7 +248,7 @@ def test_a_redirect_is_followed_to_a_registered_sidecar(terminal: Terminal, serv
     assert neighbour.judged == [(record(7), True)]
 
 
-def test_a_redirect_to_anybody_else_is_not(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_a_redirect_to_another_host_is_not(terminal: Terminal, service: FakeDeletionService) -> None:
     stranger = FakeDeletionService()
     with served(stranger) as other:
         service.ledger_answer = Redirect(other.url)
@@ -259,7 +259,7 @@ def test_a_redirect_to_anybody_else_is_not(terminal: Terminal, service: FakeDele
     assert stranger.asked == []
 
 
-def test_nobody_there(terminal: Terminal) -> None:
+def test_no_listener(terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     ran = terminal.run("--admin-url", f"http://127.0.0.1:{port}", "ledger-deletion", "status")

@@ -73,7 +73,7 @@ def test_tokens_are_written_as_in_client_conf(params: str | None, token: str | N
 @pytest.mark.parametrize(
     "params", ["token:", "token:a b", "file:///no/such", "{", "{}", '{"token": 7', "token:ä", "a\nb"]
 )
-def test_params_without_a_token_are_refused_and_not_told(params: str) -> None:
+def test_params_without_a_token_are_refused_and_not_shown(params: str) -> None:
     with pytest.raises(InvalidInputError) as raised:
         token_of("token", params)
     assert "a b" not in str(raised.value)

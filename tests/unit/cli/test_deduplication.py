@@ -83,7 +83,7 @@ def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:
     assert "  p0                           0         9" in lines
 
 
-def test_a_topic_that_no_broker_has_loaded_is_said_to_be_so(shell: Terminal, topics: DeduplicatedTopics) -> None:
+def test_a_topic_that_no_broker_has_loaded_is_reported_as_unloaded(shell: Terminal, topics: DeduplicatedTopics) -> None:
     topics.put(OTHER)
     ran = shell.run("deduplication", "show", str(OTHER), "--ask-broker")
     assert ran.out.splitlines()[1].endswith("enabled by the namespace's policy; no broker has the topic loaded")

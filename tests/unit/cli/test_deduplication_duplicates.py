@@ -12,7 +12,7 @@ _ASKED = ("deduplication", "duplicates", "--extract", "extracts/monday", "--outp
 
 
 @pytest.mark.parametrize("exit_code", [0, 1, 2])
-def test_it_says_what_was_found_and_ends_with_its_code(terminal: Terminal, exit_code: int) -> None:
+def test_it_shows_what_was_found_and_ends_with_its_code(terminal: Terminal, exit_code: int) -> None:
     terminal.concluded = DuplicatesOutcome(exit_code, "findings: 2 duplicate", "see found/report.html")
     ran = terminal.run(*_ASKED)
     assert (ran.code, ran.out) == (exit_code, "findings: 2 duplicate\nnext: see found/report.html\n")

@@ -59,7 +59,7 @@ def test_a_clean_topic(terminal: Terminal) -> None:
     assert (request.stored.ledgers_root, request.stored.metadata_store_auth) == ("/ledgers", None)
 
 
-def test_chunks_are_told_apart(terminal: Terminal) -> None:
+def test_chunks_are_distinguished(terminal: Terminal) -> None:
     terminal.verified = [replace(CLEAN, earlier_chunks=1200)]
     ran = terminal.run("deduplication", "verify", TOPIC, *URL)
     assert "9,000 message, 3 marker; 1,200 of them are chunks before a message's last\n" in ran.out

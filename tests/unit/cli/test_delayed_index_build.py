@@ -34,7 +34,7 @@ def shell(terminal: Terminal, server: Served) -> Terminal:
     return terminal
 
 
-def test_the_plan_changes_nothing_and_says_how_to_go_on(shell: Terminal, index: IndexToBuild) -> None:
+def test_the_plan_changes_nothing_and_names_the_next_step(shell: Terminal, index: IndexToBuild) -> None:
     ran = shell.run(*BUILD)
     assert ran.code == 0, ran.err
     assert [line.split() for line in ran.out.splitlines()[1:]] == [
@@ -85,7 +85,7 @@ def test_a_loaded_topic_and_other_trackers_are_refused(shell: Terminal, index: I
     assert "delayedDeliveryTrackerFactoryClassName" in shell.run(*BUILD).err
 
 
-def test_a_topic_loaded_at_the_same_moment_is_told(shell: Terminal, index: IndexToBuild) -> None:
+def test_a_topic_loaded_at_the_same_moment_is_reported(shell: Terminal, index: IndexToBuild) -> None:
     approved = index.plan().hash
     index.load_at_the_change()
     ran = shell.run(*BUILD, "--execute", "--plan", approved)

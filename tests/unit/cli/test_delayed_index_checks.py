@@ -61,7 +61,7 @@ def test_messages_that_cannot_be_read_are_counted(shell: Terminal, index: Checke
     ), ran.err
 
 
-def test_findings_are_told_with_what_to_do(shell: Terminal, index: CheckedIndex) -> None:
+def test_findings_are_reported_with_their_remedy(shell: Terminal, index: CheckedIndex) -> None:
     index.store.remove(ledger_path(LedgerId(FIRST)))
     ran = shell.run("delayed-index", "fsck", TOPIC)
     assert ran.code == 2
@@ -128,7 +128,7 @@ def test_orphans_are_repaired_only_where_they_are_looked_for(shell: Terminal, se
     assert (answer.status, "orphans=true" in answer.reason) == (400, True)
 
 
-def test_what_is_left_is_told_and_is_not_nothing(shell: Terminal, index: CheckedIndex) -> None:
+def test_what_is_left_is_reported_and_is_not_nothing(shell: Terminal, index: CheckedIndex) -> None:
     index.brokers["b"] = tracker(max_num_buckets=3)
     ran = shell.run("delayed-index", "repair", TOPIC)
     left, end = ran.err.splitlines()

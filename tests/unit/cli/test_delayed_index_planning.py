@@ -64,7 +64,7 @@ def shell(terminal: Terminal, server: Served) -> Terminal:
     return terminal
 
 
-def test_overdue_says_why_and_what_helps(shell: Terminal) -> None:
+def test_overdue_names_the_cause_and_the_remedy(shell: Terminal) -> None:
     ran = shell.run("delayed-index", "overdue", str(TOPIC))
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
@@ -81,7 +81,7 @@ def test_overdue_says_why_and_what_helps(shell: Terminal) -> None:
     assert cut.out.splitlines() == ["nothing is overdue in the first 2 entries"]
 
 
-def test_what_could_not_be_read_is_told_and_ends_with_4(
+def test_what_could_not_be_read_is_reported_and_ends_with_4(
     shell: Terminal, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cluster.entries, at(4), Unreadable("no bookie"))
@@ -133,5 +133,5 @@ def test_a_simulation_stands_beside_today(shell: Terminal) -> None:
         ("forecast?x=1", 200),
     ],
 )
-def test_mistakes_are_told(server: Served, verb: str, status: int) -> None:
+def test_mistakes_are_reported(server: Served, verb: str, status: int) -> None:
     assert server.ask("GET", f"{PATH}/{verb}").status == status

@@ -70,7 +70,7 @@ def test_wrong_usage_is_1(terminal: Terminal, fake: FakeDelayedDelivery, options
     assert fake.asked == []
 
 
-def test_a_non_persistent_topic_is_told(terminal: Terminal) -> None:
+def test_a_non_persistent_topic_is_reported(terminal: Terminal) -> None:
     ran = terminal.run(
         "topics",
         "cancel-delayed-message",

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.unit.cli.running import Terminal
 
 
-def test_alone_it_plays_and_a_failure_is_told(terminal: Terminal) -> None:
+def test_alone_it_runs_and_a_failure_is_reported(terminal: Terminal) -> None:
     ran = terminal.run("demo", "--topics", "7")
     assert terminal.played == [(None, 7)]
     assert ran.code == 1

@@ -92,7 +92,7 @@ def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interru
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
-def test_a_trusted_certificate_that_cannot_be_used_is_told_in_a_sentence(
+def test_a_trusted_certificate_that_cannot_be_used_is_reported_in_a_sentence(
     terminal: Terminal, tmp_path: Path, content: bytes | None
 ) -> None:
     file = tmp_path / "ca.pem"
@@ -111,7 +111,7 @@ def test_a_trusted_certificate_that_cannot_be_used_is_told_in_a_sentence(
     assert "Traceback" not in said
 
 
-def test_a_command_whose_output_nobody_reads_on_does_its_work() -> None:
+def test_a_command_whose_output_is_read_no_further_does_its_work() -> None:
     with served(FakeDeletionService()) as server, command("--admin-url", server.url, "ledger-deletion", "status") as it:
         assert it.stdout is not None
         assert it.stderr is not None

@@ -94,7 +94,9 @@ def test_what_the_watching_sidecar_knows_is_asked_there(terminal: Terminal, serv
     assert leader.asked == [("leaks", (None, LeakCause.TRIM, False, 100)), ("explain", 7)]
 
 
-def test_a_watch_that_is_off_says_what_to_set(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_a_watch_that_is_off_names_the_setting_that_turns_it_on(
+    terminal: Terminal, service: FakeDeletionService
+) -> None:
     service.failure = DisabledError("set ledgerDeletionWatch=report")
     ran = terminal.run(*WATCH, "leaks")
     assert (ran.code, ran.out, "set ledgerDeletionWatch=report (HTTP 405)" in ran.err) == (1, "", True)

@@ -34,7 +34,7 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "10/10" in terminal.getvalue()
 
 
-def test_nothing_to_do_is_nothing_to_say() -> None:
+def test_nothing_to_do_shows_nothing() -> None:
     said: list[str] = []
     with ProgressBar("sending", said.append) as bar:
         bar.report(0, 0)

@@ -121,7 +121,7 @@ def test_a_signal_and_an_unfinished_record_end_with_4_and_the_next_command(termi
         (OutcomeUnknownError("no answer"), 3),
     ],
 )
-def test_what_failed_says_how_to_go_on_and_no_secret(terminal: Terminal, error: SidecarError, code: int) -> None:
+def test_what_failed_names_the_next_step_and_no_secret(terminal: Terminal, error: SidecarError, code: int) -> None:
     terminal.set("PULSAR_SIDECAR_AUTH_PARAMS", "token:secret")
     result = ran(terminal, "--fresh", answer=error)
     assert (result.code, result.out) == (code, "")

@@ -43,7 +43,7 @@ def test_a_first_call_that_fails_ends_it(terminal: Terminal, service: FakeDeleti
     assert (ran.code, "the brokers do not answer" in ran.err) == (1, True)
 
 
-def test_when_the_time_is_over_it_says_how_to_go_on(terminal: Terminal, service: FakeDeletionService) -> None:
+def test_when_the_time_is_over_it_names_the_next_step(terminal: Terminal, service: FakeDeletionService) -> None:
     service.shadow_answers = [(Stage.REMOVING, "a broker still has it loaded")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--wait-seconds", "0")
     assert (ran.code, ran.out) == (4, "")

@@ -59,7 +59,7 @@ def test_the_table_counts_by_due_time(shell: Terminal) -> None:
     assert max(len(row[2]) for row in rows) == 40
 
 
-def test_pages_are_added_up_and_progress_is_told(shell: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_added_up_and_progress_is_reported(shell: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = json.loads(shell.run("topics", "delayed-messages", "orders", "--output", "json").out)
     monkeypatch.setattr(waiting_messages, "_PAGE_ENTRIES", 7)
     ran = shell.run("topics", "delayed-messages", "orders", "--output", "json")
@@ -70,14 +70,14 @@ def test_pages_are_added_up_and_progress_is_told(shell: Terminal, monkeypatch: p
     assert sum(subscription["byDueSecond"].values()) == 170
 
 
-def test_a_limit_before_the_end_is_told(shell: Terminal) -> None:
+def test_a_limit_before_the_end_is_reported(shell: Terminal) -> None:
     ran = shell.run("topics", "delayed-messages", "orders", "--limit", "5")
     assert ran.code == 4
     assert "5 delayed messages wait" in ran.out
     assert "has more than 5 entries" in ran.err
 
 
-def test_mistakes_are_told(shell: Terminal, server: Served) -> None:
+def test_mistakes_are_reported(shell: Terminal, server: Served) -> None:
     nobody = shell.run("topics", "delayed-messages", "orders", "-s", "nobody")
     assert (nobody.code, nobody.out) == (1, "")
     assert "no durable subscription nobody" in nobody.err

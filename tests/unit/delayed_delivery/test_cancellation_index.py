@@ -85,7 +85,7 @@ def test_what_is_over_is_found_by_its_second(
         assert index.dues_at(PLACE, BEGIN_MS + 10 * DUE_STEP_MS) == due
 
 
-def test_what_was_forgotten_takes_no_room_although_nobody_asks_what_is_over() -> None:
+def test_what_was_forgotten_takes_no_room_even_when_what_is_over_is_never_asked_for() -> None:
     index = CancellationIndex()
     index.learn_all([cancellation(0, CancellationStatus.ACCEPTED)])
     for entry in range(1, 20_000):

@@ -95,7 +95,7 @@ def test_what_was_logged_as_persisted_ends_by_being_forgotten() -> None:
         ]
 
 
-def test_a_failed_end_is_told() -> None:
+def test_a_failed_end_is_reported() -> None:
     log = Log()
     store, other = CancellationStore(log), CancellationStore(log)
     store.record([cancellation(1)])
@@ -116,7 +116,7 @@ def test_what_was_known_of_a_record_that_cannot_be_read_any_more_is_kept() -> No
     assert statuses(store) == {1: CancellationStatus.ACCEPTED, 2: CancellationStatus.ACCEPTED}
 
 
-def test_records_that_nobody_here_can_read_are_left_alone() -> None:
+def test_records_that_this_version_cannot_read_are_left_alone() -> None:
     store = CancellationStore(Log())
     store.apply([("?", b"{}"), ("?", None), *encode_all([cancellation(1)]), (key_of(TOPIC, at(2), "s"), b"[]")])
     assert statuses(store) == {1: CancellationStatus.ACCEPTED}

@@ -42,7 +42,7 @@ class Ending:
 @pytest.mark.parametrize("loss", _LOSSES)
 @pytest.mark.parametrize("before_due_ms", [*range(0, 5_250, 250), 6_000, 9_000, 20_000])
 @pytest.mark.parametrize("stored", [True, False])
-def test_expired_is_never_said_of_a_message_that_was_delivered(loss: str, before_due_ms: int, stored: bool) -> None:
+def test_a_message_that_was_delivered_is_never_called_expired(loss: str, before_due_ms: int, stored: bool) -> None:
     ending = Ending()
     if not stored:
         ending.subscription.stored = set()
@@ -61,7 +61,7 @@ def test_expired_is_never_said_of_a_message_that_was_delivered(loss: str, before
         )
 
 
-def test_a_lost_cursor_just_before_the_due_time_is_told_as_unknown() -> None:
+def test_a_lost_cursor_just_before_the_due_time_is_reported_as_unknown() -> None:
     ending = Ending()
     ending.live_until(1_500)
     ending.cluster.lose_cursor("s")
@@ -82,7 +82,7 @@ def test_a_lost_acknowledgement_at_the_end_is_counted_as_a_failure() -> None:
     assert ending.sidecar.metrics.counts[Cause.LOST.value] == 1
 
 
-def test_other_sidecars_are_told_that_it_is_unknown() -> None:
+def test_other_sidecars_learn_that_it_is_unknown() -> None:
     ending = Ending()
     other = FakeSidecar(ending.cluster)
     ending.live_until(1_500)
@@ -92,7 +92,7 @@ def test_other_sidecars_are_told_that_it_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("consumers", [0, 1])
-def test_an_undisturbed_cancellation_expires_whether_anybody_consumes_or_not(consumers: int) -> None:
+def test_an_undisturbed_cancellation_expires_with_and_without_consumers(consumers: int) -> None:
     ending = Ending(consumers)
     ending.live_until(-10_000)
     assert ending.known.status is CancellationStatus.EXPIRED
@@ -108,7 +108,7 @@ def test_deliveries_of_other_messages_do_not_matter_to_a_consumer_that_stays() -
     assert ending.known.status is CancellationStatus.EXPIRED
 
 
-def test_nobody_knows_what_happened_while_no_sidecar_ran() -> None:
+def test_what_happened_while_no_sidecar_ran_is_unknown() -> None:
     ending = Ending()
     ending.live_until(20_000)
     ending.cluster.pass_ms(15_000)

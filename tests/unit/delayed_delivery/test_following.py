@@ -86,7 +86,7 @@ def test_who_leads_without_following_the_log_puts_back_what_had_been_acknowledge
     assert subscription.deliveries == {at(1): 1}
 
 
-def test_who_does_not_follow_the_log_does_not_tell_that_somebody_else_acknowledged() -> None:
+def test_who_does_not_follow_the_log_does_not_report_that_another_client_acknowledged() -> None:
     cluster = FakeCluster()
     subscription = cluster.subscribe()
     cluster.publish(3)
@@ -121,7 +121,7 @@ def test_who_waits_for_storage_ends_nothing_that_the_leading_sidecar_watches() -
     assert [one.status for one in leading.room.cancellations(TOPIC, at(0))] == [CancellationStatus.EXPIRED]
 
 
-def test_a_log_that_could_not_be_read_as_a_whole_makes_nobody_forget() -> None:
+def test_a_log_that_could_not_be_read_as_a_whole_makes_no_sidecar_forget() -> None:
     store = CancellationStore(FakeCluster())
     store.apply([])
     store.record([cancellation(1)])
@@ -172,7 +172,7 @@ _STEPS = st.one_of(
 
 @settings(max_examples=1000 if THOROUGH else 100)
 @given(st.lists(_STEPS, max_size=40))
-def test_whoever_has_read_the_log_knows_what_it_holds(steps: list[tuple[str, int, int]]) -> None:
+def test_a_sidecar_that_has_read_the_log_knows_what_it_holds(steps: list[tuple[str, int, int]]) -> None:
     cluster = FakeCluster()
     stores = CancellationStore(cluster), CancellationStore(cluster)
     for store in stores:

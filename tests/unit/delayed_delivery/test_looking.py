@@ -75,7 +75,7 @@ def test_a_subscription_that_was_created_meanwhile_is_cancelled_on_too(looking: 
     assert at(1) in other.acked
 
 
-def test_a_topic_that_is_gone_is_told(looking: Looking) -> None:
+def test_a_topic_that_is_gone_is_reported(looking: Looking) -> None:
     looking.cluster.topic_exists = False
     with pytest.raises(NotFoundError):
         looking.cancel(1)
@@ -115,7 +115,7 @@ class Lacking(FakeCluster):
             raise NotFoundError(f"there is no topic {topic}")
 
 
-def test_a_partition_that_does_not_exist_keeps_nobody_from_the_others() -> None:
+def test_a_partition_that_does_not_exist_does_not_block_the_others() -> None:
     cluster = Lacking()
     cluster.subscribe()
     cluster.publish(1, _DUE_IN_MS, key="k")

@@ -72,7 +72,7 @@ def test_every_shared_subscription_without_names_and_only_the_named_ones_with(cl
 
 
 @pytest.mark.parametrize("kind", [SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER])
-def test_a_subscription_that_delivers_at_once_is_refused_by_name_and_told_without(
+def test_a_subscription_that_delivers_at_once_is_refused_by_name_and_reported_without(
     cluster: FakeCluster, kind: SubscriptionType
 ) -> None:
     cluster.subscribe("once", type=kind)
@@ -92,7 +92,7 @@ def test_without_a_subscription_that_holds_messages_back_nothing_is_cancelled(cl
     assert only(FakeSidecar(cluster).cancel(0)).cause is Cause.NO_SUBSCRIPTION
 
 
-def test_a_subscription_nobody_consumes_is_joined_as_shared(cluster: FakeCluster) -> None:
+def test_a_subscription_without_consumers_is_joined_as_shared(cluster: FakeCluster) -> None:
     subscription = cluster.subscribe(type=SubscriptionType.NONE, consumers=0)
     cluster.publish(1)
     assert statuses(FakeSidecar(cluster).cancel(0)) == [CancellationStatus.ACKED]
@@ -176,7 +176,7 @@ def test_chunks_of_another_message_under_the_same_uuid_are_not_touched(
     assert subscription.acked == acked
 
 
-def test_a_message_acknowledged_by_somebody_else_was_not_cancelled_by_us(cluster: FakeCluster) -> None:
+def test_a_message_acknowledged_by_another_client_was_not_cancelled_by_us(cluster: FakeCluster) -> None:
     cluster.subscribe(acked={at(0)})
     cluster.publish(1)
     verdict = only(FakeSidecar(cluster).cancel(0))
@@ -306,7 +306,7 @@ def test_what_was_acknowledged_in_time_counts_although_the_end_of_another_cannot
 
 
 @pytest.mark.parametrize("lost", [TemporaryError, OutcomeUnknownError])
-def test_a_lost_answer_is_accepted_and_settled_by_the_loop(cluster: FakeCluster, lost: type[Exception]) -> None:
+def test_a_lost_answer_is_accepted_and_completed_by_the_loop(cluster: FakeCluster, lost: type[Exception]) -> None:
     subscription = cluster.subscribe()
     cluster.publish(1)
     sidecar = FakeSidecar(cluster)

@@ -87,7 +87,7 @@ def test_what_a_consumer_acknowledged_is_not_published(rescheduling: Reschedulin
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-def test_a_full_acknowledgement_state_is_told_before_anything_is_published(
+def test_a_full_acknowledgement_state_is_reported_before_anything_is_published(
     rescheduling: Rescheduling, verb: str
 ) -> None:
     rescheduling.cluster.max_ranges = 0
@@ -188,7 +188,7 @@ def test_what_was_broken_off_and_is_found_only_after_the_due_time_is_not_lost(
     assert rescheduling.cluster.compacted() == {}
 
 
-def test_whoever_does_not_follow_the_log_publishes_and_finishes_nothing(rescheduling: Rescheduling) -> None:
+def test_a_sidecar_that_does_not_follow_the_log_publishes_and_finishes_nothing(rescheduling: Rescheduling) -> None:
     rescheduling.sidecar.disconnect()
     with pytest.raises(TemporaryError, match="log"):
         rescheduling.reschedule()

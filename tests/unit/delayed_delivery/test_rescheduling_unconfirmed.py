@@ -130,7 +130,7 @@ def test_the_leading_sidecar_reads_nothing_twice_and_everything_in_portions(
     assert sorted(read) == [at(entry) for entry in range(2, 102)], "each entry once"
 
 
-def test_an_unconfirmed_copy_is_looked_for_less_and_less_often_and_told_of_once(
+def test_an_unconfirmed_copy_is_looked_for_less_and_less_often_and_logged_once(
     rescheduling: Rescheduling, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lose_receipt(rescheduling, stored=False)
@@ -173,7 +173,7 @@ def test_a_message_that_is_dispatched_meanwhile_keeps_its_copy(rescheduling: Res
     }
 
 
-def test_nothing_known_of_the_old_message_is_not_told_as_cancelled(rescheduling: Rescheduling) -> None:
+def test_an_unknown_old_message_is_not_reported_as_cancelled(rescheduling: Rescheduling) -> None:
     def dispatch(call: str) -> None:
         if call == "republish":
             rescheduling.subscription.acked.add(at(0))

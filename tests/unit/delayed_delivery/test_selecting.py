@@ -209,7 +209,7 @@ def test_an_entry_that_is_more_than_its_times_is_read_again_and_refused(
     assert cluster.subscriptions_["s"].by_sidecar == set()
 
 
-def test_what_was_published_later_by_its_producers_clock_is_told(
+def test_what_was_published_later_by_its_producers_clock_is_reported(
     cluster: CountingCluster, sidecar: FakeSidecar
 ) -> None:
     now_ms = cluster.clock.now_ms()

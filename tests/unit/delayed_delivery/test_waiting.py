@@ -107,7 +107,7 @@ def test_readers_and_brokers_own_cursors_are_left_out() -> None:
     assert [found.subscription for found in compaction] == ["__compaction"], "unless it is asked for by name"
 
 
-def test_what_does_not_exist_is_said() -> None:
+def test_what_does_not_exist_is_reported() -> None:
     cluster = FakeCluster()
     cluster.subscribe("s")
     with pytest.raises(NotFoundError, match="no durable subscription"):

@@ -113,7 +113,7 @@ def test_references_that_dangled_before_are_not_counted(commands: FakeCommands) 
     assert commands.looks() == 1
 
 
-def test_without_spark_nothing_is_promised_and_that_is_said(tmp_path: Path) -> None:
+def test_without_spark_nothing_is_promised_and_that_is_reported(tmp_path: Path) -> None:
     commands = FakeCommands(tmp_path, spark=False)
     for name in ("first", "second", "last-1"):
         commands.write(name)

@@ -14,7 +14,7 @@ WATCH = "/admin/v2/ledger-deletion/watch"
     ("braked", "asked"),
     [(None, [("GET", WATCH)]), ("51 references vanished", [("GET", WATCH), ("POST", f"{WATCH}/resume")])],
 )
-def test_a_watch_that_brakes_is_resumed_and_that_is_said(braked: str | None, asked: list[tuple[str, str]]) -> None:
+def test_a_watch_that_brakes_is_resumed_and_that_is_reported(braked: str | None, asked: list[tuple[str, str]]) -> None:
     def answer(arrived: Arrived) -> Answer:
         return Answer(200, json.dumps({"braked": braked}).encode())
 

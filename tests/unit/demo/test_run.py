@@ -53,7 +53,7 @@ def test_whatever_is_left_or_differs_breaks_it(changed: dict[str, Any]) -> None:
     assert not replace(_REPORT, **changed).kept_its_promise
 
 
-def test_the_last_lines_say_what_became_of_leaks_that_nobody_told_of() -> None:
+def test_the_last_lines_report_what_became_of_unreported_leaks() -> None:
     assert "of 34 ledgers that leaked while the sidecar only watched 0 were left 31 s later" in "\n".join(
         _REPORT.lines()
     )

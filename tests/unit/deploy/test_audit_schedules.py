@@ -71,7 +71,7 @@ def test_scripts_are_mounted_or_in_the_image() -> None:
     assert "configMap" not in json.dumps(documents_of(OPERATOR))
 
 
-def test_images_are_the_ones_that_the_recipes_say_how_to_build() -> None:
+def test_images_are_the_ones_that_the_recipes_build() -> None:
     recipe = (SPARK / "Dockerfile").read_text()
     sidecar, spark = re.findall(r"^#   docker build .*--tag (\S+) ", recipe, re.MULTILINE)
     assert f"--tag {sidecar} ." in (PROJECT / "deploy" / "Dockerfile").read_text()

@@ -101,7 +101,7 @@ def test_the_audit_before_is_the_newest_complete_one(night: Night) -> None:
 
 @pytest.mark.parametrize("engine", ["embedded", "spark"])
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_what_the_audit_says_is_told_by_the_exit_code_after_tidying_up(night: Night, engine: str, code: int) -> None:
+def test_the_exit_code_is_the_audits_after_tidying_up(night: Night, engine: str, code: int) -> None:
     ran = night.run(AUDIT_ENGINE=engine, AUDIT_CODE=str(code), METRICS_DIRECTORY=str(night.metrics))
     assert ran.returncode == code
     assert night.called()[-1].startswith("audit prune")

@@ -90,7 +90,7 @@ def test_a_404_for_the_marked_topic_still_leads_to_its_stragglers() -> None:
     assert fake_pulsar.ledgers() == set()
 
 
-def test_a_topic_created_again_before_it_was_ever_asked_for_tells_its_caller() -> None:
+def test_a_topic_created_again_before_it_was_ever_asked_for_is_reported_to_the_caller() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(NAME, 2)
     sidecar = Sidecar(fake_pulsar)

@@ -180,7 +180,7 @@ def test_one_that_leaves_while_the_list_is_read_is_left_out(store: FakeMetadataS
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b"\xff", b"[" * 100_000])
-def test_a_registration_of_another_version_harms_nobody(store: FakeMetadataStore, data: bytes) -> None:
+def test_a_registration_of_another_version_does_no_harm(store: FakeMetadataStore, data: bytes) -> None:
     store.put(f"{INSTANCES}/strange", data)
     SidecarRegistry(store, OWN).keep()
     found = SidecarRegistry(store, OWN).instances()

@@ -146,7 +146,7 @@ def test_a_crash_at_any_point_and_another_incarnation_after_it(story: tuple[Call
 
 
 @pytest.mark.parametrize("second", [0, 3, 6, 9, 14])
-def test_whoever_goes_on_is_killed_as_well(story: tuple[Callable[[], Setting], Happens], second: int) -> None:
+def test_the_sidecar_that_goes_on_is_killed_as_well(story: tuple[Callable[[], Setting], Happens], second: int) -> None:
     build, happens = story
     stride = 3 if THOROUGH else 7
     for number in range(second % stride, 1000, stride):

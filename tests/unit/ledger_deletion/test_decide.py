@@ -114,7 +114,7 @@ def test_a_ledger_of_another_kind_stays(component: LedgerComponent, claimed: Led
         (LedgerComponent.DELAYED_INDEX_BUCKET, BucketClaim(TOPIC, "other", BUCKET_KEY)),
     ],
 )
-def test_a_ledger_of_somebody_else_stays(component: LedgerComponent, claim: Claim) -> None:
+def test_a_ledger_of_another_owner_stays(component: LedgerComponent, claim: Claim) -> None:
     assert not matches(record(component), claim)
     assert reason_of(decide(facts(record(component), ledger=stored(claim)), POLICY)) is OutcomeReason.MISMATCH
 
@@ -141,7 +141,7 @@ def test_a_schemas_number_is_not_compared_but_its_text_is() -> None:
     ("claim", "reason"),
     [(ForeignLedger(), OutcomeReason.NOT_PULSARS), (UnknownClaim("new kind"), OutcomeReason.UNKNOWN_COMPONENT)],
 )
-def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
+def test_a_ledger_of_an_unknown_owner_stays(component: LedgerComponent, claim: object, reason: OutcomeReason) -> None:
     verdict = decide(facts(record(component), ledger=stored(claim)), POLICY)  # type: ignore[arg-type]
     assert isinstance(verdict, Keep)
     assert verdict.reason is reason
@@ -149,7 +149,7 @@ def test_a_ledger_of_nobody_we_know_stays(component: LedgerComponent, claim: obj
 
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
-def test_what_somebody_may_still_write_must_be_old(component: LedgerComponent, state: LedgerState) -> None:
+def test_what_may_still_be_written_must_be_old(component: LedgerComponent, state: LedgerState) -> None:
     for age_ms, goes in ((0, False), (3_599_999, False), (3_600_000, True)):
         ledger = stored(CLAIMS[component], state=state, age_ms=age_ms)
         verdict = decide(facts(record(component), ledger=ledger), POLICY)
@@ -321,7 +321,7 @@ def test_in_use_settles_after_the_operation(make: object) -> None:
 
 
 @BOTH
-def test_in_use_is_final_where_nobody_shrinks(make: object) -> None:
+def test_in_use_is_final_where_nothing_shrinks(make: object) -> None:
     verdict = decide(facts(make(unreferenced=True), references=IN_USE), POLICY)  # type: ignore[operator]
     assert isinstance(verdict, Keep)
     assert verdict.reason is OutcomeReason.IN_USE
@@ -348,7 +348,7 @@ def test_a_marked_version_is_a_fence_and_time_is_not(marked: int, final: bool, a
         (-(10**15), 600_000),
     ],
 )
-def test_a_plain_record_is_believed_after_the_settle_window(since_ms: int | None, delay_ms: int | None) -> None:
+def test_a_plain_record_is_believed_after_the_in_use_wait(since_ms: int | None, delay_ms: int | None) -> None:
     since = None if since_ms is None else NOW_MS - since_ms
     verdict = decide(facts(references=IN_USE, in_use_since_ms=since), POLICY)
     if delay_ms is None:
@@ -416,7 +416,7 @@ TRACKER = view(cursors=frozenset({SUBSCRIPTION}))
         (facts(ledger=stored(replication_locked=True)), "its copies are being repaired"),
     ],
 )
-def test_the_detail_says_what_was_found(case: Facts, detail: str) -> None:
+def test_the_detail_names_what_was_found(case: Facts, detail: str) -> None:
     verdict = decide(case, POLICY)
     assert isinstance(verdict, Keep | RetryLater | Postpone)
     assert verdict.detail == detail

@@ -112,7 +112,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
 
 
 @given(any_facts())
-def test_delete_means_everything_that_the_invariant_says(case: Facts) -> None:
+def test_delete_means_everything_that_the_invariant_demands(case: Facts) -> None:
     verdict = decide(case, POLICY)
     if not isinstance(verdict, Delete):
         return

@@ -131,7 +131,7 @@ def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(fake_pulsar: F
     assert ends(fake_pulsar, ledger_id) == [DELETED]
 
 
-def test_a_record_whose_deletion_is_never_answered_says_so_up_to_its_dead_letter(
+def test_a_record_whose_deletion_is_never_answered_carries_that_up_to_its_dead_letter(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)

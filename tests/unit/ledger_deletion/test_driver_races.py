@@ -118,7 +118,7 @@ def test_nothing_marked_is_never_asked_for_later() -> None:
 # --- who drives --------------------------------------------------------------------------------------------------
 
 
-def test_a_new_operation_is_left_to_whoever_began_it() -> None:
+def test_a_new_operation_is_left_to_the_sidecar_that_began_it() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
@@ -167,7 +167,7 @@ def test_one_that_is_driven_is_not_taken() -> None:
     assert other.drive() is OperationState.DONE
 
 
-def test_a_begin_that_another_sidecar_was_faster_with_says_so() -> None:
+def test_a_begin_reports_that_another_sidecar_was_faster() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME)
     other = fake_pulsar.store.other_session()

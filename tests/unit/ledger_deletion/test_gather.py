@@ -244,7 +244,7 @@ def test_the_ledgers_own_node_is_read_with_its_version_and_birth(fake_pulsar: Fa
     assert facts.now_ms == fake_pulsar.clock.now_ms()
 
 
-def test_a_ledger_of_nobody_and_one_that_cannot_be_read_and_one_that_is_gone(
+def test_a_ledger_without_an_owner_and_one_that_cannot_be_read_and_one_that_is_gone(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
     nobodys = fake_pulsar.ledger({})
@@ -287,7 +287,7 @@ def test_whether_its_operation_runs_is_read(fake_pulsar: FakePulsar, topic: Topi
 # --- the owner ---------------------------------------------------------------------------------------------------
 
 
-def test_the_owner_of_whom_the_ledger_says_it_is_gets_asked(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_the_owner_that_the_ledger_names_gets_asked(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.load(topic)
     other = fake_pulsar.topic("persistent://public/default/others")
     found = gather(fake_pulsar, about(topic, fake_pulsar.listed(topic)[0]), about(topic, fake_pulsar.listed(other)[0]))
@@ -296,7 +296,7 @@ def test_the_owner_of_whom_the_ledger_says_it_is_gets_asked(fake_pulsar: FakePul
     assert fake_pulsar.owners.asked == [frozenset({topic, other})]
 
 
-def test_nobody_is_asked_about_ledgers_that_are_gone_or_strange(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_no_broker_is_asked_about_ledgers_that_are_gone_or_strange(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     gather(fake_pulsar, about(topic, 99_999), about(topic, fake_pulsar.ledger({})))
     assert fake_pulsar.owners.asked == [frozenset()]
 

@@ -61,7 +61,7 @@ def test_it_is_measured_once_and_remembered_for_a_second() -> None:
     assert len(brokers.asked_ms) == 2
 
 
-def test_while_somebody_asks_there_is_always_one_in_memory() -> None:
+def test_while_requests_come_there_is_always_one_in_memory() -> None:
     clock = FakeClock()
     brokers = Brokers(clock, milliseconds=150)
     memory = BacklogCache(brokers.measure, clock)
@@ -72,7 +72,7 @@ def test_while_somebody_asks_there_is_always_one_in_memory() -> None:
     assert 100 <= len(brokers.asked_ms) <= 160
 
 
-def test_nobody_asks_the_brokers_when_nobody_asks_us() -> None:
+def test_the_brokers_are_not_asked_without_a_request() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
     memory = BacklogCache(brokers.measure, clock)
@@ -85,7 +85,7 @@ def test_nobody_asks_the_brokers_when_nobody_asks_us() -> None:
     assert brokers.asked_ms[-1] - brokers.asked_ms[1] <= 4_000
 
 
-def test_who_asks_is_told_when_brokers_cannot_be_asked_and_the_thread_goes_on() -> None:
+def test_the_caller_learns_when_brokers_cannot_be_asked_and_the_thread_goes_on() -> None:
     clock = FakeClock()
     brokers = Brokers(clock)
     memory = BacklogCache(brokers.measure, clock)

@@ -98,7 +98,7 @@ def test_every_version_of_a_schema_has_its_record() -> None:
     ]
 
 
-def test_a_birth_tells_a_ledger_from_a_later_one() -> None:
+def test_a_birth_distinguishes_a_ledger_from_a_later_one() -> None:
     found = references({10: LedgerReference(offload=context(7)), 11: LedgerReference()})
     details = {LedgerId(10): LedgerDetails(123, 456)}
     born, copy, unborn = (marked_record(each, details, MARK) for each in records_of(found))

@@ -77,7 +77,7 @@ def test_a_judgement_of_an_offloaded_copy_keeps_no_bytes() -> None:
         (ReferencesUnknown("no bookie"), {"unknown": "no bookie"}),
     ],
 )
-def test_an_outcome_says_from_which_reads(references: object, reads: dict[str, object]) -> None:
+def test_an_outcome_names_the_reads_it_comes_from(references: object, reads: dict[str, object]) -> None:
     case = facts(references=references, owner=view(), ledger=None)  # type: ignore[arg-type]
     outcome = RecordOutcome(
         Decision.KEPT, OutcomeReason.ALREADY_GONE, "there is no such ledger", "1:2:0", record(), case
@@ -106,7 +106,7 @@ def test_a_rejected_message_has_no_record_and_its_detail_is_cut() -> None:
     }
 
 
-def test_nothing_to_say_is_no_message() -> None:
+def test_an_empty_batch_is_no_message() -> None:
     assert settled_messages("s", 5, []) == []
     assert judged_messages("s", 5, []) == []
 
@@ -176,7 +176,7 @@ def test_no_bytes_break_the_reader(payload: bytes) -> None:
         logged_ledgers(payload)
 
 
-def test_a_settled_message_to_the_byte() -> None:
+def test_an_outcome_message_to_the_byte() -> None:
     """Others read the topic too, and its form is fixed."""
     (payload,) = settled_messages(
         "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(), conditional=False)]
@@ -221,7 +221,7 @@ def test_a_message_is_filled_to_its_last_byte() -> None:
     assert entries_of() == []
 
 
-def test_a_settled_record_names_the_version_it_was_marked_at() -> None:
+def test_a_processed_record_names_the_version_it_was_marked_at() -> None:
     (payload,) = settled_messages(
         "s", 5, [RecordOutcome(Decision.KEPT, OutcomeReason.IN_USE, "why", "1:2:0", record(marked_version=0))]
     )

@@ -299,7 +299,7 @@ def test_a_direct_deletion_is_judged_kept_and_noted_as_any_other(fake_pulsar: Fa
     assert [entry["messageId"] for entry in judged(fake_pulsar)] == ["by hand"]
 
 
-def test_a_direct_deletion_says_why_it_has_to_wait_and_leaves_no_record(
+def test_a_direct_deletion_reports_why_it_has_to_wait_and_leaves_no_record(
     fake_pulsar: FakePulsar, topic: TopicName
 ) -> None:
     processor = Sidecar(fake_pulsar).processor()

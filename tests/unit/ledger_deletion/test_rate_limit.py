@@ -45,7 +45,7 @@ def test_what_fits_into_some_seconds_is_handed_out_within_them(rate: float) -> N
     assert moments[-1] <= 10
 
 
-def test_a_second_holds_as_many_as_the_rate_says() -> None:
+def test_a_second_holds_as_many_as_the_rate_allows() -> None:
     clock = FakeClock()
     moments = [(clock.monotonic_seconds(), len(chunk)) for chunk in rate_limiter(clock, 10.0).chunks(range(25))]
     assert moments == [(0, 10), (1, 10), (2, 5)]

@@ -285,7 +285,7 @@ def test_no_bytes_break_the_reader(payload: bytes) -> None:
         json.dumps(PLAIN).encode()[:-1] + b',"ledgerI\\u0064":8}',
     ],
 )
-def test_a_name_that_occurs_twice_says_two_things(payload: bytes) -> None:
+def test_a_name_that_occurs_twice_is_a_contradiction(payload: bytes) -> None:
     with pytest.raises(InvalidInputError):
         parse_record(payload)
 

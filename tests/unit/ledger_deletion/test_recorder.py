@@ -238,7 +238,7 @@ def test_a_receipt_that_is_missing_counts_as_not_sent(stored: bool) -> None:
     assert len(ids(fake_pulsar)) == len(set(ids(fake_pulsar))) == 4
 
 
-def test_an_operation_that_ended_meanwhile_is_said_to_have_ended() -> None:
+def test_an_operation_that_ended_meanwhile_is_reported_as_ended() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME)
     sidecar = Sidecar(fake_pulsar)

@@ -63,7 +63,7 @@ def test_nothing_of_the_source_goes(shadow_is: str) -> None:
     assert {decision for ends in endings(fake_pulsar).values() for decision, _ in ends} == {"kept"}
 
 
-def test_a_ledger_that_source_and_shadow_list_is_in_use_whoever_the_record_names() -> None:
+def test_a_ledger_that_source_and_shadow_list_is_in_use_whichever_the_record_names() -> None:
     fake_pulsar, source, shadow = with_shadow()
     both = LedgerId(fake_pulsar.listed(source)[2])
     for topic in (source, shadow):

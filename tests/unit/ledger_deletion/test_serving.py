@@ -77,7 +77,7 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
 
 
-def test_a_direct_deletion_whose_answer_is_lost_says_that_its_outcome_is_open() -> None:
+def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME)
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)

@@ -216,7 +216,7 @@ def test_what_the_broker_puts_off_is_asked_for_again() -> None:
     made.check()
 
 
-def test_another_refusal_of_the_broker_is_told_and_it_can_go_on_later() -> None:
+def test_another_refusal_of_the_broker_is_reported_and_it_can_go_on_later() -> None:
     made = setting()
     made.advance_to(Stage.REMOVING)
     made.brokers.refusals = [BrokerRefusedError(405, "not here")]
@@ -297,7 +297,7 @@ def test_the_report_stays_for_a_day() -> None:
     assert len(made.store.children(SHADOW_DELETIONS) or []) == 1
 
 
-def test_what_was_missing_before_is_told_apart_from_what_is_lost() -> None:
+def test_what_was_missing_before_is_distinguished_from_what_is_lost() -> None:
     made = setting()
     first, second, _ = made.brokers.listed(made.source) or ()
     made.store.remove(ledger_path(first))
@@ -323,7 +323,7 @@ def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
     assert made.advance(sidecar).source_check.missing == ()
 
 
-def test_a_source_that_does_not_exist_is_told() -> None:
+def test_a_source_that_does_not_exist_is_reported() -> None:
     made = setting()
     made.store.remove(managed_ledger_path(made.source.managed_ledger_name))
     status = made.delete()

@@ -171,7 +171,7 @@ def test_partitions_that_were_added_bring_their_sources() -> None:
     assert of_none.with_partitions(3) == replace(of_none, partitions=3)
 
 
-def test_an_operator_sees_what_the_node_says() -> None:
+def test_an_operator_sees_what_the_node_holds() -> None:
     seen = DELETION.at(ShadowDeletionStage.DETACHING).status("brokers")
     assert seen == ShadowDeletionStatus(
         operation_id=OperationId("op-1"),

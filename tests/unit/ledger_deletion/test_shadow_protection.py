@@ -218,7 +218,7 @@ def test_a_deletion_that_an_older_version_began_ends_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"no metadata"])
-def test_a_ledger_that_says_nothing_of_its_owner_holds_up_no_deletion(data: bytes | None) -> None:
+def test_a_ledger_that_names_no_owner_holds_up_no_deletion(data: bytes | None) -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(SHADOW)
     silent = fake_pulsar.listed(topic)[0]
@@ -290,7 +290,7 @@ def test_a_shadow_that_maps_one_partition_is_enough() -> None:
     assert Sidecar(fake_pulsar).delete_topic(source.partition(0)) is OperationState.DONE
 
 
-def test_the_confirmation_is_kept_for_whoever_goes_on() -> None:
+def test_the_confirmation_is_kept_for_the_sidecar_that_goes_on() -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.shadow(SHADOW, source)
     fake_pulsar.admin.lose_answer_next(applied=False)
@@ -392,7 +392,7 @@ def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
     assert points > 10
 
 
-def test_a_brokers_refusal_to_tell_is_passed_on() -> None:
+def test_a_brokers_refusal_to_answer_is_passed_on() -> None:
     fake_pulsar, source = with_source()
     fake_pulsar.admin.hooks.fail_next("shadow_topics", BrokerRefusedError(412, "not now"))
     with pytest.raises(BrokerRefusedError):

@@ -124,7 +124,7 @@ def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("method", ["children", "read_many"])
-def test_a_look_that_failed_is_told_and_soon_tried_again(watched: Watched, method: Method) -> None:
+def test_a_look_that_failed_is_reported_and_soon_tried_again(watched: Watched, method: Method) -> None:
     watched.fake_pulsar.shadow(SHADOW, watched.source)
     watched.fake_pulsar.store.fail_next(method, TemporaryError("ZooKeeper is away"))
     (warning,) = watched.look()
@@ -144,7 +144,7 @@ def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
     assert kept == found
 
 
-def test_a_defect_does_not_leave_the_last_answer_standing(watched: Watched) -> None:
+def test_a_defect_does_not_leave_the_last_answer_in_place(watched: Watched) -> None:
     def defect() -> None:
         raise ZeroDivisionError
 
@@ -206,7 +206,7 @@ def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:
     assert warnings[100].startswith("and 3 more")
 
 
-def test_the_log_says_each_change_once(watched: Watched) -> None:
+def test_the_log_names_each_change_once(watched: Watched) -> None:
     watched.fake_pulsar.shadow(SHADOW, watched.source)
     with capture_logs() as logged:
         for _ in range(3):

@@ -150,7 +150,7 @@ def test_a_signature_holds_for_exactly_one_record() -> None:
         assert not is_signed(other, KEY)
 
 
-def test_a_ledger_that_nothing_tells_from_a_later_one_is_not_signed() -> None:
+def test_a_ledger_that_nothing_distinguishes_from_a_later_one_is_not_signed() -> None:
     assert signed(record(), KEY) == record()
     assert is_signed(signed(offload_record(), KEY), KEY)
 
@@ -165,7 +165,7 @@ def test_the_key_is_made_once_and_used_by_every_sidecar(fake_pulsar: FakePulsar)
     assert len(key) == 32
 
 
-def test_a_node_that_holds_no_key_is_said(fake_pulsar: FakePulsar) -> None:
+def test_a_node_that_holds_no_key_is_reported(fake_pulsar: FakePulsar) -> None:
     fake_pulsar.store.put(SIGNING_KEY, b"short")
     with pytest.raises(TemporaryError, match=SIGNING_KEY):
         signing_key(fake_pulsar.store, Steps())

@@ -37,7 +37,7 @@ def test_the_last_two_positions_count() -> None:
     assert compacted.referenced(cursor_references(cursor_bytes(CURSOR_LEDGER))) == {2, 3}
 
 
-def test_entries_that_moved_while_they_were_read_say_nothing() -> None:
+def test_entries_that_moved_while_they_were_read_prove_nothing() -> None:
     store = FakeMetadataStore()
     store.put(PATH, ledger_metadata_bytes(state=LedgerState.OPEN))
     entries = EntriesDuringAnEnsembleChange(store)
@@ -47,7 +47,7 @@ def test_entries_that_moved_while_they_were_read_say_nothing() -> None:
         compacted.referenced(cursor_references(cursor_bytes(CURSOR_LEDGER)))
 
 
-def test_a_cursor_without_a_ledger_says_it_itself() -> None:
+def test_a_cursor_without_a_ledger_names_its_position_itself() -> None:
     compacted = CompactedLedgers(FakeMetadataStore(), FakeLedgerEntries(), "/ledgers")
     assert compacted.referenced(cursor_references(cursor_bytes(None, compacted_ledger=9))) == {9}
     assert compacted.referenced(cursor_references(cursor_bytes(None))) == frozenset()

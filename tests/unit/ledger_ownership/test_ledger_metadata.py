@@ -207,7 +207,7 @@ def test_why_metadata_is_not_understood(data: bytes, reason: str) -> None:
     assert str(refusal.value) == reason
 
 
-def test_what_an_open_ledgers_node_says_of_its_end_is_not_believed() -> None:
+def test_the_end_in_an_open_ledgers_node_is_not_believed() -> None:
     """Only closing fixes a ledger's end; BookKeeper reads none before either (``LedgerMetadataImpl``)."""
     read = decode_ledger_metadata(_changed(state=bookkeeper.LedgerMetadataFormat.OPEN, lastEntryId=9, length=99))
     assert (read.state, read.last_entry_id, read.length_bytes) == (LedgerState.OPEN, -1, 0)

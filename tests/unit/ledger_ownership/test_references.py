@@ -130,7 +130,7 @@ def test_an_offloaded_ledger() -> None:
     assert ledgers[LedgerId(4)].offload is None
 
 
-def test_brokers_read_an_attempt_that_is_not_complete_from_bookkeeper_whatever_else_it_says() -> None:
+def test_brokers_read_an_attempt_that_is_not_complete_from_bookkeeper_whatever_else_it_holds() -> None:
     halted = replace(OFFLOAD, complete=False)
     node = builders.managed_ledger_bytes([3, 4, 5], offloaded={3: OFFLOAD, 4: halted})
     ledgers = managed_ledger_references(node).ledgers.values()

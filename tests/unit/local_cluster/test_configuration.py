@@ -92,6 +92,6 @@ def test_other_texts_are_refused(text: str) -> None:
         parse_settings([text])
 
 
-def test_a_member_name_tells_its_role() -> None:
+def test_a_member_name_contains_its_role() -> None:
     spec = ClusterSpec(Path("/c"), brokers=1, bookies=1)
     assert [role_of(name).value for name in spec.member_names()] == ["zookeeper", "bookie", "broker"]

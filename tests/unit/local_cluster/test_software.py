@@ -109,7 +109,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkey
     assert not left.exists()
 
 
-def test_a_fetch_that_fails_shows_what_maven_said_and_leaves_nothing(
+def test_a_fetch_that_fails_shows_mavens_output_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "mvn", "echo Could not find artifact; exit 1", monkeypatch)
@@ -170,7 +170,7 @@ def test_a_version_that_is_no_file_name_is_refused(tmp_path: Path, version: str)
         find_software(ClusterSpec(tmp_path, version=version))
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_where_the_environment_puts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PULSAR_SIDECAR_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_directory() == tmp_path / "pulsar-sidecar"
@@ -210,7 +210,7 @@ def test_members_of_one_kind_use_the_archive_of_their_kind(tmp_path: Path) -> No
     assert "SharedArchiveFile" not in str(metadata_setup_argv(spec, software, "zk:h:1", ()))
 
 
-def test_a_recording_that_fails_is_said_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_fails_is_reported_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path))
 
     def fail(directory: Path) -> None:

@@ -167,13 +167,13 @@ connection.close()
 """
 
 
-def test_a_member_that_ended_is_not_ready_whoever_answers_for_it(stage: Stage) -> None:
+def test_a_member_that_ended_is_not_ready_whichever_process_answers_for_it(stage: Stage) -> None:
     (port,) = free_ports(1)
     with pytest.raises(MemberFailedError, match="zookeeper ended with exit code 7"):
         stage.start(stage.member("zookeeper", port, ANSWERED_FOR))
 
 
-def test_nobody_waits_for_the_others_when_one_failed(stage: Stage) -> None:
+def test_no_thread_waits_for_the_others_when_one_failed(stage: Stage) -> None:
     (port,) = free_ports(1)
     silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
     broken = stage.member("zookeeper-2", port, "raise SystemExit(3)")

@@ -43,7 +43,7 @@ def test_a_checkpoint_that_was_never_finished_is_not_one(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\xff"])
-def test_a_damaged_checkpoint_says_what_to_do(tmp_path: Path, content: bytes) -> None:
+def test_the_error_for_a_damaged_checkpoint_names_the_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InvalidInputError, match="move it away"):
         CheckpointFile(tmp_path / "c").read()

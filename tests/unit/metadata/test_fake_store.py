@@ -53,7 +53,7 @@ def test_a_rivals_step_between_two_deletions_of_one_call(store: FakeMetadataStor
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_answer_says_nothing_about_the_effect(store: FakeMetadataStore, *, applied: bool) -> None:
+def test_a_lost_answer_proves_nothing_about_the_effect(store: FakeMetadataStore, *, applied: bool) -> None:
     store.put("/a")
     store.lose_answer_next("delete_many", applied=applied)
     assert store.delete_many([GuardedDeletion("/a", V0)]) == [DeletionResult.UNKNOWN]

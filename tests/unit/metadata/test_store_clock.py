@@ -61,7 +61,7 @@ class Session:
 
 
 @pytest.mark.parametrize("round_trips_ms", [(10,), (1_900, 20), (1_900, 150, 1_500)])
-def test_the_quickest_answer_tells_the_time(round_trips_ms: tuple[int, ...]) -> None:
+def test_the_quickest_answer_gives_the_time(round_trips_ms: tuple[int, ...]) -> None:
     # An answer that came after two seconds once made the time a second early, so that retries had no delay at all.
     clock = FakeClock()
     store = StoreClock(Session(clock, *round_trips_ms), clock)  # type: ignore[arg-type]

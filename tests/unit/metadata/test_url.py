@@ -54,6 +54,6 @@ def test_other_stores_are_named_as_unsupported(url: str) -> None:
         "/chroot",
     ],
 )
-def test_malformed_urls_say_what_is_expected(url: str) -> None:
+def test_errors_for_malformed_urls_name_what_is_expected(url: str) -> None:
     with pytest.raises(InvalidInputError, match=r"zk:host:port|not a path"):
         parse_metadata_store_url(url)

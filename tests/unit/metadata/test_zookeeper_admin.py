@@ -80,7 +80,7 @@ def test_a_whole_snapshot(admin: ZooKeeperAdmin) -> None:
     assert nodes.ending().reservations == ()
 
 
-def test_a_credential_is_sent_and_somebody_without_rights_if_there_is_none(admin: ZooKeeperAdmin) -> None:
+def test_a_credential_is_sent_or_that_of_an_identity_without_rights(admin: ZooKeeperAdmin) -> None:
     paths(admin)
     server = AdminServer(admin.url, lambda text: None, credential=ZooKeeperCredential("digest", "super:secret"))
     list(server.batches())
@@ -91,7 +91,7 @@ def test_a_credential_is_sent_and_somebody_without_rights_if_there_is_none(admin
     (401, "enabled scheme"), (403, "all of them on /"), (404, "3.9 or later"), (429, "5 minutes"),
     (503, "admin.snapshot.enabled"), (500, "ZooKeeper's log"), (302, "302"),
 ])  # fmt: skip
-def test_every_refusal_says_what_to_do(admin: ZooKeeperAdmin, status: int, advice: str) -> None:
+def test_every_refusal_names_its_remedy(admin: ZooKeeperAdmin, status: int, advice: str) -> None:
     admin.status = status
     with pytest.raises(TemporaryError, match=advice):
         paths(admin)
@@ -111,7 +111,7 @@ def test_a_damaged_stream_fails(admin: ZooKeeperAdmin) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"last_zxid": ""}, {"last_zxid": "none"}])
-def test_a_stream_that_does_not_say_as_of_when_it_is(admin: ZooKeeperAdmin, headers: dict[str, str]) -> None:
+def test_a_stream_without_its_time(admin: ZooKeeperAdmin, headers: dict[str, str]) -> None:
     admin.headers = headers
     with pytest.raises(TemporaryError, match="no last_zxid"):
         paths(admin)
@@ -126,7 +126,7 @@ def test_versions_with_a_known_hole_are_named(admin: ZooKeeperAdmin) -> None:
     assert "CVE-2025-58457" in said[0]
 
 
-def test_nobody_there_and_no_address() -> None:
+def test_no_listener_and_no_address() -> None:
     with pytest.raises(TemporaryError, match="check admin"):
         list(AdminServer("http://127.0.0.1:9", lambda text: None).batches())
     with pytest.raises(InvalidInputError, match="not an address"):

@@ -139,7 +139,7 @@ def test_events_that_stay_away_are_noticed(server: ScriptedZooKeeper, changes: Z
             call()
 
 
-def test_an_echo_that_is_refused_says_nothing_of_the_events(
+def test_an_echo_that_is_refused_proves_nothing_about_the_events(
     server: ScriptedZooKeeper, changes: ZooKeeperChanges
 ) -> None:
     changes.arm()

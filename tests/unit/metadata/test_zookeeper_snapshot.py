@@ -154,7 +154,7 @@ def test_impossible_lengths_ask_for_no_memory(path_bytes: int, value_bytes: int)
     [gzip.compress, lambda data: xerial(data, 64), lambda data: xerial(data, 10**6)],
     ids=["gz", "snappy", "snappy-in-one-block"],
 )
-def test_compressed_snapshots_are_told_by_their_beginning(compress: object) -> None:
+def test_compressed_snapshots_are_recognised_by_their_beginning(compress: object) -> None:
     data = SnapshotWriter().snapshot(SOME)
     assert rows_of(compress(data)) == rows_of(data)  # type: ignore[operator]
 
@@ -175,7 +175,7 @@ def nodes_of(source: SnapshotNodes) -> list[dict[str, object]]:
     return [row for batch in source.batches() for row in batch.to_pylist()]
 
 
-def test_a_file_says_as_of_when_it_is_and_that_nothing_may_be_deleted_for_it(tmp_path: Path) -> None:
+def test_a_file_states_its_time_and_that_nothing_may_be_deleted_for_it(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.1f"
     path.write_bytes(SnapshotWriter(last_zxid=0x22).snapshot(SOME))
     source = snapshot_file(path)

@@ -41,7 +41,7 @@ def test_every_node_once_each_after_its_parent(server: WalkableZooKeeper) -> Non
     assert walk.checks["listsMatchingTheirCount"] == len({path.rpartition("/")[0] for path in paths})
 
 
-def test_a_row_is_what_the_store_said(server: WalkableZooKeeper) -> None:
+def test_a_row_is_what_the_store_returned(server: WalkableZooKeeper) -> None:
     server.put("/e", b"", version=3, czxid=2**40, mzxid=2**41, ctime=1, mtime=2**42, owner=0x1_0000_0001)
     server.put("/container", owner=-(2**63))
     server.put("/ttl", owner=-(2**56) + 5)
@@ -94,7 +94,7 @@ def test_an_empty_or_short_list_of_children_fails(server: WalkableZooKeeper, par
 @pytest.mark.parametrize(
     "missing", ["/ledgers/00", "/ledgers/00/0001", LEDGERS[200], "/managed-ledgers/t/n/persistent"]
 )
-def test_a_node_that_is_listed_and_said_to_be_missing_fails(server: WalkableZooKeeper, missing: str) -> None:
+def test_a_node_that_is_listed_and_then_called_missing_fails(server: WalkableZooKeeper, missing: str) -> None:
     server.said_to_be_missing[missing] = 10**6
     with pytest.raises(TemporaryError, match="lists it, and ZooKeeper has no such node"):
         rows_of(server.walk())
@@ -130,7 +130,7 @@ def test_a_refusal_that_is_none_of_the_node_fails(server: WalkableZooKeeper, mon
         rows_of(server.walk())
 
 
-def test_a_node_that_may_not_be_read_is_a_row_that_says_so(server: WalkableZooKeeper) -> None:
+def test_a_node_that_may_not_be_read_is_an_unreadable_row(server: WalkableZooKeeper) -> None:
     server.forbidden = {"/managed-ledgers/t", LEDGERS[0]}
     rows = {row["path"]: row for row in rows_of(server.walk())}
     for path in server.forbidden:

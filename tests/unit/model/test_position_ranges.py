@@ -77,7 +77,7 @@ def test_without_is_the_difference(
 
 
 @given(mark_deletes, contents, mark_deletes, contents)
-def test_what_holds_all_of_another_set_is_said_unless_the_mark_moved_back(
+def test_what_holds_all_of_another_set_is_shown_unless_the_mark_moved_back(
     mark_delete: Position, members: set[Position], other_mark_delete: Position, other_members: set[Position]
 ) -> None:
     ranges, other = ranges_of(mark_delete, members), ranges_of(other_mark_delete, other_members)

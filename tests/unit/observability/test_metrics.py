@@ -169,7 +169,7 @@ def test_a_scrape_survives_a_source_that_cannot_answer(metrics: DeletionMetrics,
     assert value(registry, "pulsar_ledger_deletion_received_total") == 0
 
 
-def test_subscriptions_that_are_watched_have_their_gauges_and_what_cannot_be_told_has_none() -> None:
+def test_subscriptions_that_are_watched_have_their_gauges_and_what_is_unknown_has_none() -> None:
     registry = CollectorRegistry()
     untold = PauseSettings(TopicPolicy.FALSE_OR_UNSET, None, True)
     states = [

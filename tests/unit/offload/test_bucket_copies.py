@@ -158,7 +158,7 @@ def test_nothing_is_deleted_when_only_the_index_is_foreign(bucket: ScriptedBucke
     assert "DELETE" not in bucket.methods()
 
 
-def test_nobody_listens() -> None:
+def test_no_listener() -> None:
     with scripted_bucket() as gone:
         pass
     assert isinstance(failure(gone), TemporaryError)
@@ -177,7 +177,7 @@ def test_the_environment_does_not_redirect(bucket: ScriptedBucket, name: str, mo
     assert delete(bucket) is OffloadDeletion.DELETED
 
 
-def test_google_says_who_wrote_an_object(bucket: ScriptedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_google_names_the_writer_of_an_object(bucket: ScriptedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "a-token")
     monkeypatch.setenv("GOOGLE_BASE_URL", "http://127.0.0.1:1")
     foreign = present("x-goog-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
@@ -189,7 +189,7 @@ def test_google_says_who_wrote_an_object(bucket: ScriptedBucket, monkeypatch: py
     assert {request.path for request in bucket.requests} == {KEY, f"{KEY}-index"}
 
 
-def test_azure_says_who_wrote_an_object(bucket: ScriptedBucket) -> None:
+def test_azure_names_the_writer_of_an_object(bucket: ScriptedBucket) -> None:
     foreign = present("x-ms-meta-", role="data", **(OURS | {"pulsarclustername": "another"}))
     bucket.answer = lambda _: foreign
     ledgers = ObjectStoreOffloadedLedgers([f"azure://copies@{bucket.url}"], "local", CREDENTIALS)
@@ -247,7 +247,7 @@ def test_a_whole_copy_takes_three_requests(bucket: ScriptedBucket) -> None:
         (5, 171),
     ],
 )
-def test_an_index_that_says_something_else_makes_no_whole_copy(bucket: ScriptedBucket, place: int, value: int) -> None:
+def test_an_index_that_contradicts_the_list_makes_no_whole_copy(bucket: ScriptedBucket, place: int, value: int) -> None:
     head = [value if at == place else written for at, written in enumerate(WRITTEN)]
     bucket.answer = copy_with(INDEX.pack(*head) + REST_OF_INDEX)
     assert not is_whole(bucket)

@@ -74,7 +74,7 @@ def test_an_offloader_that_writes_no_role_is_recognised() -> None:
     check_identity(COPY, ObjectRole.DATA, {k: v for k, v in WRITTEN_BY_4_0_8.items() if k != "role"}, "local")
 
 
-def test_an_older_offloader_that_says_only_its_format_is_not_recognised() -> None:
+def test_an_older_offloader_that_names_only_its_format_is_not_recognised() -> None:
     with pytest.raises(PermanentError, match="does not name its owner"):
         check_identity(COPY, ObjectRole.INDEX, {"s3managedledgeroffloaderformatversion": "1"}, "local")
 

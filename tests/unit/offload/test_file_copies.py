@@ -197,7 +197,7 @@ def test_a_changed_byte_is_found(base: Path, whole_copy: Path, name: str, place:
 
 @pytest.mark.parametrize("name", [".data.crc", ".index.crc"])
 @pytest.mark.parametrize("change", [b"", b"crc\0", b"crc\0\0\0\0\0", b"\0", None])
-def test_checksums_that_say_too_little_or_too_much(
+def test_checksums_with_too_few_or_too_many_bytes(
     base: Path, whole_copy: Path, name: str, change: bytes | None
 ) -> None:
     path = whole_copy / name

@@ -266,7 +266,7 @@ def test_a_namespaces_policy_is_taken_out_and_nothing_else(
     assert rest.changed == [("DELETE", f"/admin/v2/namespaces/public/default/{POLICY}")]
 
 
-def test_a_change_by_somebody_else_is_never_overwritten(store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
+def test_a_change_by_another_writer_is_never_overwritten(store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
     changes = iter(range(3))
 
     def somebody_else() -> None:

@@ -203,7 +203,7 @@ def test_a_challenge_that_cannot_be_answered_leaves_the_outcome_open(broker: Bin
     assert broker.acked == [(7, 1)]
 
 
-def test_what_is_said_of_earlier_consumers_and_requests_does_not_count(broker: BinaryBroker) -> None:
+def test_messages_to_earlier_consumers_and_requests_do_not_count(broker: BinaryBroker) -> None:
     def haunted(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         extra = [
             closed_consumer(99),

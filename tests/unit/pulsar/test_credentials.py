@@ -77,7 +77,7 @@ def test_tls(plugin: str, params: str) -> None:
     assert credentials.http_headers() == {}
 
 
-def test_a_certificate_is_shown_whoever_we_are_and_is_the_identity_where_nothing_else_is_named() -> None:
+def test_a_certificate_is_always_shown_and_is_the_identity_where_nothing_else_is_named() -> None:
     tls = TlsOptions(client_certificate=CERTIFICATE)
     for plugin, params in ((None, None), ("token", "token:x")):
         assert parse_credentials(plugin, params, CERTIFICATE).shown_certificate(tls) == CERTIFICATE
@@ -126,7 +126,7 @@ def test_unusable_settings_are_refused_without_showing_them(plugin: str | None, 
     assert SECRET not in str(caught.value)
 
 
-def test_an_unknown_plugin_is_told_what_is_supported() -> None:
+def test_the_refusal_of_an_unknown_plugin_names_what_is_supported() -> None:
     with pytest.raises(InvalidInputError, match=r"token.*AuthenticationToken.*basic.*tls"):
         parse_credentials("kerberos", None)
 

@@ -69,7 +69,7 @@ def test_a_topics_policy_comes_from_four_places(broker: Broker) -> None:
     assert broker.policies.configured(TOPIC) == BrokerDeduplication(enabled=True, entries_interval=7)
 
 
-def test_where_topics_have_no_policies_they_say_nothing(broker: Broker) -> None:
+def test_where_topics_have_no_policies_they_set_nothing(broker: Broker) -> None:
     broker.refusal = Answer(405, b'{"reason": "Topic level policies is disabled"}')
     assert broker.policies.of_topic(ENABLED, TOPIC) == PolicyValues(True, False)
     broker.refusal = Answer(412, b'{"reason": "no"}')

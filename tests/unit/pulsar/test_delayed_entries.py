@@ -202,7 +202,7 @@ def test_a_topic_that_does_not_exist(topic: StoredTopic) -> None:
         topic.read(at(CLOSED, 1))
 
 
-def test_headers_tell_what_makes_a_message_special() -> None:
+def test_headers_name_what_makes_a_message_special() -> None:
     more = {
         "X-Pulsar-PROPERTY": '{"a":"1"}',
         "X-Pulsar-partition-key": "k",

@@ -128,7 +128,7 @@ def test_cursors_and_ledgers(scripted: ScriptedBroker) -> None:
     assert scripted.topics.state(TOPIC).written_ledger is None, "a terminated topic begins no ledger when it is loaded"
 
 
-def test_subscriptions_may_be_some_seconds_old_for_those_who_say_so(scripted: ScriptedBroker) -> None:
+def test_subscriptions_may_be_some_seconds_old_for_those_who_allow_it(scripted: ScriptedBroker) -> None:
     first = scripted.topics.subscriptions(TOPIC)
     scripted.answers["/stats"] = _json({"subscriptions": {}, "publishers": []})
     assert scripted.topics.subscriptions(TOPIC, max_age_seconds=2) == first

@@ -39,7 +39,7 @@ def receipt(came: api.BaseCommand, ledger_id: int, entry_id: int) -> api.BaseCom
     return api.BaseCommand(type=api.BaseCommand.SEND_RECEIPT, send_receipt=sent)
 
 
-def test_each_answer_is_what_it_says(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
+def test_each_answer_is_of_its_type(broker: BinaryBroker, duplicates: BrokerDuplicates) -> None:
     sent: list[int] = []
 
     def answer(of: BinaryBroker, came: api.BaseCommand) -> Answers:

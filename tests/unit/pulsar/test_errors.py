@@ -97,7 +97,7 @@ def test_a_client_error_is_raised_as_ours(raised: type[pulsar.PulsarException], 
     assert "secret detail" not in str(caught.value)
 
 
-def test_what_somebody_else_holds_is_a_conflict_and_a_lost_connection_is_temporary() -> None:
+def test_what_another_client_holds_is_a_conflict_and_a_lost_connection_is_temporary() -> None:
     assert CLIENT_ERRORS[client.ProducerBusy] is CLIENT_ERRORS[client.ConsumerBusy] is ConflictError
     assert CLIENT_ERRORS[client.Timeout] is CLIENT_ERRORS[client.ConnectError] is UnreachableError
     assert CLIENT_ERRORS[client.AuthenticationError] is NotAuthenticatedError
@@ -148,7 +148,7 @@ def test_an_unusable_url_is_invalid_input() -> None:
     assert issubclass(InvalidInputError, PermanentError)
 
 
-def test_a_failure_of_tls_says_which_and_what_to_check() -> None:
+def test_a_failure_of_tls_names_its_kind_and_what_to_check() -> None:
     refused = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] ...")
     refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
     told = http_error(http.SSLError(refused), "GET /x", change=False)

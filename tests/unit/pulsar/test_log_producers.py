@@ -41,7 +41,7 @@ def test_batches_hold_every_record_in_order(records: list[Record], most_records:
     assert all(batch.records == 1 or len(batch.payload) <= most_bytes for batch in batches)
 
 
-def test_a_batchs_metadata_says_what_readers_need() -> None:
+def test_a_batchs_metadata_holds_what_readers_need() -> None:
     (batch,) = keyed_batches([("a", b"1"), ("b", None)], most_records=9, most_bytes=9_999)
     metadata = batch.metadata("p", 7, 123)
     assert (metadata.num_messages_in_batch, metadata.uncompressed_size) == (2, len(batch.payload))
@@ -134,7 +134,7 @@ def test_what_was_not_confirmed_is_sent_again_by_another_producer(
     assert log.broker.kinds().count("LOOKUP") == 2, "the topic may have moved"
 
 
-def test_records_that_no_broker_takes_are_an_error_that_says_how_many(log: Log) -> None:
+def test_records_that_no_broker_takes_are_an_error_with_their_number(log: Log) -> None:
     def refuse(of: BinaryBroker, came: api.BaseCommand) -> Answers:
         if came.type == api.BaseCommand.PRODUCER:
             return [refusal(came.producer.request_id, api.TopicNotFound)]

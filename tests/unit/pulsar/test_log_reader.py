@@ -199,7 +199,7 @@ def test_permits_are_given_back_for_what_compaction_left_out_too(log: Log) -> No
     ],
     ids=["closed", "broken", "gone"],
 )
-def test_a_reading_that_cannot_go_on_says_so(log: Log, ending: Answers, error: type[SidecarError]) -> None:
+def test_a_reading_that_cannot_go_on_raises(log: Log, ending: Answers, error: type[SidecarError]) -> None:
     log.broker.answer = lambda of, came: ending if came.type == KINDS.FLOW else log.answer(of, came)
     log.ends = [(5, 0)]
     with pytest.raises(error):
@@ -227,7 +227,7 @@ def compacted_up_to(entry_id: int, ledger_id: int = 5) -> Compaction:
     return Compaction(LedgerId(90 + entry_id), Position(LedgerId(ledger_id), EntryId(entry_id)))
 
 
-def test_a_log_that_is_compacted_while_it_is_read_is_said_not_to_be_read_as_a_whole(log: Log) -> None:
+def test_a_log_that_is_compacted_while_it_is_read_counts_as_not_read_as_a_whole(log: Log) -> None:
     log.entries, log.ends = [batch(0, ("a", b"1"))], [(5, 0)]
     log.compactions = [compacted_up_to(3), compacted_up_to(7)]
     with pytest.raises(TemporaryError, match="compacted while it was read"):

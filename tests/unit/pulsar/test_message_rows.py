@@ -86,7 +86,7 @@ def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
         (stored_message(b"", num_messages_in_batch=0), WHOLE_BATCH, UNDECODABLE),
     ],
 )
-def test_what_cannot_be_opened_is_a_row_that_says_so(entry: bytes, batch_index: int, state: PayloadState) -> None:
+def test_what_cannot_be_opened_is_an_unreadable_row(entry: bytes, batch_index: int, state: PayloadState) -> None:
     told = row(entry)
     assert (told.sequence_id, told.batch_index, told.payload_state, told.payload_hash) == (3, batch_index, state, 0)
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_opened_is_a_row_that_says_so(entry: bytes, batch_index: 
 @pytest.mark.parametrize(
     ("entry", "batch_index"), [(stored_message(b"x"), 0), (stored_batch([(3, b"x"), (4, b"y")]), WHOLE_BATCH)]
 )
-def test_a_payload_compressed_in_a_way_that_nobody_knows_is_not_taken_for_plain(entry: bytes, batch_index: int) -> None:
+def test_a_payload_compressed_in_an_unknown_way_is_not_taken_for_plain(entry: bytes, batch_index: int) -> None:
     (length,) = struct.unpack_from(">I", entry, 6)
     head = entry[10 : 10 + length] + bytes([api.MessageMetadata.COMPRESSION_FIELD_NUMBER << 3, 9])
     told = row(entry[:6] + struct.pack(">I", len(head)) + head + entry[10 + length :])

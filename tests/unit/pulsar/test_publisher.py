@@ -187,7 +187,7 @@ def test_an_id_that_was_not_stored_holds_up_the_higher_ones_until_it_is() -> Non
     assert client.payloads() == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_after_an_unknown_outcome_the_topic_tells_what_is_stored() -> None:
+def test_after_an_unknown_outcome_the_topic_shows_what_is_stored() -> None:
     client = ScriptedClient()
     publisher = publisher_of(client)
     client.outcomes = {b"1": None}

@@ -144,7 +144,7 @@ def test_what_breaks_before_anything_was_sent_may_be_tried_again_and_nothing_els
     assert ("SEND" in republishing.broker.kinds()) is (kind == KIND.SEND)
 
 
-def test_a_challenge_that_cannot_be_answered_says_nothing_of_a_copy_that_was_sent(
+def test_a_challenge_that_cannot_be_answered_proves_nothing_about_a_copy_that_was_sent(
     republishing: Republishing, token: Path
 ) -> None:
     def challenged(of: BinaryBroker, came: api.BaseCommand) -> Answers:

@@ -68,7 +68,7 @@ def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> Non
         ({"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}, 500, "refuse delays over 500 ms"),
     ],
 )
-def test_what_holds_although_it_was_set_otherwise_is_told(
+def test_what_holds_although_it_was_set_otherwise_is_reported(
     policies: Policies, holds: dict[str, object], most_delay_ms: int, told: str
 ) -> None:
     policies.refused, policies.over = {DELAYS}, holds
@@ -78,14 +78,14 @@ def test_what_holds_although_it_was_set_otherwise_is_told(
     assert policies.conditions.most_delay_ms == most_delay_ms
 
 
-def test_subscriptions_of_the_namespace_never_expire_where_nobody_said_when(policies: Policies) -> None:
+def test_subscriptions_of_the_namespace_never_expire_where_no_time_is_set(policies: Policies) -> None:
     policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
     assert policies.apply() == []
     assert policies.kept[EXPIRATION] == 0
     assert policies.changed == [DELAYS, EXPIRATION]
 
 
-def test_an_expiry_that_somebody_set_is_left_and_told(policies: Policies) -> None:
+def test_an_expiry_that_an_operator_set_is_left_and_reported(policies: Policies) -> None:
     policies.kept[EXPIRATION] = 30
     (warning,) = policies.apply()
     assert "expire after 30 minutes" in warning
@@ -93,7 +93,7 @@ def test_an_expiry_that_somebody_set_is_left_and_told(policies: Policies) -> Non
     assert policies.changed == [DELAYS]
 
 
-def test_an_expiry_that_may_not_be_changed_is_told(policies: Policies) -> None:
+def test_an_expiry_that_may_not_be_changed_is_reported(policies: Policies) -> None:
     policies.kept[RUNTIME] = {"subscriptionExpirationTimeMinutes": "30"}
     policies.refused = {EXPIRATION}
     (warning,) = policies.apply()

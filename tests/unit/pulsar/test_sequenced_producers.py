@@ -262,7 +262,7 @@ def test_the_status_is_the_topics_own(cluster: Cluster) -> None:
         (404, {"reason": "no topic"}),
     ],
 )
-def test_a_status_that_is_not_told_is_asked_for_again(status: int, document: object, cluster: Cluster) -> None:
+def test_a_status_that_is_not_answered_is_asked_for_again(status: int, document: object, cluster: Cluster) -> None:
     says(cluster, status, document)
     with pytest.raises(TemporaryError):
         cluster.producers.deduplication_status(TOPIC)

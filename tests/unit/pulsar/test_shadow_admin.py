@@ -69,7 +69,7 @@ def _with(consumers: int) -> dict[str, object]:
     return {"consumers": [{}] * consumers, "msgOutCounter": 0}
 
 
-def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
+def test_clients_and_replicators_are_distinguished(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     names = ["mine", f"pulsar.repl-persistent://public/default/orders-->{TOPIC}", "orders-->elsewhere"]
     answer(
         broker,
@@ -84,9 +84,7 @@ def test_clients_and_replicators_are_told_apart(broker: HttpBroker, admin: Broke
 @pytest.mark.parametrize(
     "document", [{}, [], {"publishers": []}, {"subscriptions": {}}, {"subscriptions": {"a": 1}, "publishers": []}]
 )
-def test_an_answer_that_lacks_something_counts_nobody_out(
-    broker: HttpBroker, admin: BrokerTopicAdmin, document: object
-) -> None:
+def test_an_incomplete_answer_is_temporary(broker: HttpBroker, admin: BrokerTopicAdmin, document: object) -> None:
     answer(broker, document)
     with pytest.raises(TemporaryError):
         admin.clients(TOPIC)
@@ -98,7 +96,7 @@ def test_a_list_of_shadows_must_be_one(broker: HttpBroker, admin: BrokerTopicAdm
         admin.shadow_topics(TOPIC)
 
 
-def test_only_a_brokers_own_404_says_that_it_cannot_be_loaded(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
+def test_only_a_brokers_own_404_means_that_it_cannot_be_loaded(broker: HttpBroker, admin: BrokerTopicAdmin) -> None:
     broker.answer = lambda _: NOT_FOUND
     assert admin.can_load(TOPIC) is False
     answer(broker, {"ledgers": []})

@@ -177,7 +177,7 @@ def test_progress_that_cannot_be_read_is_no_progress_of_nothing(document: dict[s
         progress_of(document)
 
 
-def test_the_ledger_that_is_written_to_is_as_long_as_its_last_entry_says() -> None:
+def test_the_ledger_that_is_written_to_is_as_long_as_its_last_entry_shows() -> None:
     def lengths(**more: object) -> dict[LedgerId, int]:
         return dict(parse_internal_stats({**stats("22:5", "[]"), **more}, TOPIC).ledgers)
 

@@ -223,7 +223,7 @@ def test_a_topic_that_moves_is_read_again(topic: Topic, tails: BrokerTopicTails)
     assert tails.read_back(TOPIC, None, "mine") == Tail(MINE, at(0))
 
 
-def test_a_reading_that_does_not_reach_the_end_is_an_error(topic: Topic, tails: BrokerTopicTails) -> None:
+def test_a_reading_that_stops_before_the_end_is_an_error(topic: Topic, tails: BrokerTopicTails) -> None:
     topic.failures = [None] * 100
     with pytest.raises(TemporaryError, match="cannot be read back"):
         tails.read_back(TOPIC, None, "mine")

@@ -149,7 +149,7 @@ def test_a_wrong_setting_is_named_with_its_source_and_what_to_write(field: str, 
     assert f"write for example {setting_key(field)}=" in told
 
 
-def test_every_wrong_setting_is_told_at_once() -> None:
+def test_every_wrong_setting_is_reported_at_once() -> None:
     told = refused({"listen": "x", "log_level": "y"})
     assert "listen" in told
     assert "logLevel" in told
@@ -181,7 +181,7 @@ def test_loopback_needs_no_authentication(listen: str) -> None:
         {"token_secret_key": SECRET, "super_user_roles": " , "},
     ],
 )
-def test_authentication_needs_one_key_and_somebody_who_may_call(flags: dict[str, str]) -> None:
+def test_authentication_needs_one_key_and_one_role_that_may_call(flags: dict[str, str]) -> None:
     assert "authenticationEnabled=true needs" in refused({"authentication_enabled": "true", **flags})
 
 
@@ -257,7 +257,7 @@ def test_a_log_level_may_be_written_in_any_case(level: str) -> None:
     assert load({"log_level": level}).log_level == "INFO"
 
 
-def test_every_setting_says_what_it_is_for_and_stands_in_one_group() -> None:
+def test_every_setting_is_described_and_belongs_to_one_group() -> None:
     grouped = [field for group in GROUPS for field in group.model_fields]
     assert sorted(grouped) == sorted(Settings.model_fields)
     for name, field in Settings.model_fields.items():

@@ -90,7 +90,7 @@ def checks(namespace: FakeNamespace, brokers: FakeDeduplication) -> Deduplicatio
         ([SendFailure("no"), SECOND], False, CheckOutcome.UNKNOWN, None),
     ],
 )
-def test_the_answers_say_what_the_broker_does(
+def test_the_answers_agree_with_what_the_broker_does(
     checks: DeduplicationChecks,
     namespace: FakeNamespace,
     brokers: FakeDeduplication,

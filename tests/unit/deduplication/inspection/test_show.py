@@ -208,7 +208,7 @@ def test_a_load_that_takes_longer_than_brokers_allow(topics: DeduplicatedTopics)
     assert "a load may take longer than brokers allow, 0 s" in _shown(topics).remarks[0]
 
 
-def test_replicators_are_told_apart(topics: DeduplicatedTopics) -> None:
+def test_replicators_are_distinguished(topics: DeduplicatedTopics) -> None:
     name = "pulsar.repl.east-->west"
     _put(topics, _snapshot(sequences={f"{name}_LID": 9, f"{name}_EID": 3, "mine_LID": 1}))
     snapshot = _shown(topics).snapshot

@@ -131,7 +131,7 @@ def test_a_topic_that_is_on_and_holds_nothing_is_not_asked_about(stage: Stage, m
     assert stage.stuck().unreadable == ()
 
 
-def test_a_lag_says_why_and_from_where(stage: Stage) -> None:
+def test_a_lag_names_its_cause_and_its_beginning(stage: Stage) -> None:
     stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
     stage.switched(on=True)
     found = stage.only()
@@ -145,7 +145,7 @@ def test_a_cursor_may_lag_as_far_as_the_limit(stage: Stage, size_bytes: int, fou
     assert stage.stuck(limits=LagLimits(11, size_bytes)).found == found
 
 
-def test_in_a_dump_positions_are_older_than_the_true_ones_and_nobody_knows_what_is_loaded(stage: Stage) -> None:
+def test_in_a_dump_positions_are_older_than_the_true_ones_and_what_is_loaded_is_unknown(stage: Stage) -> None:
     stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
     stage.switched(on=True)
     (node,) = [
@@ -256,7 +256,7 @@ def test_a_policy_that_is_not_known_is_not_made_up(stage: Stage, monkeypatch: py
     assert found.because == "off by the broker; no broker answers"
 
 
-def test_brokers_that_do_not_say_what_they_loaded_leave_the_rest_known(
+def test_brokers_that_do_not_list_what_they_loaded_leave_the_rest_known(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(topics: object, most: int) -> None:
@@ -358,7 +358,7 @@ def test_a_load_that_takes_longer_than_brokers_allow_is_marked(stage: Stage) -> 
     assert slowest.times_out
 
 
-def test_a_load_whose_policy_is_unknown_counts_and_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_whose_policy_is_unknown_counts_and_is_marked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(policy: DeduplicationPolicy, topic: TopicName) -> None:
         raise TemporaryError("no broker answers")
 

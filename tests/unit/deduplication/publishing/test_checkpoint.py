@@ -159,7 +159,7 @@ def test_marks_are_kept_at_steps_that_double(fed: int, ends: tuple[int, ...]) ->
     assert tuple(mark.end for mark in marked([b"x"] * fed)) == ends
 
 
-def test_progress_of_verification_is_told() -> None:
+def test_progress_of_verification_is_reported() -> None:
     told: list[tuple[int, int]] = []
     verified(BytesIO(b"0123456789"), 10, marked([b"0123456789"]), lambda done, total: told.append((done, total)))
     assert told == [(7, 10), (10, 10)]

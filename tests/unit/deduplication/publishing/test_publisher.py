@@ -102,7 +102,7 @@ def test_a_broker_assigns_a_name_and_the_publisher_counts(brokers: FakeDeduplica
 
 
 @pytest.mark.parametrize(("initial", "ids"), [(None, [6, 7]), (100, [100, 101])])
-def test_counting_begins_after_the_last_one_or_where_told(
+def test_counting_begins_after_the_last_one_or_where_asked(
     initial: int | None, ids: list[int], brokers: FakeDeduplicatingBrokers
 ) -> None:
     with opened(brokers) as publisher:
@@ -363,7 +363,7 @@ def test_the_rest_of_a_dead_publisher_is_waited_for(brokers: FakeDeduplicatingBr
     opened(brokers).close()
 
 
-def test_a_name_that_somebody_else_publishes_under_is_noticed(brokers: FakeDeduplicatingBrokers) -> None:
+def test_a_name_that_another_producer_uses_is_noticed(brokers: FakeDeduplicatingBrokers) -> None:
     first = opened(brokers)
     publish(first, [1])
     brokers.topic(TOPIC).disconnect("frozen for too long")

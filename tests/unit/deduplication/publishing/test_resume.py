@@ -155,7 +155,7 @@ def test_going_on(
     assert found.stored == {each.offset: each for each in tail.records if each.offset > known}
 
 
-def test_only_where_nobody_shows_anything_of_the_producer_is_a_partition_blank() -> None:
+def test_a_partition_is_blank_only_where_no_source_shows_the_producer() -> None:
     assert resumed(-1, None, tail_of([], None)).is_blank
     assert not resumed(-1, None, tail_of([1, 2], 1)).is_blank, "the topic shows something"
     assert not resumed(20, None, tail_of([1, 2], 1)).is_blank

@@ -114,7 +114,7 @@ def test_a_gap_is_an_id_left_out() -> None:
     assert counted(5, 6, 8).gaps == 1
 
 
-def test_what_is_said_of_a_producer_of_one_message() -> None:
+def test_what_is_shown_of_a_producer_of_one_message() -> None:
     assert counted(5) == ProducerCounts(5, 5, 5, 1000, 1000, messages=1)
 
 
@@ -183,7 +183,7 @@ def test_one_message_out_of_order_is_no_epoch() -> None:
     assert told(log) == [(6, GOING_BACK, None)]
 
 
-def test_a_payload_that_nobody_can_read_is_neither_the_same_nor_another() -> None:
+def test_an_unreadable_payload_is_neither_the_same_nor_another() -> None:
     log = Log()
     first = log.add(5, state=PayloadState.ENCRYPTED)
     log.add(5, state=PayloadState.ENCRYPTED)

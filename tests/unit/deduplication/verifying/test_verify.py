@@ -111,7 +111,7 @@ def test_a_batch_whose_messages_carry_no_ids_proves_nothing() -> None:
     assert (found.findings, found.result) == ((), TopicResult.NOT_PROVEN)
 
 
-def test_progress_is_said_now_and_then() -> None:
+def test_progress_is_reported_now_and_then() -> None:
     clock, said = FakeClock(), list[str]()
     progress = Progress(said.append, clock)
 
@@ -152,7 +152,7 @@ def test_entries_that_only_the_topics_list_knows_of_are_never_clean() -> None:
     assert (found.result, found.entries, len(found.unseen)) == (TopicResult.NOT_PROVEN, 1, 1)
 
 
-def test_a_partition_that_nobody_has_used_is_empty_and_one_that_was_deleted_is_an_error() -> None:
+def test_a_partition_that_was_never_used_is_empty_and_one_that_was_deleted_is_an_error() -> None:
     store, parent = FakeMetadataStore(), parse_topic_name("persistent://public/default/parted")
     put_topic(store, parent, partitions=2)
     never_used = managed_ledger_path(parent.partition(1).managed_ledger_name)

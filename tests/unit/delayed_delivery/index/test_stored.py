@@ -57,7 +57,7 @@ def buckets_of(store: FakeMetadataStore, entries: FakeBucketEntries) -> tuple[St
     return index.buckets
 
 
-def test_buckets_are_told_in_order_of_their_ledgers(
+def test_buckets_are_listed_in_order_of_their_ledgers(
     store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
 ) -> None:
     index = index_of(store, entries)
@@ -127,7 +127,7 @@ def test_a_bucket_that_is_deleted_while_it_is_read_is_read_again(
     assert [bucket.ledger_id for bucket in buckets_of(store, entries)] == [101]
 
 
-def test_a_cursor_that_cannot_be_read_is_told(
+def test_a_cursor_that_cannot_be_read_is_reported(
     store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
 ) -> None:
     path = cursor_path(TOPIC.managed_ledger_name, encode_cursor("other/one"))
@@ -139,7 +139,7 @@ def test_a_cursor_that_cannot_be_read_is_told(
     assert isinstance(found, Unreadable)
 
 
-def test_unknown_acknowledgements_are_told(
+def test_unknown_acknowledgements_are_reported(
     store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
 ) -> None:
     cursors = FakeCursorPositions()
@@ -151,7 +151,9 @@ def test_unknown_acknowledgements_are_told(
     assert index.acknowledged == Unreadable("the cursor's ledger 5 is gone")
 
 
-def test_only_subscriptions_are_told(store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic) -> None:
+def test_only_subscriptions_are_reported(
+    store: FakeMetadataStore, entries: FakeBucketEntries, topic: IndexedTopic
+) -> None:
     kept_by_brokers = ("__compaction", "pulsar.dedup", "pulsar.repl.other")
     for name in (*kept_by_brokers, "t"):
         topic.cursor(name)

@@ -93,7 +93,7 @@ def asking() -> Asking:
 # --- whose it is -----------------------------------------------------------------------------------------------------
 
 
-def test_each_ledger_is_told_as_it_is_in_order(asking: Asking) -> None:
+def test_each_ledger_is_reported_in_order(asking: Asking) -> None:
     fake_pulsar, listed = asking.fake_pulsar, asking.fake_pulsar.listed(asking.topic)
     gone = LedgerId(4_000)
     unknown = fake_pulsar.ledger({"application": b"pulsar", "component": b"new"})
@@ -134,19 +134,19 @@ def test_ledgers_below_another_root(asking: Asking) -> None:
     assert found.record.mark.instance_id == INSTANCE_ID
 
 
-def test_nothing_asked_nothing_told(asking: Asking) -> None:
+def test_nothing_asked_nothing_answered(asking: Asking) -> None:
     assert asking.assessor.candidates([]) == []
     assert asking.assessor.verdicts([], []) == []
 
 
-def test_without_bookkeepers_instance_nothing_is_told(asking: Asking) -> None:
+def test_without_bookkeepers_instance_nothing_is_claimed(asking: Asking) -> None:
     asking.fake_pulsar.store.remove(instance_id_path())
     for root in ("/ledgers", "/bk/ledgers"):
         with pytest.raises(TemporaryError, match=f"no BookKeeper instance id at {root}/INSTANCEID:"):
             replace(asking.assessor, root=root).candidates([(LedgerId(1), None)])
 
 
-def test_a_store_that_does_not_answer_tells_nothing(asking: Asking) -> None:
+def test_a_store_that_does_not_answer_proves_nothing(asking: Asking) -> None:
     asking.fake_pulsar.store.fail_next("read_many", TemporaryError("away"))
     with pytest.raises(TemporaryError):
         asking.assessor.candidates([(asking.fake_pulsar.listed(asking.topic)[0], None)])
@@ -223,7 +223,7 @@ def test_a_namespace_whose_policies_are_elsewhere_has_local_ones(asking: Asking,
     assert evidence.cause is cause
 
 
-def test_a_replaced_copy_is_told_as_such(asking: Asking) -> None:
+def test_a_replaced_copy_is_reported_as_such(asking: Asking) -> None:
     candidate = asking.candidate(asking.fake_pulsar.listed(asking.topic)[0])
     evidence = asking.assessor.evidence(
         candidate, VanishedReference(candidate.record.ledger_id, asking.list_path, replaced=True)

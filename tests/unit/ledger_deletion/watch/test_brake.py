@@ -41,7 +41,7 @@ def test_it_brakes_beyond_the_limit(vanished: int, brakes: bool) -> None:
     assert brake.vanished() == vanished
 
 
-def test_it_says_how_many_vanished_and_how_to_go_on() -> None:
+def test_it_reports_how_many_vanished_and_how_to_go_on() -> None:
     brake = Brake(1_000)
     note(brake, 1, 51)
     assert brake.reason(1, 49) == (
@@ -89,7 +89,7 @@ def test_time_alone_lets_it_forget() -> None:
     assert brake.vanished() == 0
 
 
-def test_what_vanished_while_nobody_asked_is_no_less() -> None:
+def test_what_vanished_between_requests_is_no_less() -> None:
     """51 within a window, and the window was over when a sidecar led again."""
     brake = Brake(1_000)
     note(brake, 1, 51)

@@ -144,7 +144,7 @@ def test_a_cursors_record_carries_the_subscriptions_name() -> None:
     assert named("%C3") == "%C3"
 
 
-def test_what_a_record_says() -> None:
+def test_what_a_record_holds() -> None:
     record = made(DataClaim(ORDERS.managed_ledger_name), 77)
     mark = Mark(
         unreferenced=True,

@@ -91,7 +91,7 @@ def test_what_a_node_names(path: str, data: bytes, kept: set[int], gone: set[int
 
 
 @pytest.mark.parametrize("path", [TOPIC, CURSOR, SCHEMA, EITHER, "/schemas/p/n"])
-def test_a_node_that_is_not_understood_says_nothing(path: str) -> None:
+def test_a_node_that_is_not_understood_proves_nothing(path: str) -> None:
     with pytest.raises(UndecodableError):
         named_ledgers(path, GARBAGE)
 
@@ -132,7 +132,7 @@ def test_a_ledger_leaves_with_its_list() -> None:
     assert (unreferenced(counts), counts.references, counts.nodes) == ([1, 2], 2, 1)
 
 
-def test_what_nodes_began_to_name_is_told_once() -> None:
+def test_what_nodes_began_to_name_is_reported_once() -> None:
     counts = counts_of([1, 2, 3], (TOPIC, managed_ledger_bytes([1])))
     assert counts.take_linked() == []
     counts.read(TOPIC, managed_ledger_bytes([1, 2]))
@@ -210,7 +210,7 @@ def test_a_ledger_that_came_and_went_between_two_readings_is_found_by_its_own_no
     assert unreferenced(counts) == [2]
 
 
-def test_the_copy_that_tiered_storage_replaced_is_told_apart() -> None:
+def test_the_copy_that_tiered_storage_replaced_is_distinguished() -> None:
     counts = counts_of([1, 2], (TOPIC, managed_ledger_bytes([1, 2])))
     found = counts.read(TOPIC, managed_ledger_bytes([1, 2], offloaded=replaced(1)))
     assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=True)]
@@ -257,7 +257,7 @@ def test_a_node_that_is_not_understood_keeps_what_it_named(path: str, data: byte
 
 
 @pytest.mark.parametrize(("path", "data"), [(TOPIC, GARBAGE), (CURSOR, b""), ("/managed-ledgers/p", b"x")])
-def test_why_a_node_is_not_understood_is_told_as_its_decoder_tells_it(path: str, data: bytes) -> None:
+def test_why_a_node_is_not_understood_is_reported_in_its_decoders_words(path: str, data: bytes) -> None:
     with pytest.raises(UndecodableError) as error:
         named_ledgers(path, data)
     heard, walked = ReferenceCounts(), ReferenceCounts()
@@ -443,7 +443,7 @@ def test_a_walk_keeps_what_an_unread_node_and_those_below_it_named(unreadable: W
     assert (counts.unreadable, counts.hidden) == ({}, None)
 
 
-def test_the_first_node_that_may_not_be_read_is_told_with_how_far_it_protects() -> None:
+def test_the_first_node_that_may_not_be_read_is_reported_with_how_far_it_protects() -> None:
     counts = ReferenceCounts()
     assert counts.hidden is None
     walked = [[WalkedNode(SCHEMA, b"", "NoAuth"), WalkedNode(OTHER, b"", "why")], [WalkedNode(CURSOR, b"", "NoAuth")]]

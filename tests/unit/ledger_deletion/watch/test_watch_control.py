@@ -103,7 +103,7 @@ def test_digits_hold_the_ledger_and_the_tenant(ledger_id: int, tenant: str, fall
     assert control.holds_ledger(LedgerId(ledger_id), topic) == ("007" if falls_under else None)
 
 
-def test_the_first_hold_is_told() -> None:
+def test_the_first_hold_is_reported() -> None:
     assert WatchControl(holds=("public", "7")).holds_ledger(LedgerId(7), TOPIC) == "public"
     assert WatchControl().holds_ledger(LedgerId(7), TOPIC) is None
 
@@ -140,7 +140,7 @@ def test_at_first_nothing_is_held_and_nothing_brakes(node: WatchControlNode) -> 
     assert node.read() == WatchControl(None, ())
 
 
-def test_the_first_reason_stays_until_somebody_resumes(node: WatchControlNode, store: FakeMetadataStore) -> None:
+def test_the_first_reason_stays_until_an_operator_resumes(node: WatchControlNode, store: FakeMetadataStore) -> None:
     node.hold("public")
     assert node.brake("first").braked == "first"
     assert node.brake("second").braked == "first"

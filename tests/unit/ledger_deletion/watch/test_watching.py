@@ -166,7 +166,7 @@ CAUSES: list[tuple[Act, LeakCause]] = [
 
 
 @pytest.mark.parametrize(("act", "cause"), CAUSES)
-def test_what_lost_its_last_reference_is_appended_after_the_settle_time_and_not_before(
+def test_what_lost_its_last_reference_is_appended_after_the_wait_and_not_before(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, act: Act, cause: LeakCause
 ) -> None:
     named_by = fake_pulsar.referenced()
@@ -612,7 +612,7 @@ def test_a_hold_that_comes_during_the_judgement_is_obeyed(
     assert watcher.status().leaks[LeakState.LEAKED] == 1
 
 
-def test_what_cannot_be_sent_is_told_as_leaked_and_sent_later(
+def test_what_cannot_be_sent_is_reported_as_leaked_and_sent_later(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_ready() -> Publisher:
@@ -643,7 +643,7 @@ def crowd(fake_pulsar: FakePulsar, count: int) -> TopicName:
     return fake_pulsar.topic("persistent://public/default/crowd", TopicPlan(ledgers=count, subscriptions=()))
 
 
-def test_the_brake_holds_until_somebody_resumes(fake_pulsar: FakePulsar) -> None:
+def test_the_brake_holds_until_an_operator_resumes(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar) as watcher:
         watcher.go(10)
@@ -696,7 +696,7 @@ def test_what_was_within_the_limit_once_brakes_no_smaller_cluster_later(fake_pul
         assert (watcher.status().vanished, watcher.status().braked) == (0, None)
 
 
-def test_the_brake_holds_whoever_leads(fake_pulsar: FakePulsar) -> None:
+def test_the_brake_holds_whichever_sidecar_leads(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar) as first:
         first.go(10)
@@ -810,7 +810,7 @@ def test_it_brakes_before_it_writes_evidence_beyond_the_limit(fake_pulsar: FakeP
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_evidence_of_a_disaster_counts_however_long_nobody_led(fake_pulsar: FakePulsar, resumed: bool) -> None:
+def test_evidence_of_a_disaster_counts_however_long_there_was_no_leader(fake_pulsar: FakePulsar, resumed: bool) -> None:
     topic = crowd(fake_pulsar, 60)
     with Watcher(fake_pulsar) as first:
         first.go(10)
@@ -1066,7 +1066,7 @@ def test_changes_that_wait_for_upkeep_are_lag(fake_pulsar: FakePulsar, topic: To
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_the_status_tells_what_is_watched(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_the_status_names_what_is_watched(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     status = watcher.status()
     assert (status.mode, status.state, status.detail) == (WatchMode.APPEND, WatchState.WATCHING, None)
     assert status.leader is not None
@@ -1079,7 +1079,7 @@ def test_the_status_tells_what_is_watched(fake_pulsar: FakePulsar, topic: TopicN
     assert watcher.watch.leads
 
 
-def test_the_leaks_are_told_oldest_first(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+def test_the_leaks_are_listed_oldest_first(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     cursor = close_cursor(fake_pulsar, topic)
     watcher.go(SOON)
     trimmed = trim(fake_pulsar, topic)
@@ -1108,7 +1108,7 @@ def test_a_ledger_is_explained(fake_pulsar: FakePulsar, topic: TopicName, watche
 
 
 @pytest.mark.parametrize("failing", ["read_many", "publisher"])
-def test_a_failure_is_told_while_it_lasts_and_no_longer(
+def test_a_failure_is_reported_while_it_lasts_and_no_longer(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, failing: str
 ) -> None:
     gone = trim(fake_pulsar, topic)

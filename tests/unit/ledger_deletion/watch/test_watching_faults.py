@@ -95,7 +95,7 @@ def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
     assert kept(fake_pulsar) == []
 
 
-def test_what_vanished_while_nobody_could_walk_is_found(
+def test_what_vanished_while_no_walk_was_possible_is_found(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
@@ -229,7 +229,7 @@ def hidden(watcher: Watcher, fake_pulsar: FakePulsar) -> str:
 
 
 @pytest.mark.parametrize("why", [unwatchable, deaf])
-def test_without_events_it_walks_in_turns_and_says_so(
+def test_without_events_it_walks_in_turns_and_reports_it(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, why: Callable[[Watcher, FakePulsar], str]
 ) -> None:
     reason = why(watcher, fake_pulsar)
@@ -341,7 +341,7 @@ def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_o
         assert other.state(gone) is LeakState.SETTLING
 
 
-def test_what_was_linked_again_while_nobody_led_is_forgotten(
+def test_what_was_linked_again_while_no_sidecar_led_is_forgotten(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)
@@ -487,7 +487,7 @@ def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
     assert not set(gone) & fake_pulsar.ledgers()
 
 
-def test_a_cursor_that_a_crashed_leader_saw_vanish_is_told_with_its_node(
+def test_a_cursor_that_a_crashed_leader_saw_vanish_is_reported_with_its_node(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher
 ) -> None:
     watcher.go(10)

@@ -144,7 +144,7 @@ def log_of(rows: Sequence[tuple[Any, ...]]) -> list[MessageRow]:
     st.integers(1, 9),
     st.sampled_from([(1_000_000, 1_000_000), (1, 1_000_000), (1, 0), (3, 4)]),
 )
-def test_it_finds_what_the_rules_say(
+def test_it_finds_what_the_rules_demand(
     first: list[tuple[Any, ...]], second: list[tuple[Any, ...]], rows_of_a_group: int, limits: tuple[int, int]
 ) -> None:
     topics = {topic: log_of(rows) for topic, rows in zip(TOPICS, (first, second), strict=True)}

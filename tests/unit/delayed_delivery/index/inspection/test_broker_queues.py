@@ -8,7 +8,7 @@ from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import Queue
     ("indexes", "size"),
     [(0, 0), (1, 384), (16, 384), (17, 768), (450, 15_552), (50_000, 1_345_032), (200_000, 6_809_192)],
 )
-def test_a_queue_takes_what_a_broker_said(indexes: int, size: int) -> None:
+def test_a_queue_takes_what_a_broker_reported(indexes: int, size: int) -> None:
     assert queue_bytes(indexes) == size
 
 

@@ -129,7 +129,7 @@ def test_a_bucket_that_cannot_be_read_is_counted_by_its_entries(waiting: Waiting
 
 
 @pytest.mark.parametrize("damage", [b"\xff", None, encode_segment(DelayedIndexes.of([(NOW + 1_000, 7, 1)]))])
-def test_what_a_segment_does_not_say_is_counted_by_its_entries(waiting: Waiting, damage: bytes | None) -> None:
+def test_what_a_segment_does_not_state_is_counted_by_its_entries(waiting: Waiting, damage: bytes | None) -> None:
     if damage is None:
         del waiting.buckets.payloads[100, 1]
     else:
@@ -157,7 +157,7 @@ def test_a_bit_of_an_entry_that_the_topic_does_not_have_does_not_count(waiting: 
     assert (counts(found), found.from_buckets) == ((5, 1, 23, 0, 0), 3)
 
 
-def test_what_is_not_read_is_told(waiting: Waiting) -> None:
+def test_what_is_not_read_is_reported(waiting: Waiting) -> None:
     waiting.messages.answers[9, 5] = Unreadable("no bookie answers")
     assert counts(waiting.calendar()) == (5, 1, 22, 1, 0)
     assert counts(waiting.calendar(limit=10)) == (3, 0, 10, 0, 16)

@@ -125,7 +125,7 @@ def test_a_topic_without_subscriptions_is_none_of_the_worst(stored: Stored) -> N
     assert (found.topics, found.worst) == (1, ())
 
 
-def test_what_cannot_be_read_is_told_and_in_no_figure(stored: Stored) -> None:
+def test_what_cannot_be_read_is_reported_and_in_no_figure(stored: Stored) -> None:
     stored.topic.cursor("s")
     stored.lengths.unreadable = "no bookie answers"
     found = stored.of_topic()

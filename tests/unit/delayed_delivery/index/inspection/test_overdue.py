@@ -104,7 +104,7 @@ def test_what_may_be_on_its_way_and_what_is_due_later_does_not_count(cluster: Fa
     assert [one.messages for one in reader(cluster).overdue(TOPIC, None, 29_000, 1_000).subscriptions] == [1, 2]
 
 
-def test_unreadable_entries_are_told_and_a_limit_before_the_end(cluster: FakeCluster) -> None:
+def test_unreadable_entries_are_reported_and_so_is_a_limit_before_the_end(cluster: FakeCluster) -> None:
     cluster.entries[at(1)] = Unreadable("no bookie")
     report = reader(cluster).overdue(TOPIC, "idle", 10_000, 3)
     (idle,) = report.subscriptions

@@ -82,7 +82,7 @@ def test_a_subscription_that_cannot_be_read_is_shown(index: StoredIndex) -> None
         assert {whole.running.tracker, whole.next_load.tracker} == {Tracker.UNKNOWN}
 
 
-def test_nobody_and_nothing(index: StoredIndex) -> None:
+def test_an_unknown_subscription_and_an_unknown_partition(index: StoredIndex) -> None:
     with pytest.raises(NotFoundError, match="nobody"):
         index.service.show(TOPIC, "nobody")
     with pytest.raises(NotFoundError):

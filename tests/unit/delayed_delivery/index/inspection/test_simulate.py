@@ -52,7 +52,7 @@ def test_fewer_buckets_are_merged() -> None:
     assert found.sealed == 11 + found.merges
 
 
-def test_settings_that_break_a_broker_say_where() -> None:
+def test_settings_that_break_a_broker_name_their_place() -> None:
     found = simulate(messages(12), replace(SMALL, max_num_buckets=2), NOW)
     assert found.failure is not None
     assert "of 120 messages" in found.failure

@@ -182,7 +182,7 @@ def test_a_subscription_that_goes(when: str) -> None:
         stage.pointers.change(change)
 
 
-def test_a_topic_loaded_at_the_same_moment_is_told() -> None:
+def test_a_topic_loaded_at_the_same_moment_is_reported() -> None:
     stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31})
     assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
 
@@ -194,7 +194,9 @@ def when_looked_at_again(stage: Stage, happening: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("attach", "detach"), [({NEW: 46}, {}), ({}, {DANGLING: 99}), ({NEW: 46}, {DANGLING: 99})], ids=str
 )
-def test_a_broker_that_writes_its_own_copy_is_told(attach: Mapping[BucketKey, int], detach: Mapping[str, int]) -> None:
+def test_a_broker_that_writes_its_own_copy_is_reported(
+    attach: Mapping[BucketKey, int], detach: Mapping[str, int]
+) -> None:
     stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31, **detach} if attach else detach)
     change, old = stage.change(attach, detach), stage.data
     when_looked_at_again(stage, lambda: stage.store.put(PATH, old))

@@ -72,7 +72,7 @@ def test_one_subscription_is_built_and_the_others_are_as_they_were() -> None:
     assert len(stage.builder.plan(TOPIC, "another").subscriptions[0].buckets) == 2
 
 
-def test_a_built_ledger_says_whose_bucket_it_is() -> None:
+def test_a_built_ledger_names_its_bucket() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.build()
     for key, ledger_id in stage.named().items():
@@ -355,7 +355,7 @@ def test_an_error_names_the_subscriptions_that_were_built_before() -> None:
     assert len(stage.named()) == 2
 
 
-def test_a_half_written_bucket_is_told_and_the_others_are_deleted() -> None:
+def test_a_half_written_bucket_is_reported_and_the_others_are_deleted() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.snapshots.fail_after = 1
     stage.snapshots.failure = OutcomeUnknownError("ledger 77 is half written")
@@ -405,7 +405,7 @@ def test_a_cursor_that_changes_meanwhile_keeps_no_bucket() -> None:
     refused(stage, ConflictError, "version")
 
 
-def test_a_broker_that_overwrites_the_cursor_is_told_and_keeps_no_bucket() -> None:
+def test_a_broker_that_overwrites_the_cursor_is_reported_and_keeps_no_bucket() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     node = stage.store.peek(PATH)
     assert node is not None
@@ -460,7 +460,7 @@ def test_a_lost_answer_names_what_may_be_left(can_look: bool) -> None:
     assert len(stage.bucket_ledgers()) == 2, "the cursor may come to name them"
 
 
-def test_a_topic_loaded_just_afterwards_is_told() -> None:
+def test_a_topic_loaded_just_afterwards_is_reported() -> None:
     stage = IndexToBuild(THREE, small_buckets())
     stage.load_at_the_change()
     [built] = stage.build()

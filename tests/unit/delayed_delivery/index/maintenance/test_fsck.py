@@ -301,7 +301,7 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
 
 
 @pytest.mark.parametrize(("damage", "expected"), [pytest.param(*row, id=row[0].__name__) for row in DAMAGE])
-def test_damage_is_found(
+def test_damaged_bytes_are_found(
     damage: Callable[[CheckedIndex], None], expected: list[tuple[FindingKind, int | None]]
 ) -> None:
     index = CheckedIndex()
@@ -340,7 +340,7 @@ def lose_entry_0(index: CheckedIndex) -> None:
         ]
     ],
 )
-def test_a_finding_says_where_and_why(
+def test_a_finding_names_the_place_and_the_reason(
     damage: Callable[[CheckedIndex], None], place: tuple[object, object], cause: str
 ) -> None:
     index = CheckedIndex()
@@ -524,14 +524,14 @@ def test_a_topic_whose_messages_cannot_be_read_is_checked_but_for_them() -> None
     assert report.checked.unread == report.checked.entries_left > 0
 
 
-def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_says() -> None:
+def test_a_bucket_that_is_written_to_may_have_more_segments_than_its_node_lists() -> None:
     index = CheckedIndex()
     claim = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, "#pulsar.internal.delayed.bucket_7_8")
     index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(LedgerState.OPEN, claim))
     assert found(index) == []
 
 
-def test_indexes_of_the_ledger_that_is_written_to_are_no_damage() -> None:
+def test_indexes_of_the_ledger_that_is_written_to_are_no_finding() -> None:
     index = CheckedIndex()
     due_ms = index.rows[SECOND][1][-1][0]
     index.rows[SECOND][1].append((due_ms, 10, 3))

@@ -213,7 +213,7 @@ def test_what_is_repaired_is_chosen_by_its_kinds() -> None:
     assert (repaired.action.ledger_id, stage.named()) == (SECOND, {KEYS[FIRST]: FIRST})
 
 
-def test_a_ledger_of_somebody_else_is_never_handed_over_whatever_its_name() -> None:
+def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name() -> None:
     stage = Stage()
     custom = data_custom_metadata(TOPIC.managed_ledger_name)
     stage.index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
@@ -615,7 +615,7 @@ def test_unloading_the_topic_does_not_change_the_plan() -> None:
     assert stage.plan().hash == approved
 
 
-def test_a_loaded_topic_is_told_in_the_plan_and_refused() -> None:
+def test_a_loaded_topic_is_named_in_the_plan_and_refused() -> None:
     stage = Stage()
     stage.cut(FIRST)
     stage.loaded.from_question = 1
@@ -652,7 +652,7 @@ def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> 
     assert stage.named() == {KEYS[FIRST]: FIRST}
 
 
-def test_a_broker_that_loads_the_topic_meanwhile_is_told() -> None:
+def test_a_broker_that_loads_the_topic_meanwhile_is_reported() -> None:
     stage = Stage()
     stage.cut(FIRST)
     approved = stage.plan().hash
@@ -663,7 +663,7 @@ def test_a_broker_that_loads_the_topic_meanwhile_is_told() -> None:
     assert "unload it once more" in str(repaired.problem)
 
 
-def test_a_broker_that_loads_the_topic_before_the_change_is_told_and_nothing_is_changed() -> None:
+def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing_is_changed() -> None:
     stage = Stage()
     stage.index.store.remove(ledger_path(LedgerId(FIRST)))
     approved, named = stage.plan().hash, stage.named()
@@ -674,7 +674,7 @@ def test_a_broker_that_loads_the_topic_before_the_change_is_told_and_nothing_is_
     assert stage.named() == named
 
 
-def test_a_change_of_which_the_answer_is_lost_is_told_as_unknown() -> None:
+def test_a_change_whose_answer_is_lost_is_reported_as_unknown() -> None:
     stage = Stage()
     stage.index.store.remove(ledger_path(LedgerId(FIRST)))
     approved = stage.plan().hash
@@ -684,7 +684,7 @@ def test_a_change_of_which_the_answer_is_lost_is_told_as_unknown() -> None:
     assert "the answer to the write" in str(repaired.problem)
 
 
-def test_a_cursor_that_changes_meanwhile_is_told_and_not_changed() -> None:
+def test_a_cursor_that_changes_meanwhile_is_reported_and_not_changed() -> None:
     stage = Stage()
     stage.cut(FIRST)
     node = stage.index.store.peek(CURSOR)

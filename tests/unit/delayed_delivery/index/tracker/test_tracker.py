@@ -254,7 +254,7 @@ def test_a_lost_ledger_costs_a_broker_the_tracker_and_the_pip_time() -> None:
     assert list(site.properties.properties) == ["#pulsar.internal.delayed.bucket_1_1"]
 
 
-def test_a_recovered_bucket_says_how_long_its_snapshot_is() -> None:
+def test_a_recovered_bucket_knows_the_length_of_its_snapshot() -> None:
     site = Site(SMALL)
     _filled(site, 2)
     assert [bucket.snapshot_bytes for bucket in site.recovered().buckets] == [
