@@ -23,9 +23,9 @@ from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.benchmarks.clusters import ProcessorTime, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.redis_peer import RedisPeer, redis_peer
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.java_programs import JavaProgram, java_program, quiet_log_configuration
 from tests.cluster.sidecars import SidecarProcess, Sidecars

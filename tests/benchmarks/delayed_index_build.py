@@ -21,8 +21,8 @@ from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.benchmarks.clusters import SERVER_OPTIONS, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import SERVER_OPTIONS, wait_until_quiet
 from tests.cluster.buckets import BUCKETS
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
 from tests.cluster.index_building import IndexBuilding
@@ -60,24 +60,24 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         ("bucket tracker", BUCKETS, tuple(_Index)),
         ("in-memory tracker", {}, (_Index.NONE,)),
     ):
-        with _cluster(conf) as stage:
+        with _cluster(conf) as setup:
             for index in contenders:
-                stage.row(_WARM_MESSAGES, index)
-            rows = [stage.row(messages, index) for messages in arguments.messages for index in contenders]
+                setup.row(_WARM_MESSAGES, index)
+            rows = [setup.row(messages, index) for messages in arguments.messages for index in contenders]
         tables.append(Table(f"Loads on the {title}", head, rows, notes))
     return tables
 
 
 @contextmanager
-def _cluster(conf: dict[str, str]) -> Iterator["_Stage"]:
+def _cluster(conf: dict[str, str]) -> Iterator["_Setup"]:
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-build-") as scratch, ExitStack() as stack:
         spec = ClusterSpec(
             Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True, broker_conf=conf | _ROLLOVER
         )
-        yield _Stage(LocalClusterUnderTest(stack.enter_context(LocalCluster.up(spec))), stack)
+        yield _Setup(LocalClusterUnderTest(stack.enter_context(LocalCluster.up(spec))), stack)
 
 
-class _Stage:
+class _Setup:
     def __init__(self, cluster: LocalClusterUnderTest, stack: ExitStack) -> None:
         self._cluster = cluster
         building = IndexBuilding(cluster, stack)

@@ -29,9 +29,9 @@ from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion
 
 from tests.benchmarks.bookkeeper_peer import bookkeeper_peer, own_driver, pulsar_driver
+from tests.benchmarks.clusters import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import record
 

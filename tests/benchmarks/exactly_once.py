@@ -17,8 +17,8 @@ from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublish
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
+from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient
 from tests.cluster.topics import unique
 

@@ -33,8 +33,8 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, encode_cursor, parse_topic_name
 from pydantic import TypeAdapter
 
+from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.topics import unique
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 

@@ -20,11 +20,11 @@ from pulsar_sidecar.local_cluster.processes import LOOPBACK
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
 
+from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.drain import SidecarUnderLoad, backlog_gauge
 from tests.benchmarks.open_loop import Latencies, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.sidecars import Sidecars
 
 NAME = "inflight"
@@ -52,18 +52,18 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
         stack.callback(sidecars.end_all)
         sidecar = sidecars.start_with_defaults()
         drained = SidecarUnderLoad(sidecar, store, backlog_gauge(addresses))
-        stage = _Stage(arguments, addresses, maker, drained)
-        stage.drain()  # only warms up
+        setup = _Setup(arguments, addresses, maker, drained)
+        setup.drain()  # only warms up
         rows = []
         with _server_that_does_nothing() as port:
-            rows += stage.idle_and_draining("a server that does nothing", LOOPBACK, port)
+            rows += setup.idle_and_draining("a server that does nothing", LOOPBACK, port)
         url = urlsplit(sidecar.url)
-        rows += stage.idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0))
+        rows += setup.idle_and_draining("the sidecar", str(url.hostname), int(url.port or 0))
     return [Table(f"{PATH} at {arguments.rate:.0f} requests/s", _HEAD, rows)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Setup:
     """The cluster with the sidecar that drains."""
 
     arguments: argparse.Namespace

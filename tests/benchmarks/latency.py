@@ -18,11 +18,11 @@ from pathlib import Path
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
+from tests.benchmarks.clusters import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.drain import BROKERS_CLIENT, OWN_CLIENT, Starter, contender_starters
 from tests.benchmarks.open_loop import Latencies, OpenLoopClient, joined, open_loop_client
 from tests.benchmarks.orphans import OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import ProcessorTime, add_cluster_arguments, benchmark_cluster, wait_until_quiet
 
 NAME = "latency"
 _ITSELF = "contender"

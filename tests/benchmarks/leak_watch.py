@@ -34,9 +34,9 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 from tests.benchmarks.audit_clusters import FIRST_LEDGER, Numbers, varint4
+from tests.benchmarks.clusters import processor_seconds
 from tests.benchmarks.orphans import create_nodes
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import processor_seconds
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.patience import until
 from tests.cluster.running import ExternalClusterUnderTest

@@ -23,10 +23,10 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
 
+from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.drain import backlog_gauge
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import add_cluster_arguments, benchmark_cluster, wait_until_quiet
 from tests.cluster.clients import PatientClient
 from tests.cluster.sidecars import Sidecars
 

@@ -30,8 +30,8 @@ from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
+from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.topics import unique
 from tests.fakes.stored_batches import stored_batch, stored_message
 

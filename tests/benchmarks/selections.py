@@ -14,8 +14,8 @@ from pathlib import Path
 import requests
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.benchmarks.clusters import ProcessorTime, benchmark_cluster, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import ProcessorTime, benchmark_cluster, wait_until_quiet
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
 from tests.cluster.sidecars import Sidecars
 from tests.cluster.topics import unique

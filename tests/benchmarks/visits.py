@@ -18,8 +18,8 @@ import pulsar
 import requests
 from pulsar_sidecar.model.names import parse_topic_name
 
+from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
 from tests.benchmarks.reporting import Table
-from tests.benchmarks.stage import benchmark_cluster, wait_until_quiet
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import unique

@@ -122,7 +122,7 @@ def every_other(position: Position) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AckStateStage:
+class AckStateSetup:
     """The room over a real cluster, and topics for it."""
 
     cluster: ClusterUnderTest
@@ -141,9 +141,9 @@ class AckStateStage:
         return state
 
 
-def dug(stage: AckStateStage, count: int, namespace: str = "public/default") -> Holes:
+def dug(setup: AckStateSetup, count: int, namespace: str = "public/default") -> Holes:
     """A subscription with so many holes, one by one, and no consumer."""
-    holes = stage.holes(namespace=namespace)
+    holes = setup.holes(namespace=namespace)
     with holes.consumer() as consumer:
         holes.produce(2 * count)
         holes.acknowledge(consumer, every_other)
@@ -152,7 +152,7 @@ def dug(stage: AckStateStage, count: int, namespace: str = "public/default") -> 
 
 
 @contextmanager
-def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
+def ack_state_setup(cluster: ClusterUnderTest) -> Iterator[AckStateSetup]:
     clock, addresses = SystemClock(), cluster.addresses
     store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
     rest = AdminRest(addresses.web_service_urls, store=store)
@@ -162,7 +162,7 @@ def ack_state_stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
     states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store).endangered_source), clock)
     client = PatientClient(addresses)
     try:
-        yield AckStateStage(cluster, client, store, rest, brokers, stored, states)
+        yield AckStateSetup(cluster, client, store, rest, brokers, stored, states)
     finally:
         client.close()
         states.close()

@@ -1,4 +1,4 @@
-"""A cluster, a sidecar that cancels on it, and topics: the stage of every story about cancelling."""
+"""A cluster, a sidecar that cancels on it, and topics, for every test of cancelling."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ CANCELLING = {
 }
 
 
-class Stage:
+class Setup:
     """A cluster, a sidecar on it, and topics."""
 
     def __init__(self, cluster: ClusterUnderTest, sidecars: Sidecars, **settings: object) -> None:
@@ -41,11 +41,11 @@ class Stage:
 
 
 @contextmanager
-def staged(cluster: ClusterUnderTest, directory: Path, **settings: object) -> Iterator[Stage]:
+def set_up(cluster: ClusterUnderTest, directory: Path, **settings: object) -> Iterator[Setup]:
     """``settings`` are the first sidecar's."""
     sidecars = Sidecars(cluster.addresses, directory)
     try:
-        yield Stage(cluster, sidecars, **settings)
+        yield Setup(cluster, sidecars, **settings)
     finally:
         sidecars.close()
 

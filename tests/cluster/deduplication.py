@@ -26,7 +26,7 @@ BROKER_CONF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Setup:
     """A cluster and a sidecar on it."""
 
     cluster: ClusterUnderTest
@@ -84,12 +84,12 @@ class Stage:
 
 
 @contextmanager
-def staged(cluster: ClusterUnderTest, directory: Path) -> Iterator[Stage]:
-    """The stage on a cluster."""
+def set_up(cluster: ClusterUnderTest, directory: Path) -> Iterator[Setup]:
+    """The setup on a cluster."""
     workload = Workload(cluster)
     sidecars = Sidecars(cluster.addresses, directory)
     try:
-        yield Stage(cluster, workload, sidecars, sidecars.start())
+        yield Setup(cluster, workload, sidecars, sidecars.start())
     finally:
         sidecars.close()
         workload.close()

@@ -29,7 +29,7 @@ _READ_MS = 60_000
 
 
 @dataclass
-class Stage:
+class Setup:
     """`producers` are the real ones, to be wrapped or used as they are."""
 
     cluster: ClusterUnderTest
@@ -93,7 +93,7 @@ class Stage:
 
 
 @contextmanager
-def exactly_once_stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
+def exactly_once_setup(cluster: ClusterUnderTest) -> Iterator[Setup]:
     addresses = cluster.addresses
     rest = AdminRest(addresses.web_service_urls)
     admin = BrokerTopicAdmin(rest)
@@ -107,7 +107,7 @@ def exactly_once_stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
         closing(PatientClient(addresses)) as client,
         sequenced_producers(addresses.broker_service_url, addresses.web_service_urls, *identity, CLOCK) as producers,
     ):
-        yield Stage(cluster, namespace, admin, rest, client, producers)
+        yield Setup(cluster, namespace, admin, rest, client, producers)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
-from tests.cluster.acknowledging import SUBSCRIPTION, AckStateStage, Holes, ack_state_stage, every_other
+from tests.cluster.acknowledging import SUBSCRIPTION, AckStateSetup, Holes, ack_state_setup, every_other
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.topics import unique
@@ -54,15 +54,15 @@ class FakeSubject:
 
 
 class ClusterSubject:
-    def __init__(self, stage: AckStateStage) -> None:
+    def __init__(self, setup: AckStateSetup) -> None:
         namespace = f"public/contract-{unique()}"
-        stage.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
-        self._holes: Holes = stage.holes("topic", namespace)
-        self._stage = stage
+        setup.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
+        self._holes: Holes = setup.holes("topic", namespace)
+        self._setup = setup
         self.topic = self._holes.topic
-        self.subscriptions: SubscriptionStats = stage.brokers
-        self.stored: StoredCursors = stage.stored
-        self.policies: PausePolicies = stage.brokers
+        self.subscriptions: SubscriptionStats = setup.brokers
+        self.stored: StoredCursors = setup.stored
+        self.policies: PausePolicies = setup.brokers
         with self._holes.consumer():
             self._holes.produce(10)
 
@@ -72,18 +72,18 @@ class ClusterSubject:
 
     def store(self) -> None:
         # An orderly unload writes everything down.
-        self._stage.rest.change("PUT", f"/admin/v2/persistent/{self.topic.namespace}/{self.topic.local_name}/unload")
+        self._setup.rest.change("PUT", f"/admin/v2/persistent/{self.topic.namespace}/{self.topic.local_name}/unload")
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: ClusterUnderTest) -> Iterator[AckStateStage]:
-    with ack_state_stage(cluster) as stage:
-        yield stage
+def setup(cluster: ClusterUnderTest) -> Iterator[AckStateSetup]:
+    with ack_state_setup(cluster) as setup:
+        yield setup
 
 
 @pytest.fixture(params=["fake", "cluster"])
 def subject(request: pytest.FixtureRequest) -> Subject:
-    return FakeSubject() if request.param == "fake" else ClusterSubject(request.getfixturevalue("stage"))
+    return FakeSubject() if request.param == "fake" else ClusterSubject(request.getfixturevalue("setup"))
 
 
 def odd_entries(subject: Subject) -> PositionRanges:

@@ -7,7 +7,7 @@ from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 
-from tests.cluster.acknowledging import AckStateStage, Holes, ack_state_stage, dug, every_other, positions_in
+from tests.cluster.acknowledging import AckStateSetup, Holes, ack_state_setup, dug, every_other, positions_in
 from tests.cluster.patience import holds_for, until
 from tests.cluster.plugin import ClusterFactory
 
@@ -17,7 +17,7 @@ SMALL_LIMIT = 20
 
 
 @pytest.fixture(scope="module")
-def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Iterator[AckStateStage]:
+def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> Iterator[AckStateSetup]:
     """Brokers that write down 20 ranges and pause beyond them."""
     if request.config.getoption("--fault-rounds") == 1:
         pytest.skip("takes longer than one round's short cut may: make test-faults runs it")
@@ -27,11 +27,11 @@ def small(special_cluster: ClusterFactory, request: pytest.FixtureRequest) -> It
         "managedLedgerCursorPositionFlushSeconds": "1",
         "dispatcherMaxReadBatchSize": "5",
     }
-    with special_cluster(broker_conf=conf) as cluster, ack_state_stage(cluster) as stage:
-        yield stage
+    with special_cluster(broker_conf=conf) as cluster, ack_state_setup(cluster) as setup:
+        yield setup
 
 
-def test_a_pause_is_seen_while_it_is_in_force(small: AckStateStage) -> None:
+def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
     holes = small.holes()
     holes.queue = 10
     small.rest.change("PUT", "/admin/v2/persistent/" + str(holes.topic).removeprefix("persistent://"))
@@ -51,7 +51,7 @@ def test_a_pause_is_seen_while_it_is_in_force(small: AckStateStage) -> None:
     until(lambda: small.state(holes.topic).pause is PauseState.ARMED, "the pause is over")
 
 
-def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckStateStage) -> None:
+def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckStateSetup) -> None:
     namespace = "public/inherits"
     small.rest.change("PUT", f"/admin/v2/namespaces/{namespace}", {})
     small.rest.change("DELETE", f"/admin/v2/namespaces/{namespace}/dispatcherPauseOnAckStatePersistent")
@@ -79,39 +79,39 @@ def test_what_is_predicted_for_an_unload_and_a_crash_comes_true(
         "managedLedgerMinLedgerRolloverTimeMinutes": "0",
         "managedLedgerPersistIndividualAckAsLongArray": str(as_long_array).lower(),
     }
-    with special_cluster(broker_conf=conf) as cluster, ack_state_stage(cluster) as stage:
+    with special_cluster(broker_conf=conf) as cluster, ack_state_setup(cluster) as setup:
         for end in (unload, crash):
-            holes = dug(stage, 500)
-            state = stage.state(holes.topic)
+            holes = dug(setup, 500)
+            state = setup.state(holes.topic)
             predicted = state.after_unload if end is unload else state.after_crash
             assert 0 < state.after_unload.entries <= state.after_crash.entries
-            end(stage, holes)
+            end(setup, holes)
             delivered = holes.delivered()
             assert delivered & holes.acknowledged == positions_in(predicted.ranges), end.__name__
             assert delivered >= holes.sent - holes.acknowledged
 
 
-def unload(stage: AckStateStage, holes: Holes) -> None:
-    BrokerTopicAdmin(stage.rest).unload(holes.topic)
+def unload(setup: AckStateSetup, holes: Holes) -> None:
+    BrokerTopicAdmin(setup.rest).unload(holes.topic)
 
 
-def crash(stage: AckStateStage, holes: Holes) -> None:
-    stage.cluster.kill("broker-1")
-    stage.cluster.restart("broker-1")
+def crash(setup: AckStateSetup, holes: Holes) -> None:
+    setup.cluster.kill("broker-1")
+    setup.cluster.restart("broker-1")
 
 
 def test_twelve_thousand_holes_lose_two_thousand_in_a_crash(special_cluster: ClusterFactory, full_run: None) -> None:
     conf = {"managedLedgerCursorPositionFlushSeconds": "1"}
-    with special_cluster(broker_conf=conf) as cluster, ack_state_stage(cluster) as stage:
-        holes = dug(stage, HOLES)
+    with special_cluster(broker_conf=conf) as cluster, ack_state_setup(cluster) as setup:
+        holes = dug(setup, HOLES)
         until(
-            lambda: stage.state(holes.topic).after_crash == stage.state(holes.topic).after_unload, "all is stored", 30
+            lambda: setup.state(holes.topic).after_crash == setup.state(holes.topic).after_unload, "all is stored", 30
         )
-        state = stage.state(holes.topic)
+        state = setup.state(holes.topic)
         assert state.stored is not None
         assert (state.stored.place, state.stored.ranges) == (StoredPlace.CURSOR_LEDGER, DEFAULT_LIMIT + 1)
         assert state.written_bytes < state.stored.size_bytes < state.written_bytes + 100
-        crash(stage, holes)
+        crash(setup, holes)
         delivered = holes.delivered()
         assert delivered & holes.acknowledged == positions_in(state.after_crash.ranges)
         assert len(delivered & holes.acknowledged) == HOLES - DEFAULT_LIMIT - 1

@@ -56,7 +56,7 @@ _GONE_SECONDS = 180
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Setup:
     """A cluster of this module's own, with a sidecar, and who looks at it."""
 
     cluster: ClusterUnderTest
@@ -120,7 +120,7 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory, full_run: None) -> Iterator[Stage]:
+def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory, full_run: None) -> Iterator[Setup]:
     with special_cluster(brokers=2, bookies=2, broker_conf=CONF, bookie_conf=FAST_BOOKIE_SESSIONS) as cluster:
         sidecars = Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))
         with (
@@ -129,48 +129,48 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
             contextlib.closing(sidecars),
         ):
             sidecars.shared()
-            yield Stage(cluster, workload, sidecars, view)
+            yield Setup(cluster, workload, sidecars, view)
 
 
 def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
-    stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    line, audits = line_of(request), stage.audits(tmp_path)
+    line, audits = line_of(request), setup.audits(tmp_path)
     number = unique()
-    every_kind = EveryKind(stage.workload, stage.cluster.addresses, f"public/every-{number}")
+    every_kind = EveryKind(setup.workload, setup.cluster.addresses, f"public/every-{number}")
     every_kind.fill()
-    run_transactions(stage, every_kind, tmp_path)
-    upload_to_function_worker(stage, f"fn-{number}")
-    churn = Churn(stage.workload, stage.cluster.addresses, f"public/churn-{number}", dice)
+    run_transactions(setup, every_kind, tmp_path)
+    upload_to_function_worker(setup, f"fn-{number}")
+    churn = Churn(setup.workload, setup.cluster.addresses, f"public/churn-{number}", dice)
     audits.look()
-    with function_state(stage.cluster.addresses, tmp_path) as state:
+    with function_state(setup.cluster.addresses, tmp_path) as state:
         with churn.running(CHURNING_THREADS):
-            look_again_and_again(stage, state, audits, line)
+            look_again_and_again(setup, state, audits, line)
         for act, count in churn.done.items():
             line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
-        unused = stage.settled()
+        unused = setup.settled()
         audits.look()
         pause(3)
         last = audits.look()
-        demand_unused(last, last.deletable, stage.view.references())
+        demand_unused(last, last.deletable, setup.view.references())
         demand_exactly(last, unused)
-        stage.apply(audits, last, line)
+        setup.apply(audits, last, line)
         every_kind.check()
         state.check()
     assert not (audits.look().orphans.keys() & unused)
 
 
-def look_again_and_again(stage: Stage, state: FunctionState, audits: Audits, line: Line) -> None:
+def look_again_and_again(setup: Setup, state: FunctionState, audits: Audits, line: Line) -> None:
     """Nothing that is or will be used is deletable."""
     deletable: set[int] = set()
     for number in range(LOOKS):
         state.put("looks", str(number))
         # Seen by brokers between two dumps: what is in use now must not be deletable by the second.
-        in_use = stage.view.references()
+        in_use = setup.view.references()
         look = audits.look()
         demand_unused(look, look.deletable, in_use)
         deletable |= look.deletable
-        demand_unused(look, frozenset(deletable), stage.view.references())
+        demand_unused(look, frozenset(deletable), setup.view.references())
         line.fault("audited under load")
         line.outcomes["ledgers compared under load"] += look.summary.existing.ledgers
 
@@ -180,28 +180,28 @@ def demand_exactly(look: Look, unused: frozenset[int]) -> None:
     assert look.deletable == unused, [look.orphans.get(each, each) for each in look.deletable ^ unused]
 
 
-def run_transactions(stage: Stage, every_kind: EveryKind, directory: Path) -> None:
+def run_transactions(setup: Setup, every_kind: EveryKind, directory: Path) -> None:
     """Transactions' logs, buffers' snapshots and stores of pending acknowledgements have ledgers then."""
     program = Path(__file__).with_name("Transactions.java")
-    topic, addresses = every_kind.topic("transacted"), stage.cluster.addresses
+    topic, addresses = every_kind.topic("transacted"), setup.cluster.addresses
     log = directory / "transactions.log"
     with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
         java.tell(f"{topic} in-transactions")
         assert java.read() == "done"
-    used = stage.view.references()
+    used = setup.view.references()
     places = {path.rpartition("/")[2] for paths in used.values() for path in paths}
     assert any(place.startswith("__transaction_log_") for place in places), sorted(places)
     assert any(place.endswith("__transaction_pending_ack") for place in places), sorted(places)
 
 
-def upload_to_function_worker(stage: Stage, name: str) -> None:
+def upload_to_function_worker(setup: Setup, name: str) -> None:
     """A function's code, which the worker inside of a broker keeps on DistributedLog; the broker gets one first."""
-    start_function_worker(stage.cluster)
+    start_function_worker(setup.cluster)
 
     def uploaded() -> bool:
         # It answers 503 until it has become its own leader.
         answer = requests.post(
-            f"{stage.url}/admin/v3/functions/upload",
+            f"{setup.url}/admin/v3/functions/upload",
             files={"data": ("tool.jar", b"no jar" * 100, "application/octet-stream"), "path": (None, f"a/b/{name}")},
             timeout=OPERATION_SECONDS,
         )
@@ -209,7 +209,7 @@ def upload_to_function_worker(stage: Stage, name: str) -> None:
         return bool(answer.ok)
 
     until(uploaded, "the worker took the function's code")
-    segments = [ledger_id for ledger_id, paths in stage.view.references().items() if "/pulsar" in paths]
+    segments = [ledger_id for ledger_id, paths in setup.view.references().items() if "/pulsar" in paths]
     assert len(segments) >= 2
 
 
@@ -236,19 +236,19 @@ def start_function_worker(cluster: ClusterUnderTest) -> None:
 
 
 def test_what_killed_brokers_leave_is_found_with_its_owner_and_cause_and_deleted(
-    stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    line, audits = line_of(request), stage.audits(tmp_path)
+    line, audits = line_of(request), setup.audits(tmp_path)
     number = unique()
     doomed, churned = f"public/doomed-{number}", f"public/killed-{number}"
-    names = make_topics(stage.workload.client, stage.url, doomed, DOOMED_TOPICS)
-    churn = Churn(stage.workload, stage.cluster.addresses, churned, dice)
+    names = make_topics(setup.workload.client, setup.url, doomed, DOOMED_TOPICS)
+    churn = Churn(setup.workload, setup.cluster.addresses, churned, dice)
     with churn.running(2 * CHURNING_THREADS):
         pause(dice.uniform(4, 8))
         brokers = dice.sample(BROKERS, dice.randint(1, 2))
-        delete_and_kill(stage, doomed, names, brokers, dice)
+        delete_and_kill(setup, doomed, names, brokers, dice)
     line.fault("brokers killed under audit", len(brokers))
-    left = demand_found_and_deleted(stage, audits, line)
+    left = demand_found_and_deleted(setup, audits, line)
     # The namespace's own topic of policies is none of those that were deleted; it lives on and may leave other things.
     deleted = {f"persistent://{doomed}/{name}" for name in names}
     causes = {row["cause"] for row in left if row["topic"] in deleted and row["kind"] != LedgerKind.SCHEMA.value}
@@ -256,90 +256,90 @@ def test_what_killed_brokers_leave_is_found_with_its_owner_and_cause_and_deleted
 
 
 def test_what_brokers_leave_that_are_killed_while_cursors_change_their_ledgers(
-    stage: Stage, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
+    setup: Setup, dice: random.Random, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     line = line_of(request)
     for attempt in range(TRIES_TO_LEAK):
-        kill_while_cursors_switch(stage, dice)
+        kill_while_cursors_switch(setup, dice)
         line.fault("brokers killed while cursors switch", len(BROKERS))
-        left = demand_found_and_deleted(stage, stage.audits(tmp_path / str(attempt)), line)
+        left = demand_found_and_deleted(setup, setup.audits(tmp_path / str(attempt)), line)
         if OrphanCause.FAILED_CURSOR_SWITCH.value in {row["cause"] for row in left}:
             return
     pytest.fail(f"{TRIES_TO_LEAK} times no cursor was in the middle of a change")
 
 
-def kill_while_cursors_switch(stage: Stage, dice: random.Random) -> None:
+def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
     """A change takes three answers of ZooKeeper; while these are slow, most cursors are in the middle of one."""
-    switches = CursorSwitches(stage.workload, f"public/switched-{unique()}")
+    switches = CursorSwitches(setup.workload, f"public/switched-{unique()}")
     with switches.running():
         until(lambda: switches.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
         for _ in range(dice.randint(8, 16)):
-            stage.cluster.stop("zookeeper")
+            setup.cluster.stop("zookeeper")
             pause(0.3)
-            stage.cluster.cont("zookeeper")
+            setup.cluster.cont("zookeeper")
             pause(0.03)
         for broker in BROKERS:
-            stage.cluster.kill(broker)
+            setup.cluster.kill(broker)
         for broker in BROKERS:
-            stage.cluster.restart(broker)
+            setup.cluster.restart(broker)
 
 
-def demand_found_and_deleted(stage: Stage, audits: Audits, line: Line) -> list[dict[str, Any]]:
+def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[dict[str, Any]]:
     """The second of two looks plans to delete all that no broker knows, says why, and it is deleted; its rows."""
-    unused = stage.settled()
+    unused = setup.settled()
     audits.look()
     audits.wait_between_looks()
     look = audits.look()
-    demand_unused(look, look.deletable, stage.view.references())
+    demand_unused(look, look.deletable, setup.view.references())
     demand_exactly(look, unused)
     left = [look.orphans[ledger_id] for ledger_id in sorted(unused)]
     for row in left:
-        demand_owner_and_cause(stage, row)
+        demand_owner_and_cause(setup, row)
     line.faults += Counter(f"left behind: {row['kind']}, {row['cause']}" for row in left)
-    demand_missing(stage, look)
-    stage.apply(audits, look, line)
+    demand_missing(setup, look)
+    setup.apply(audits, look, line)
     assert not (audits.look().orphans.keys() & unused)
     return left
 
 
 def delete_and_kill(
-    stage: Stage, namespace: str, names: Sequence[str], brokers: Sequence[str], dice: random.Random
+    setup: Setup, namespace: str, names: Sequence[str], brokers: Sequence[str], dice: random.Random
 ) -> None:
     """Delete all topics at once, kill brokers in the middle, start them again, delete again what was not answered."""
     with ThreadPoolExecutor(len(brokers) + 1) as pool:
-        run = pool.submit(delete_topics, stage.url, namespace, names, _unheard)
+        run = pool.submit(delete_topics, setup.url, namespace, names, _unheard)
         pause(dice.uniform(0.1, 1.0))
         for broker in brokers:
-            stage.cluster.kill(broker)
+            setup.cluster.kill(broker)
         pause(dice.uniform(0, 2))
-        list(pool.map(stage.cluster.restart, brokers))
+        list(pool.map(setup.cluster.restart, brokers))
         failed = run.result()
-    assert delete_again(stage.url, namespace, failed, pause, rounds=90) == []
+    assert delete_again(setup.url, namespace, failed, pause, rounds=90) == []
 
 
 def _unheard() -> None:
     """An answer that nobody waits for."""
 
 
-def demand_owner_and_cause(stage: Stage, row: dict[str, Any]) -> None:
+def demand_owner_and_cause(setup: Setup, row: dict[str, Any]) -> None:
     """Both as the ledger's own bytes and the brokers say."""
     kind, cause = LedgerKind(row["kind"]), OrphanCause(row["cause"])
-    (stamp,) = stage.view.custom_metadata([row["ledger_id"]]).values()
+    (stamp,) = setup.view.custom_metadata([row["ledger_id"]]).values()
     named = {
         LedgerKind.SCHEMA: row["schema_id"],
         LedgerKind.DATA: row["managed_ledger"],
         LedgerKind.CURSOR: row["managed_ledger"],
     }.get(kind, row["topic"])
     assert str(named).encode() in stamp, row
-    assert cause in stage.view.causes(kind, row), row
+    assert cause in setup.view.causes(kind, row), row
 
 
-def demand_missing(stage: Stage, look: Look) -> None:
+def demand_missing(setup: Setup, look: Look) -> None:
     """What is said to be missing is named by brokers and gone.
 
     Compacted ledgers are left out, and whatever was made while the audit's inputs were: ``docs/audit.md`` says why.
     """
-    used, existing = stage.view.references(), stage.view.existing()
+    used, existing = setup.view.references(), setup.view.existing()
     rows = [row for row in look.missing if not row["referenced_by"].endswith("/__compaction")]
     wrong = [row for row in rows if row["ledger_id"] in existing or row["ledger_id"] not in used]
     assert not wrong, wrong

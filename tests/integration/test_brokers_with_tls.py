@@ -25,7 +25,7 @@ NAMESPACE = "public/with-tls"
 
 
 @dataclass(frozen=True, slots=True)
-class SecuredStage:
+class SecuredSetup:
     """A cluster whose broker has TLS ports, and how a sidecar gets in."""
 
     cluster: ClusterUnderTest
@@ -38,7 +38,7 @@ class SecuredStage:
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredStage]:
+def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSetup]:
     directory = tmp_path_factory.mktemp("tls")
     broker, client = write_certificate(directory, "broker"), write_certificate(directory, "client")
     binary_port, web_port = free_ports(2)
@@ -61,7 +61,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
         special_cluster(broker_conf=broker_conf) as cluster,
         contextlib.closing(Sidecars(cluster.addresses, directory)) as sidecars,
     ):
-        yield SecuredStage(cluster, sidecars, settings, client)
+        yield SecuredSetup(cluster, sidecars, settings, client)
 
 
 def _shown(certificate: Certificate) -> dict[str, object]:
@@ -78,7 +78,7 @@ def _as_client(certificate: Certificate) -> dict[str, object]:
 
 @pytest.mark.parametrize("identity", [_shown, _as_client])
 def test_a_topic_and_what_was_left_behind_are_deleted(
-    stage: SecuredStage, identity: Callable[[Certificate], dict[str, object]]
+    stage: SecuredSetup, identity: Callable[[Certificate], dict[str, object]]
 ) -> None:
     with (
         contextlib.closing(Workload(stage.cluster)) as workload,
@@ -101,7 +101,7 @@ def test_a_topic_and_what_was_left_behind_are_deleted(
         sidecar.kill()
 
 
-def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredStage) -> None:
+def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -> None:
     sidecar = stage.sidecar(**_shown(stage.client))
     name = parse_topic_name(f"persistent://public/default/delays-{unique()}")
     with contextlib.closing(DelayedTopic(stage.cluster.addresses, name)) as topic:
@@ -126,7 +126,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredStage) -
     sidecar.kill()
 
 
-def test_an_untrusted_certificate_of_a_sidecar_is_reported(stage: SecuredStage, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_of_a_sidecar_is_reported(stage: SecuredSetup, tmp_path: Path) -> None:
     stranger = stage.sidecars.launch(**CANCELLING, **(stage.settings | _as_client(write_certificate(tmp_path, "no"))))
     until(lambda: "TLS failed (" in stranger.whole_log, "it says why it cannot ask the broker")
     assert (

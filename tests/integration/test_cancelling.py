@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.cancelling import CANCELLING, Stage, check, staged
+from tests.cluster.cancelling import CANCELLING, Setup, check, set_up
 from tests.cluster.choosing import FAST_SESSIONS
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import OPERATION_SECONDS, until
@@ -35,23 +35,23 @@ SMALL_BUCKETS = {
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(cluster, tmp_path_factory.mktemp("sidecars")) as opened:
+def setup(cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    with set_up(cluster, tmp_path_factory.mktemp("sidecars")) as opened:
         yield opened
 
 
 # --- in every run --------------------------------------------------------------------------------------------------
 
 
-def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("shared", SHARED)
         topic.subscribe("keyed", KEY_SHARED)
         with topic.consuming("shared", SHARED) as shared, topic.consuming("keyed", KEY_SHARED) as keyed:
             due = now_ms() + 15_000
             sent = topic.send(600, due)
             chosen = random.Random(1).sample(sent, 300)
-            verdicts = topic.cancel_all(stage.sidecar, chosen)
+            verdicts = topic.cancel_all(setup.sidecar, chosen)
             assert all(one["cancelled"] and len(one["verdicts"]) == 2 for one in verdicts), verdicts[:3]
             assert Counter(proof["proof"] for one in verdicts for proof in one["verdicts"]) == {"ACKED": 600}
             topic.unload()
@@ -61,80 +61,80 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(st
                 check(deliveries, everything, cancelled)
                 assert deliveries.repeated == {}
         # An unload this near the due time may leave too little to tell EXPIRED from UNKNOWN, on a busy machine.
-        until(lambda: not topic.open_proofs(stage.sidecar, chosen[0]), "it is seen to its end")
+        until(lambda: not topic.open_proofs(setup.sidecar, chosen[0]), "it is seen to its end")
 
 
-def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 25_000
         sent = topic.send(40, due)
-        answer = topic.cancel(stage.sidecar, sent[3], wait="persisted")
+        answer = topic.cancel(setup.sidecar, sent[3], wait="persisted")
         assert (answer.status_code, answer.headers["X-Pulsar-Sidecar-Proof"]) == (204, "PERSISTED")
-        verdicts = topic.cancel_all(stage.sidecar, sent[10:20], wait="persisted")
+        verdicts = topic.cancel_all(setup.sidecar, sent[10:20], wait="persisted")
         assert {proof["proof"] for one in verdicts for proof in one["verdicts"]} == {"PERSISTED"}
-        owner = topic.owner(stage.cluster.addresses)
-        stage.cluster.kill(owner)
-        stage.sidecar.kill()
-        stage.cluster.restart(owner)
-        stage.sidecar.restart()
+        owner = topic.owner(setup.cluster.addresses)
+        setup.cluster.kill(owner)
+        setup.sidecar.kill()
+        setup.cluster.restart(owner)
+        setup.sidecar.restart()
         with topic.consuming("s", SHARED) as deliveries:
             cancelled = {3, *range(10, 20)}
             await_rest(deliveries, set(range(40)) - cancelled, due)
             check(deliveries, set(range(40)), cancelled)
             assert deliveries.repeated == {}
-        stage.sidecar.wait_until_ready()
-        until(lambda: not topic.open_proofs(stage.sidecar, sent[3]), "the cancellation has ended")
+        setup.sidecar.wait_until_ready()
+        until(lambda: not topic.open_proofs(setup.sidecar, sent[3]), "the cancellation has ended")
 
 
-def test_subscriptions_that_come_and_go_between_cancellations_are_seen(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_subscriptions_that_come_and_go_between_cancellations_are_seen(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         topic.subscribe("keyed", KEY_SHARED)
         sent = topic.send(40, now_ms() + 600_000)
-        answers = [topic.cancel(stage.sidecar, one).status_code for one in sent[:20] + sent[:2]]
+        answers = [topic.cancel(setup.sidecar, one).status_code for one in sent[:20] + sent[:2]]
         assert answers == [204] * 22, "one by one, and the first two again"
         assert topic.backlogs() == {"s": 20, "keyed": 20}
         # A reconciler that visits the subscription while it is deleted makes it anew (docs/delayed-messages.md).
-        until(lambda: topic.proofs(stage.sidecar, sent[19])["PERSISTED"] == 2, "what was acknowledged is stored")
+        until(lambda: topic.proofs(setup.sidecar, sent[19])["PERSISTED"] == 2, "what was acknowledged is stored")
         topic.delete_subscription("s")
-        gone = topic.cancel(stage.sidecar, sent[20], subscriptionNames="s")
+        gone = topic.cancel(setup.sidecar, sent[20], subscriptionNames="s")
         assert gone.status_code == 404, gone.text
-        assert topic.cancel(stage.sidecar, sent[20]).status_code == 204
+        assert topic.cancel(setup.sidecar, sent[20]).status_code == 204
         earliest = pulsar.InitialPosition.Earliest
         topic.client.subscribe(str(topic.topic), "late", consumer_type=SHARED, initial_position=earliest).close()
-        assert topic.cancel(stage.sidecar, sent[21]).status_code == 204
+        assert topic.cancel(setup.sidecar, sent[21]).status_code == 204
         assert topic.backlogs() == {"keyed": 18, "late": 39}
         topic.unload()
-        assert topic.cancel(stage.sidecar, sent[22]).status_code == 204
+        assert topic.cancel(setup.sidecar, sent[22]).status_code == 204
         until(lambda: topic.backlogs()["keyed"] == 17, "no acknowledgement was lost")
 
 
-def test_a_cursor_that_is_moved_back_at_the_due_time_is_never_called_expired(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_cursor_that_is_moved_back_at_the_due_time_is_never_called_expired(setup: Setup) -> None:
+    with setup.topic() as topic:
         for name in ("kept", "moved"):
             topic.subscribe(name, SHARED)
         due = now_ms() + 10_000
         sent = topic.send(20, due)
         with topic.consuming("kept", SHARED) as kept, topic.consuming("moved", SHARED) as moved:
-            verdicts = topic.cancel_all(stage.sidecar, sent[:10], wait="persisted")
+            verdicts = topic.cancel_all(setup.sidecar, sent[:10], wait="persisted")
             assert all(one["cancelled"] for one in verdicts), verdicts[:3]
             time.sleep(max(0, due - 2_500 - now_ms()) / 1000)
-            stage.sidecar.freeze()  # so that it does not acknowledge again what the cursor loses
+            setup.sidecar.freeze()  # so that it does not acknowledge again what the cursor loses
             topic.move_cursor("moved", to_ms=1)
             await_rest(kept, set(range(10, 20)), due)
             until(lambda: moved.numbers == set(range(20)), "what had been cancelled was delivered")
-            stage.sidecar.thaw()
-            until(lambda: not topic.open_proofs(stage.sidecar, sent[0]), "it is seen to its end")
+            setup.sidecar.thaw()
+            until(lambda: not topic.open_proofs(setup.sidecar, sent[0]), "it is seen to its end")
             assert not kept.numbers & set(range(10))
             for one in sent[:10]:
-                proofs = topic.proofs_by_subscription(stage.sidecar, one)
+                proofs = topic.proofs_by_subscription(setup.sidecar, one)
                 assert proofs["kept"] == "EXPIRED"
                 assert proofs["moved"] == "UNKNOWN", proofs
 
 
-def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_when_one_leaves(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_when_one_leaves(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         topic.subscribe("keyed", KEY_SHARED)
         sent = topic.send(2, now_ms() + 600_000)
@@ -142,7 +142,7 @@ def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_wh
         one = topic.client.subscribe(str(topic.topic), "s", consumer_type=SHARED)
         other = topic.client.subscribe(str(topic.topic), "keyed", consumer_type=KEY_SHARED)
         time.sleep(1)  # brokers learn a topic's policy by and by
-        answer = topic.cancel(stage.sidecar, sent[0])
+        answer = topic.cancel(setup.sidecar, sent[0])
         assert answer.status_code == 202, answer.text
         assert {one["proof"] for one in answer.json()["verdicts"]} == {"ACCEPTED"}
         assert topic.backlogs() == {"s": 2, "keyed": 2}
@@ -151,9 +151,9 @@ def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_wh
         until(lambda: topic.backlogs() == {"s": 1, "keyed": 1}, "it is acknowledged once there is room")
 
 
-def test_a_message_is_published_again_once_however_often_and_wherever_it_is_asked_for(stage: Stage) -> None:
-    other = stage.sidecars.start(**CANCELLING)
-    with stage.topic() as topic:
+def test_a_message_is_published_again_once_however_often_and_wherever_it_is_asked_for(setup: Setup) -> None:
+    other = setup.sidecars.start(**CANCELLING)
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         sent = topic.send(10, now_ms() + 600_000)
         due = now_ms() + 15_000
@@ -165,7 +165,7 @@ def test_a_message_is_published_again_once_however_often_and_wherever_it_is_aske
             return answer
 
         with ThreadPoolExecutor(8) as pool:
-            both = (stage.sidecar, other)
+            both = (setup.sidecar, other)
             at_once = list(pool.map(lambda number: reschedule(number // 4, both[number % 2]), range(16)))
         for number in range(4):
             asked_again = reschedule(number, other)
@@ -174,7 +174,7 @@ def test_a_message_is_published_again_once_however_often_and_wherever_it_is_aske
             assert {one["messageId"] for one in answers} - {None} == {asked_again["messageId"]}, answers
             unknown = [one for one in answers if one["messageId"] is None]
             assert {one["outcome"]["verdicts"][0]["proof"] for one in unknown} <= {"UNKNOWN"}
-        assert topic.cancel(stage.sidecar, sent[5]).status_code == 204
+        assert topic.cancel(setup.sidecar, sent[5]).status_code == 204
         (refused,) = reschedule(5, other)["outcome"]["verdicts"]
         assert (refused["proof"], refused["cause"]) == ("REFUSED", "cancelled before")
         with topic.consuming("s", SHARED) as deliveries:
@@ -185,22 +185,22 @@ def test_a_message_is_published_again_once_however_often_and_wherever_it_is_aske
     other.terminate()
 
 
-def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_are(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_partitioned_topic_is_cancelled_on_by_one_call_and_by_what_messages_are(setup: Setup) -> None:
+    with setup.topic() as topic:
         url = f"{topic.urls[0]}{topic.path}/partitions"
         assert requests.put(url, json=3, timeout=OPERATION_SECONDS).ok
         topic.subscribe("s", SHARED)
         due = now_ms() + 15_000
         sent = topic.send(60, due)
         assert len({one.partition for one in sent}) == 3
-        assert topic.cancel(stage.sidecar, sent[0]).status_code == 204
-        assert topic.cancel(stage.sidecar, sent[1], subscriptionNames="nobody").status_code == 404
-        found = stage.sidecar.call("POST", f"{topic.path}/delayedMessages/preview", {"properties": {"group": "7"}})
+        assert topic.cancel(setup.sidecar, sent[0]).status_code == 204
+        assert topic.cancel(setup.sidecar, sent[1], subscriptionNames="nobody").status_code == 404
+        found = setup.sidecar.call("POST", f"{topic.path}/delayedMessages/preview", {"properties": {"group": "7"}})
         assert found["count"] == 6
         body = {**found["selection"], "hash": found["hash"]}
-        answer = stage.sidecar.request("POST", f"{topic.path}/delayedMessages/cancel", body)
+        answer = setup.sidecar.request("POST", f"{topic.path}/delayedMessages/cancel", body)
         assert answer.text.count('"cancelled":true') == 6
-        assert stage.sidecar.request("POST", f"{topic.path}/delayedMessages/cancel", body).status_code == 409
+        assert setup.sidecar.request("POST", f"{topic.path}/delayedMessages/cancel", body).status_code == 409
         cancelled = {0, *range(7, 60, 10)}
         with topic.consuming("s", SHARED) as deliveries:
             await_rest(deliveries, set(range(60)) - cancelled, due)
@@ -225,12 +225,12 @@ def thorough(
     special_cluster: ClusterFactory,
     full_run: None,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stage]:
+) -> Iterator[Setup]:
     """Both delayed delivery trackers."""
     conf = {**FAST_SESSIONS, **(SMALL_BUCKETS if request.param == "buckets" else {})}
     with (
         special_cluster(brokers=2, broker_conf=conf) as own,
-        staged(own, tmp_path_factory.mktemp("sidecars")) as opened,
+        set_up(own, tmp_path_factory.mktemp("sidecars")) as opened,
     ):
         yield opened
 
@@ -241,17 +241,17 @@ def roomy(
     special_cluster: ClusterFactory,
     full_run: None,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Stage]:
+) -> Iterator[Setup]:
     """Both trackers, the one with buckets closer to its defaults."""
     conf = LARGE_BUCKETS if request.param == "buckets" else {}
     with (
         special_cluster(brokers=2, broker_conf=conf) as own,
-        staged(own, tmp_path_factory.mktemp("sidecars")) as opened,
+        set_up(own, tmp_path_factory.mktemp("sidecars")) as opened,
     ):
         yield opened
 
 
-def test_a_message_is_expedited_and_another_rescheduled(thorough: Stage) -> None:
+def test_a_message_is_expedited_and_another_rescheduled(thorough: Setup) -> None:
     with thorough.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 12_000
@@ -271,7 +271,7 @@ def test_a_message_is_expedited_and_another_rescheduled(thorough: Stage) -> None
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["shared", "key-shared"])
-def test_a_hundred_thousand_with_a_random_half_cancelled(roomy: Stage, kind: object) -> None:
+def test_a_hundred_thousand_with_a_random_half_cancelled(roomy: Setup, kind: object) -> None:
     with roomy.topic() as topic:
         topic.subscribe("s", kind)  # type: ignore[arg-type]
         due = now_ms() + 120_000
@@ -290,7 +290,7 @@ def test_a_hundred_thousand_with_a_random_half_cancelled(roomy: Stage, kind: obj
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["shared", "key-shared"])
-def test_the_broker_is_killed_right_after_the_answer(thorough: Stage, kind: object) -> None:
+def test_the_broker_is_killed_right_after_the_answer(thorough: Setup, kind: object) -> None:
     with thorough.topic() as topic:
         topic.subscribe("s", kind)  # type: ignore[arg-type]
         due = now_ms() + 60_000
@@ -306,7 +306,7 @@ def test_the_broker_is_killed_right_after_the_answer(thorough: Stage, kind: obje
             check(deliveries, {one.number for one in sent}, cancelled)
 
 
-def test_the_sidecar_is_killed_again_and_again_while_it_cancels(thorough: Stage) -> None:
+def test_the_sidecar_is_killed_again_and_again_while_it_cancels(thorough: Setup) -> None:
     with thorough.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 90_000
@@ -350,7 +350,7 @@ def _cancel_and_kill(topic: DelayedTopic, victim: SidecarProcess, part: list[obj
     return told
 
 
-def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Stage) -> None:
+def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> None:
     with thorough.topic() as topic:
         topic.subscribe("s", SHARED)
         first = now_ms() + 15_000
@@ -386,7 +386,7 @@ def test_a_cursor_at_its_limit_refuses_and_defers(
 ) -> None:
     with (
         special_cluster(broker_conf={"managedLedgerMaxUnackedRangesToPersist": "20"}) as own,
-        staged(own, tmp_path) as small,
+        set_up(own, tmp_path) as small,
         small.topic() as topic,
     ):
         topic.subscribe("s", SHARED)

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 import requests
 
-from tests.cluster.cancelling import Stage, check, staged
+from tests.cluster.cancelling import Setup, check, set_up
 from tests.cluster.choosing import FAST_SESSIONS
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
 from tests.cluster.patience import until
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.usefixtures("full_run")
 
 
 @pytest.fixture(scope="module")
-def two(special_cluster: ClusterFactory, full_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def two(special_cluster: ClusterFactory, full_run: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     with (
         special_cluster(brokers=2, broker_conf=FAST_SESSIONS) as cluster,
-        staged(cluster, tmp_path_factory.mktemp("sidecars")) as stage,
+        set_up(cluster, tmp_path_factory.mktemp("sidecars")) as setup,
     ):
-        yield stage
+        yield setup
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["shared", "key-shared"])
 @pytest.mark.parametrize("wait", ["acked", "persisted"])
 def test_broker_and_sidecar_are_killed_together_right_after_the_answer(
-    two: Stage, kind: pulsar.ConsumerType, wait: str
+    two: Setup, kind: pulsar.ConsumerType, wait: str
 ) -> None:
     with two.topic() as topic:
         topic.subscribe("s", kind)
@@ -52,7 +52,7 @@ def test_broker_and_sidecar_are_killed_together_right_after_the_answer(
         two.sidecar.wait_until_ready()
 
 
-def test_a_message_in_chunks_is_cancelled_as_a_whole(two: Stage) -> None:
+def test_a_message_in_chunks_is_cancelled_as_a_whole(two: Setup) -> None:
     with two.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 25_000
@@ -80,7 +80,7 @@ def _send_in_chunks(topic: DelayedTopic, number: int, due: int) -> Sent:
     return Sent(number, ids[0].ledger_id(), ids[0].entry_id(), ids[0].partition(), due)
 
 
-def test_a_topic_with_a_name_of_the_old_form(two: Stage) -> None:
+def test_a_topic_with_a_name_of_the_old_form(two: Setup) -> None:
     namespace = "public/local/old-form"
     made = requests.put(f"{two.cluster.addresses.web_service_urls[0]}/admin/namespaces/{namespace}", timeout=30)
     assert made.status_code in (204, 409), made.text
@@ -102,16 +102,16 @@ def test_brokers_that_ask_for_a_token(
     shown = {"auth_plugin": "token", "auth_params": f"token:{token('admin')}"}
     with (
         special_cluster(broker_conf=TOKEN_CONF) as cluster,
-        staged(cluster, tmp_path_factory.mktemp("sidecars"), **shown) as stage,
-        stage.topic() as topic,
+        set_up(cluster, tmp_path_factory.mktemp("sidecars"), **shown) as setup,
+        setup.topic() as topic,
     ):
         topic.subscribe("s", SHARED)
         due = now_ms() + 12_000
         sent = topic.send(10, due)
-        assert topic.cancel(stage.sidecar, sent[0]).status_code == 204
-        assert all(one["cancelled"] for one in topic.cancel_all(stage.sidecar, sent[1:5]))
+        assert topic.cancel(setup.sidecar, sent[0]).status_code == 204
+        assert all(one["cancelled"] for one in topic.cancel_all(setup.sidecar, sent[1:5]))
         with topic.consuming("s", SHARED) as deliveries:
             await_rest(deliveries, set(range(5, 10)), due)
             check(deliveries, set(range(10)), set(range(5)))
         time.sleep(1)
-        assert token("admin") not in stage.sidecar.whole_log
+        assert token("admin") not in setup.sidecar.whole_log

@@ -14,7 +14,7 @@ from pulsar_sidecar.deduplication.verifying.rows import MessageKind
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from tests.cluster.deduplication import BROKER_CONF, Stage, staged
+from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
@@ -36,7 +36,7 @@ class TwoClusters:
 
     topic: TopicName
     east: Workload
-    west: Stage
+    west: Setup
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +44,15 @@ def clusters(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathF
     with (
         special_cluster(cluster_name="east", broker_conf=CONF) as east,
         special_cluster(cluster_name="west", broker_conf=CONF) as west,
-        staged(west, tmp_path_factory.mktemp("sidecars")) as stage,
+        set_up(west, tmp_path_factory.mktemp("sidecars")) as setup,
         closing(Workload(east)) as workload,
     ):
-        for own, name, other in ((workload, "west", west), (stage.workload, "east", east)):
+        for own, name, other in ((workload, "west", west), (setup.workload, "east", east)):
             own.admin("PUT", f"clusters/{name}", _urls(other))
             own.admin("PUT", "tenants/geo", {"allowedClusters": ["east", "west"], "adminRoles": []})
             own.admin("PUT", "namespaces/geo/orders", {"replication_clusters": ["east", "west"]})
             own.admin("POST", "namespaces/geo/orders/deduplication", True)
-        yield TwoClusters(parse_topic_name("persistent://geo/orders/t"), workload, stage)
+        yield TwoClusters(parse_topic_name("persistent://geo/orders/t"), workload, setup)
 
 
 def _urls(cluster: ClusterUnderTest) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pulsar_sidecar.model.names import encode_cursor, java_url_encode, parse_top
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.cancelling import Stage, staged
+from tests.cluster.cancelling import Setup, set_up
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -33,23 +33,23 @@ SMALL_BUCKETS = {
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     with (
         special_cluster(broker_conf=SMALL_BUCKETS) as cluster,
-        staged(cluster, tmp_path_factory.mktemp("sidecars")) as opened,
+        set_up(cluster, tmp_path_factory.mktemp("sidecars")) as opened,
     ):
         yield opened
 
 
-def shown(stage: Stage, topic: DelayedTopic, subscription: str, **parameters: str) -> dict[str, Any]:
+def shown(setup: Setup, topic: DelayedTopic, subscription: str, **parameters: str) -> dict[str, Any]:
     path = f"{topic.path}/subscription/{java_url_encode(subscription)}/delayedIndex"
-    (index,) = stage.sidecar.call("GET", path, **parameters)
+    (index,) = setup.sidecar.call("GET", path, **parameters)
     found: dict[str, Any] = index
     return found
 
 
-def calendar_of(stage: Stage, topic: DelayedTopic, **parameters: str) -> dict[str, Any]:
-    found: dict[str, Any] = stage.sidecar.call("GET", f"{topic.path}/delayedCalendar", **parameters)
+def calendar_of(setup: Setup, topic: DelayedTopic, **parameters: str) -> dict[str, Any]:
+    found: dict[str, Any] = setup.sidecar.call("GET", f"{topic.path}/delayedCalendar", **parameters)
     return found
 
 
@@ -57,15 +57,15 @@ def covered(bucket: dict[str, Any], sent: list[Sent]) -> list[Sent]:
     return [one for one in sent if bucket["startLedgerId"] <= one.ledger_id <= bucket["endLedgerId"]]
 
 
-def test_show_prints_what_a_broker_wrote(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_show_prints_what_a_broker_wrote(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s/1", SHARED)
         due = now_ms() + 3_600_000
         with topic.consuming("s/1", SHARED):
             sent = topic.send(350, [due + number * 1_000 for number in range(350)])
-            until(lambda: shown(stage, topic, "s/1")["indexes"] >= 300, "the full ledgers' buckets are there")
-            index = shown(stage, topic, "s/1")
-            loaded = shown(stage, topic, "s/1", askBroker="true")
+            until(lambda: shown(setup, topic, "s/1")["indexes"] >= 300, "the full ledgers' buckets are there")
+            index = shown(setup, topic, "s/1")
+            loaded = shown(setup, topic, "s/1", askBroker="true")
         assert (index["configured"]["tracker"], index["nextLoad"]["tracker"]) == ("buckets", "buckets")
         assert loaded["running"]["tracker"] == "buckets", loaded["running"]
         assert index["problem"] is None
@@ -78,56 +78,56 @@ def test_show_prints_what_a_broker_wrote(stage: Stage) -> None:
             assert [segment["entry"] for segment in bucket["segments"]] == list(range(1, len(bucket["segments"]) + 1))
 
         cancelled = sent[10:40]
-        topic.cancel_all(stage.sidecar, cancelled)
+        topic.cancel_all(setup.sidecar, cancelled)
         topic.unload()
-        after = shown(stage, topic, "s/1")
+        after = shown(setup, topic, "s/1")
         assert (after["left"], after["done"]) == (after["indexes"] - 30, 30)
         first = after["buckets"][0]
         assert first["done"] == sum(one in cancelled for one in covered(first, sent))
 
-        calendar = calendar_of(stage, topic)
+        calendar = calendar_of(setup, topic)
         assert (calendar["delayed"], calendar["due"], calendar["unreadable"], calendar["unread"]) == (320, 0, 0, 0)
         assert calendar["fromBuckets"] == after["left"]
         assert 0 < calendar["resolutionMs"] < 20 * 1_000
-        exact = calendar_of(stage, topic, exact="true", stepSeconds="1")
+        exact = calendar_of(setup, topic, exact="true", stepSeconds="1")
         waiting = Counter(one.deliver_at // 1_000 * 1_000 for one in sent if one not in cancelled)
         assert {time["fromMs"]: time["messages"] for time in exact["times"]} == waiting
         assert exact["resolutionMs"] == 0
 
 
-def test_a_subscription_that_fell_back_to_memory_is_distinguished_from_one_on_buckets(stage: Stage) -> None:
+def test_a_subscription_that_fell_back_to_memory_is_distinguished_from_one_on_buckets(setup: Setup) -> None:
     names = ("whole", "lost")
-    with stage.topic() as topic, ExitStack() as stack:
+    with setup.topic() as topic, ExitStack() as stack:
         for name in names:
             topic.subscribe(name, SHARED)
         with topic.consuming("whole", SHARED), topic.consuming("lost", SHARED):
             topic.send(350, now_ms() + 3_600_000)
             until(
-                lambda: all(shown(stage, topic, name)["indexes"] >= 300 for name in names),
+                lambda: all(shown(setup, topic, name)["indexes"] >= 300 for name in names),
                 "the full ledgers' buckets are there",
             )
-            assert shown(stage, topic, "lost")["running"]["tracker"] == "unknown", "nobody asked"
+            assert shown(setup, topic, "lost")["running"]["tracker"] == "unknown", "nobody asked"
         topic.unload()
-        store = stack.enter_context(ZooKeeperMetadataStore(stage.cluster.addresses.metadata_store_url, SystemClock()))
+        store = stack.enter_context(ZooKeeperMetadataStore(setup.cluster.addresses.metadata_store_url, SystemClock()))
         path = cursor_path(topic.topic.managed_ledger_name, encode_cursor("lost"))
         node = store.read(path)
         assert node is not None
         info = decode_exactly(ml.ManagedCursorInfo, unwrap(node.data))
         info.cursorProperties[0].value = str(MAX_LEDGER_ID)
         store.write(path, info.SerializeToString(), node.version)
-        assert [shown(stage, topic, name)["nextLoad"]["tracker"] for name in names] == ["buckets", "in-memory"]
+        assert [shown(setup, topic, name)["nextLoad"]["tracker"] for name in names] == ["buckets", "in-memory"]
         with topic.consuming("whole", SHARED), topic.consuming("lost", SHARED):
             until(
                 lambda: (
-                    [shown(stage, topic, name, askBroker="true")["running"]["tracker"] for name in names]
+                    [shown(setup, topic, name, askBroker="true")["running"]["tracker"] for name in names]
                     == ["buckets", "in-memory"]
                 ),
                 "one runs on buckets and the other one in memory",
             )
 
 
-def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_overdue_forecast_and_simulation_of_what_a_broker_holds(setup: Setup) -> None:
+    with setup.topic() as topic:
         for name in ("served", "idle"):
             topic.subscribe(name, SHARED)
         index = f"{topic.path}/delayedIndex"
@@ -135,10 +135,10 @@ def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) ->
         with topic.consuming("served", SHARED) as deliveries:
             topic.send(5, soon)
             sent = topic.send(350, now_ms() + 3_600_000)
-            until(lambda: shown(stage, topic, "served")["indexes"] >= 295, "three full ledgers are in buckets")
+            until(lambda: shown(setup, topic, "served")["indexes"] >= 295, "three full ledgers are in buckets")
             until(lambda: len(deliveries.numbers) == 5, "those that were due are delivered")
             until(lambda: now_ms() > soon + 1_000, "a second is over")
-            late = stage.sidecar.call("GET", f"{index}/overdue", lateMs="1000")
+            late = setup.sidecar.call("GET", f"{index}/overdue", lateMs="1000")
         counts = {
             one["subscription"]: (one["messages"], [why["reason"] for why in one["reasons"]])
             for one in late["subscriptions"]
@@ -146,7 +146,7 @@ def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) ->
         assert counts == {"served": (0, []), "idle": (5, ["no consumer"])}
 
         topic.unload()
-        forecast = stage.sidecar.call("GET", f"{index}/forecast")
+        forecast = setup.sidecar.call("GET", f"{index}/forecast")
         (place,) = forecast["worst"]
         costs = {one["subscription"]: one for one in place["subscriptions"]}
         assert forecast["bucketsConfigured"]
@@ -155,81 +155,81 @@ def test_overdue_forecast_and_simulation_of_what_a_broker_holds(stage: Stage) ->
         assert (costs["idle"]["waiting"], costs["idle"]["indexed"]) == (355, 0)
         assert place["asConfigured"] == place["withBuckets"]
 
-        (found,) = stage.sidecar.call("GET", f"{index}/simulate", subscription="served", minIndexCount="150")
+        (found,) = setup.sidecar.call("GET", f"{index}/simulate", subscription="served", minIndexCount="150")
         assert (found["delayed"], found["others"], found["complete"]) == (len(sent), 0, True)
         # The real index and today's simulation have the same messages and the same settings.
-        real = shown(stage, topic, "served")
+        real = shown(setup, topic, "served")
         assert found["today"]["settings"]["minIndexCount"] == 50
         assert found["today"]["buckets"] >= len(real["buckets"])
         assert 0 < found["simulated"]["buckets"] < found["today"]["buckets"]
 
 
-def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_selection_finds_what_is_in_buckets_and_what_is_in_none(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         early = now_ms() + 3_600_000
         late = early + 3_600_000
         with topic.consuming("s", SHARED):
             sent = topic.send(350, [late if number % 7 == 0 else early for number in range(350)])
-            until(lambda: shown(stage, topic, "s")["indexes"] >= 300, "three full ledgers are in buckets")
+            until(lambda: shown(setup, topic, "s")["indexes"] >= 300, "three full ledgers are in buckets")
             path = f"{topic.path}/delayedMessages"
-            preview = stage.sidecar.call("POST", f"{path}/preview", {"dueFrom": late})
+            preview = setup.sidecar.call("POST", f"{path}/preview", {"dueFrom": late})
             wanted = {(one.ledger_id, one.entry_id) for one in sent if one.deliver_at == late}
             assert (preview["count"], preview["unreadable"]) == (len(wanted), 0)
             body = {**preview["selection"], "hash": preview["hash"]}
-            answer = stage.sidecar.request("POST", f"{path}/cancel", body)
+            answer = setup.sidecar.request("POST", f"{path}/cancel", body)
             lines = [json.loads(line) for line in answer.text.splitlines()]
         assert all(line["cancelled"] for line in lines), lines[:3]
         assert {tuple(map(int, line["cancellationId"].split(":"))) for line in lines} == wanted
         assert topic.backlogs() == {"s": 350 - len(wanted)}
 
 
-def test_a_partition_that_was_deleted_does_not_block_the_others(stage: Stage) -> None:
+def test_a_partition_that_was_deleted_does_not_block_the_others(setup: Setup) -> None:
     parted = parse_topic_name(f"persistent://public/default/parted-{unique()}")
     path = f"/admin/v2/persistent/{parted.namespace}/{parted.local_name}"
-    broker = stage.cluster.addresses.web_service_urls[0]
+    broker = setup.cluster.addresses.web_service_urls[0]
     requests.put(f"{broker}{path}/partitions", json=2, timeout=30).raise_for_status()
     requests.delete(f"{broker}{path}-partition-0?force=true", timeout=30).raise_for_status()
-    with closing(DelayedTopic(stage.cluster.addresses, parted.partition(1))) as topic:
+    with closing(DelayedTopic(setup.cluster.addresses, parted.partition(1))) as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 3_600_000
         topic.send(5, due)
-        preview = stage.sidecar.call("POST", f"{path}/delayedMessages/preview", {"dueFrom": due})
+        preview = setup.sidecar.call("POST", f"{path}/delayedMessages/preview", {"dueFrom": due})
         assert (preview["count"], {one["topic"] for one in preview["sample"]}) == (5, {str(topic.topic)})
-        report = stage.sidecar.call("GET", f"{path}/delayedIndex/overdue")
+        report = setup.sidecar.call("GET", f"{path}/delayedIndex/overdue")
         assert {one["topic"] for one in report["subscriptions"]} == {str(topic.topic)}
-        assert stage.sidecar.call("GET", f"{path}/delayedCalendar")["delayed"] == 5
+        assert setup.sidecar.call("GET", f"{path}/delayedCalendar")["delayed"] == 5
 
 
-def test_the_in_memory_tracker_has_a_calendar_and_no_buckets(stage: Stage) -> None:
+def test_the_in_memory_tracker_has_a_calendar_and_no_buckets(setup: Setup) -> None:
     """As far as anybody can see: too few messages for a bucket are in a broker's memory only, with either tracker."""
-    with stage.topic() as topic:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         due = now_ms() + 3_600_000
         with topic.consuming("s", SHARED):
             sent = topic.send(30, [due + number * 60_000 for number in range(30)])
-            until(lambda: calendar_of(stage, topic)["delayed"] == 30, "all are counted")
-            found = calendar_of(stage, topic)
+            until(lambda: calendar_of(setup, topic)["delayed"] == 30, "all are counted")
+            found = calendar_of(setup, topic)
             assert (found["fromBuckets"], found["resolutionMs"], found["undelayed"]) == (0, 0, 0)
             (counts,) = found["subscriptions"]
             assert (counts["firstDueMs"], counts["lastDueMs"]) == tuple(
                 one.deliver_at // 1_000 * 1_000 for one in (sent[0], sent[-1])
             )
-            assert shown(stage, topic, "s")["buckets"] == []
+            assert shown(setup, topic, "s")["buckets"] == []
 
 
-def test_a_watched_topic_is_in_the_metrics(stage: Stage) -> None:
-    with stage.topic() as topic:
+def test_a_watched_topic_is_in_the_metrics(setup: Setup) -> None:
+    with setup.topic() as topic:
         topic.subscribe("s", SHARED)
         with topic.consuming("s", SHARED):
             topic.send(150, now_ms() + 3_600_000)
-            until(lambda: shown(stage, topic, "s")["buckets"], "a bucket is there")
-        watching = stage.sidecars.start(
+            until(lambda: shown(setup, topic, "s")["buckets"], "a bucket is there")
+        watching = setup.sidecars.start(
             delayed_index_watched_topics=str(topic.topic), delayed_index_watch_interval_in_seconds=1
         )
         prefix = "pulsar_sidecar_delayed_message_index"
         until(lambda: f"{prefix}_bucket_total" in watching.metrics(), "the topic was looked at")
         metrics = watching.metrics()
         assert metrics[f"{prefix}_bucket_total"] == 1
-        assert metrics[f"{prefix}_bucket_snapshot_size_bytes"] == shown(stage, topic, "s")["sizeBytes"]
+        assert metrics[f"{prefix}_bucket_snapshot_size_bytes"] == shown(setup, topic, "s")["sizeBytes"]
         assert metrics[f"{prefix}_next_load_on_buckets"] == 1

@@ -45,7 +45,7 @@ FAR_MS = 3_600_000
 RACES = 6
 
 
-class Stage:
+class Setup:
     def __init__(self, cluster: ClusterUnderTest, stack: ExitStack) -> None:
         self.cluster = cluster
         building = IndexBuilding(cluster, stack)
@@ -99,38 +99,38 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory) -> Iterator[Stage]:
+def setup(special_cluster: ClusterFactory) -> Iterator[Setup]:
     with special_cluster(brokers=2, bookies=2, broker_conf=SMALL_BUCKETS) as cluster, ExitStack() as stack:
-        yield Stage(cluster, stack)
+        yield Setup(cluster, stack)
 
 
 @pytest.fixture
-def topic(stage: Stage) -> Iterator[DelayedTopic]:
+def topic(setup: Setup) -> Iterator[DelayedTopic]:
     with ExitStack() as stack:
-        yield stage.topic(stack)
+        yield setup.topic(stack)
 
 
 def positions(topic: DelayedTopic) -> dict[tuple[int, int], int]:
     return {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in topic.sent}
 
 
-def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(stage: Stage) -> None:
+def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(setup: Setup) -> None:
     with ExitStack() as stack:
 
         def built_before(first: int) -> tuple[DelayedTopic, int]:
-            topic = stage.topic(stack)
+            topic = setup.topic(stack)
             topic.subscribe(SUBSCRIPTION, SHARED)
             topic.send(95, [first + 50 * (number * 7 % 95) for number in range(95)])
             topic.unload()
-            [build] = stage.build(topic.topic).subscriptions
+            [build] = setup.build(topic.topic).subscriptions
             assert len(build.buckets) >= 4
-            assert stage.indexed(topic.topic) == positions(topic)
+            assert setup.indexed(topic.topic) == positions(topic)
             return topic, len(build.buckets)
 
         topic, buckets = before_due(built_before)
         with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
-            until(lambda: bool(stage.recoveries(topic.topic)), "a broker recovers the buckets")
-            assert stage.recoveries(topic.topic) == [(buckets, 95)]
+            until(lambda: bool(setup.recoveries(topic.topic)), "a broker recovers the buckets")
+            assert setup.recoveries(topic.topic) == [(buckets, 95)]
             await_rest(deliveries, set(range(95)), max(sent.deliver_at for sent in topic.sent))
             assert deliveries.repeated == {}
             early = [sent.number for sent in topic.sent if deliveries.times[sent.number][0] < sent.deliver_at - 1_100]
@@ -138,40 +138,40 @@ def test_a_broker_recovers_what_was_built_and_delivers_each_message_as_due(stage
         until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "everything is acknowledged")
 
 
-def test_we_read_what_a_broker_wrote_and_write_the_same_claims(stage: Stage, topic: DelayedTopic) -> None:
+def test_we_read_what_a_broker_wrote_and_write_the_same_claims(setup: Setup, topic: DelayedTopic) -> None:
     topic.subscribe(SUBSCRIPTION, SHARED)
     with topic.consuming(SUBSCRIPTION, SHARED):
         topic.send(95, now_ms() + FAR_MS)
-        until(lambda: len(stage.index(topic.topic).buckets) >= 3, "the broker seals buckets")
+        until(lambda: len(setup.index(topic.topic).buckets) >= 3, "the broker seals buckets")
     topic.unload()
-    written = stage.indexed(topic.topic)
+    written = setup.indexed(topic.topic)
     assert written.items() <= positions(topic).items()
-    theirs = stage.index(topic.topic).buckets
-    stage.build(topic.topic)
-    assert stage.indexed(topic.topic) == positions(topic)
-    index = stage.index(topic.topic)
+    theirs = setup.index(topic.topic).buckets
+    setup.build(topic.topic)
+    assert setup.indexed(topic.topic) == positions(topic)
+    index = setup.index(topic.topic)
     assert {bucket.ledger_id for bucket in theirs} < {bucket.ledger_id for bucket in index.buckets}
     shapes = set()
     for bucket in index.buckets:
-        metadata = stage.bookkeeper.metadata(bucket.ledger_id)
+        metadata = setup.bookkeeper.metadata(bucket.ledger_id)
         assert read_claim(metadata.custom_metadata) == BucketClaim(topic.topic, SUBSCRIPTION, bucket.name)
         assert isinstance(bucket.key, BucketKey)
         sizes = (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
         shapes.add((sizes, metadata.digest_type, metadata.state, frozenset(metadata.custom_metadata)))
     assert len(shapes) == 1, "ours look like theirs"
     with topic.consuming(SUBSCRIPTION, SHARED):
-        until(lambda: (len(index.buckets), 95) in stage.recoveries(topic.topic), "a broker recovers both kinds")
+        until(lambda: (len(index.buckets), 95) in setup.recoveries(topic.topic), "a broker recovers both kinds")
     topic.unload()
-    assert recovered_by_us(stage, index) == set(positions(topic))
+    assert recovered_by_us(setup, index) == set(positions(topic))
 
 
-def recovered_by_us(stage: Stage, index: StoredIndex) -> set[tuple[int, int]]:
+def recovered_by_us(setup: Setup, index: StoredIndex) -> set[tuple[int, int]]:
     """What our tracker hands out of these buckets once all is due; like a broker, it deletes them then."""
     clock = FakeClock(now_ms())
     properties = MemoryBucketProperties({bucket.name: str(bucket.ledger_id) for bucket in index.buckets})
     tracker = BucketDelayedDeliveryTracker(
-        stage.trackers.trackers().popitem()[1].settings,
-        stage.storage,
+        setup.trackers.trackers().popitem()[1].settings,
+        setup.storage,
         properties,
         clock.now_ms,
         topic_name=str(index.topic),
@@ -182,12 +182,12 @@ def recovered_by_us(stage: Stage, index: StoredIndex) -> set[tuple[int, int]]:
     clock.advance_ms(2 * FAR_MS)
     handed_out = tracker.get_scheduled_messages(2 * count)
     assert (len(handed_out), tracker.number_of_delayed_messages, properties.properties) == (count, 0, {})
-    nodes = stage.bookkeeper.store.read_many([ledger_path(bucket.ledger_id) for bucket in index.buckets])
+    nodes = setup.bookkeeper.store.read_many([ledger_path(bucket.ledger_id) for bucket in index.buckets])
     assert not any(nodes)
     return set(handed_out)
 
 
-def test_acknowledged_messages_and_other_kinds_get_no_bit(stage: Stage, topic: DelayedTopic) -> None:
+def test_acknowledged_messages_and_other_kinds_get_no_bit(setup: Setup, topic: DelayedTopic) -> None:
     topic.subscribe(SUBSCRIPTION, SHARED)
     with topic.consuming(SUBSCRIPTION, SHARED) as deliveries:
         topic.send(30, now_ms() - 1)
@@ -195,30 +195,30 @@ def test_acknowledged_messages_and_other_kinds_get_no_bit(stage: Stage, topic: D
     until(lambda: topic.backlogs()[SUBSCRIPTION] == 0, "and acknowledged")
     late = topic.send(25, now_ms() + FAR_MS)
     topic.unload()
-    stage.build(topic.topic)
-    assert stage.indexed(topic.topic) == {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in late}
+    setup.build(topic.topic)
+    assert setup.indexed(topic.topic) == {(sent.ledger_id, sent.entry_id): sent.deliver_at for sent in late}
 
 
-def test_a_loaded_topic_and_an_old_plan_are_refused(stage: Stage, topic: DelayedTopic) -> None:
+def test_a_loaded_topic_and_an_old_plan_are_refused(setup: Setup, topic: DelayedTopic) -> None:
     topic.subscribe(SUBSCRIPTION, SHARED)
     topic.send(30, now_ms() + FAR_MS)
     with pytest.raises(ConflictError, match="loaded"):
-        stage.builder.plan(topic.topic, SUBSCRIPTION)
+        setup.builder.plan(topic.topic, SUBSCRIPTION)
     topic.unload()
-    plan = stage.builder.plan(topic.topic, SUBSCRIPTION)
-    assert stage.builder.plan(topic.topic, SUBSCRIPTION).hash == plan.hash
+    plan = setup.builder.plan(topic.topic, SUBSCRIPTION)
+    assert setup.builder.plan(topic.topic, SUBSCRIPTION).hash == plan.hash
     topic.send(1, now_ms() + FAR_MS)
     with pytest.raises(ConflictError, match="loaded"):
-        stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
+        setup.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
     topic.unload()
     with pytest.raises(ConflictError, match="approved"):
-        stage.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
-    assert stage.index(topic.topic).buckets == ()
+        setup.builder.execute(topic.topic, SUBSCRIPTION, plan.hash)
+    assert setup.index(topic.topic).buckets == ()
 
 
-def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(stage: Stage) -> None:
+def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(setup: Setup) -> None:
     with ExitStack() as stack:
-        raced = before_due(lambda first: race(stage, stack, first))
+        raced = before_due(lambda first: race(setup, stack, first))
         for topic, deliveries, _ in raced:
             await_rest(deliveries, set(range(45)), topic.sent[-1].deliver_at)
             early = [one.number for one in topic.sent if deliveries.times[one.number][0] < one.deliver_at - 1_100]
@@ -227,18 +227,18 @@ def test_clients_that_load_the_topic_at_the_same_moment_lose_no_message(stage: S
 
 
 def race(
-    stage: Stage, stack: ExitStack, first: int
+    setup: Setup, stack: ExitStack, first: int
 ) -> Sequence[tuple[DelayedTopic, Deliveries, PointerOutcome | SidecarError]]:
     """Topics whose indexes are built while a client loads them, what the clients are given, and what became of it."""
-    topics = [stage.topic(stack) for _ in range(RACES)]
+    topics = [setup.topic(stack) for _ in range(RACES)]
     for topic in topics:
         topic.subscribe(SUBSCRIPTION, SHARED)
         topic.send(45, [first + 100 * number for number in range(45)])
         topic.unload()
-    plans = [stage.builder.plan(topic.topic, SUBSCRIPTION) for topic in topics]
+    plans = [setup.builder.plan(topic.topic, SUBSCRIPTION) for topic in topics]
     with ThreadPoolExecutor(RACES) as threads:
         pairs = zip(topics, plans, strict=True)
-        building = [threads.submit(stage.outcome, topic.topic, plan) for topic, plan in pairs]
+        building = [threads.submit(setup.outcome, topic.topic, plan) for topic, plan in pairs]
         taken = []
         for topic in topics:
             taken.append(stack.enter_context(topic.consuming(SUBSCRIPTION, SHARED, consumers=1)))
@@ -246,11 +246,11 @@ def race(
         return list(zip(topics, taken, [each.result() for each in building], strict=True))
 
 
-def test_the_service_builds_over_rest(stage: Stage, topic: DelayedTopic, tmp_path: Path) -> None:
+def test_the_service_builds_over_rest(setup: Setup, topic: DelayedTopic, tmp_path: Path) -> None:
     topic.subscribe(SUBSCRIPTION, SHARED)
     topic.send(45, now_ms() + FAR_MS)
     topic.unload()
-    sidecars = Sidecars(stage.cluster.addresses, tmp_path)
+    sidecars = Sidecars(setup.cluster.addresses, tmp_path)
     try:
         sidecar = sidecars.start_with_defaults()
         path = f"{topic.path}/delayedIndex/build"
@@ -262,15 +262,15 @@ def test_the_service_builds_over_rest(stage: Stage, topic: DelayedTopic, tmp_pat
     [subscription] = built["subscriptions"]
     assert (built["executed"], subscription["outcome"]) == (True, PointerOutcome.DONE.value)
     assert sum(bucket["indexes"] for bucket in subscription["buckets"]) == 45
-    assert stage.indexed(topic.topic) == positions(topic)
+    assert setup.indexed(topic.topic) == positions(topic)
 
 
 def test_brokers_without_the_bucket_tracker_are_refused(cluster: ClusterUnderTest) -> None:
     with ExitStack() as stack:
-        stage = Stage(cluster, stack)
-        topic = stage.topic(stack)
+        setup = Setup(cluster, stack)
+        topic = setup.topic(stack)
         topic.subscribe(SUBSCRIPTION, SHARED)
         topic.unload()
-        assert {each.settings for each in stage.trackers.trackers().values()} == {TrackerSettings()}, "the defaults"
+        assert {each.settings for each in setup.trackers.trackers().values()} == {TrackerSettings()}, "the defaults"
         with pytest.raises(ConflictError, match=r"InMemoryDelayedDeliveryTrackerFactory.*set delayedDelivery"):
-            stage.builder.plan(topic.topic)
+            setup.builder.plan(topic.topic)

@@ -53,7 +53,7 @@ EVERYTHING = {"allMessages": "true", "orphans": "true", "settleSeconds": "0"}
 Rows = Sequence[tuple[int, int, int]]
 
 
-class Stage:
+class Setup:
     def __init__(self, cluster: ClusterUnderTest, sidecar: SidecarProcess, stack: ExitStack) -> None:
         self.cluster, self.sidecar = cluster, sidecar
         self.bookkeeper: BookieStorage = real_bookkeeper(cluster, stack)
@@ -86,8 +86,8 @@ class Stage:
 class Damaged:
     """One subscription of the topic, whose buckets the test writes."""
 
-    def __init__(self, stage: Stage, topic: DelayedTopic, subscription: str) -> None:
-        self._stage, self._topic, self.subscription = stage, topic, subscription
+    def __init__(self, setup: Setup, topic: DelayedTopic, subscription: str) -> None:
+        self._setup, self._topic, self.subscription = setup, topic, subscription
         self._path = cursor_path(topic.topic.managed_ledger_name, encode_cursor(subscription))
 
     def rows(self, *ledgers: int) -> list[tuple[int, int, int]]:
@@ -106,16 +106,16 @@ class Damaged:
         first = encode_metadata(map(segment_metadata_of, segments)) if metadata is None else metadata
         claim = BucketClaim(self._topic.topic, self.subscription, self.key(rows))
         payloads = [first, *map(encode_segment, segments)]
-        return self._stage.bookkeeper.writer.write(payloads, bucket_custom_metadata(claim), Replication(1, 1, 1))
+        return self._setup.bookkeeper.writer.write(payloads, bucket_custom_metadata(claim), Replication(1, 1, 1))
 
     def name(self, buckets: Mapping[str, int]) -> None:
         """The cursor's properties point to these ledgers too."""
-        node = self._stage.store.read(self._path)
+        node = self._setup.store.read(self._path)
         assert node is not None
         info = decode_exactly(ml.ManagedCursorInfo, unwrap(node.data))
         for key, ledger_id in buckets.items():
             info.cursorProperties.add(name=key, value=str(ledger_id))
-        self._stage.store.write(self._path, info.SerializeToString(), node.version)
+        self._setup.store.write(self._path, info.SerializeToString(), node.version)
 
     def sound(self, *ledgers: int) -> int:
         """A bucket of which everything is right."""
@@ -135,16 +135,16 @@ class Damaged:
 
     def rewrite_node(self, ledger_id: int, change: Callable[[bytes], bytes]) -> None:
         path = ledger_path(LedgerId(ledger_id))
-        node = self._stage.store.read(path)
+        node = self._setup.store.read(path)
         assert node is not None
-        self._stage.store.write(path, change(node.data), node.version)
+        self._setup.store.write(path, change(node.data), node.version)
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     with special_cluster(brokers=1, bookies=1, broker_conf=BROKER_CONF) as cluster, ExitStack() as stack:
         sidecars = _sidecars(cluster, tmp_path_factory.mktemp("sidecars"), stack)
-        yield Stage(cluster, sidecars.start(), stack)
+        yield Setup(cluster, sidecars.start(), stack)
 
 
 def _sidecars(cluster: ClusterUnderTest, directory: Path, stack: ExitStack) -> Sidecars:
@@ -156,33 +156,33 @@ def _sidecars(cluster: ClusterUnderTest, directory: Path, stack: ExitStack) -> S
 # --- damage: each adds what is wrong to a subscription with one sound bucket over the 2nd and 3rd ledger -------------
 
 
-def dangling(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def dangling(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.sound(3)
-    stage.store.delete(ledger_path(LedgerId(ledger_id)))
+    setup.store.delete(ledger_path(LedgerId(ledger_id)))
     return {("dangling-pointer", ledger_id)}
 
 
-def foreign(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def foreign(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     rows = one.rows(3)
     data_ledger = rows[0][1]
     one.name({one.key(rows): data_ledger})
     return {("foreign-ledger", data_ledger)}
 
 
-def misshapen(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def misshapen(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.write(one.rows(3))
     one.name({"#pulsar.internal.delayed.bucket_5": ledger_id})
     return {("bad-key", ledger_id)}
 
 
-def cut(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def cut(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     rows = one.rows(3)
     ledger_id = one.write(rows, encode_metadata([segment_metadata_of(DelayedIndexes.of(rows))])[:-3])
     one.name({one.key(rows): ledger_id})
     return {("unreadable-snapshot", ledger_id)}
 
 
-def wrong_bit(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def wrong_bit(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     rows = one.rows(3)
     right = [segment_metadata_of(DelayedIndexes.of(part)) for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :])]
     [(ledger, bits)] = right[0].bitmaps.items()
@@ -194,14 +194,14 @@ def wrong_bit(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
     return {("wrong-bitmap", ledger_id), ("outside-topic", ledger_id)}
 
 
-def wrong_time(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def wrong_time(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     rows = [(due + 7, ledger, entry) for due, ledger, entry in one.rows(3)]
     ledger_id = one.write(rows)
     one.name({one.key(rows): ledger_id})
     return {("wrong-deliver-at", ledger_id)}
 
 
-def outside(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def outside(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     rows = [*one.rows(3)]
     rows[-1] = (rows[-1][0], rows[-1][1], PER_LEDGER)
     ledger_id = one.write(rows)
@@ -209,22 +209,22 @@ def outside(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
     return {("outside-topic", ledger_id)}
 
 
-def overlapping(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def overlapping(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.sound(2)
     return {("overlap", ledger_id)}
 
 
-def dead(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def dead(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     return {("dead-bucket", one.sound(0))}
 
 
-def orphaned(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def orphaned(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     right = one.write(one.rows(3))
     wrong = one.write([(due + 7, ledger, entry) for due, ledger, entry in one.rows(4)])
     return {("orphaned-bucket", right), ("orphaned-bucket", wrong)}
 
 
-def nothing(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def nothing(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     one.sound(3)
     return set()
 
@@ -232,15 +232,15 @@ def nothing(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
 REPAIRED = [dangling, foreign, misshapen, cut, wrong_bit, wrong_time, outside, overlapping, dead, orphaned, nothing]
 
 
-def garbled(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def garbled(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.sound(3)
     one.rewrite_node(ledger_id, lambda data: data[:-1])
     return {("unreadable-node", ledger_id)}
 
 
-def away(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
+def away(one: Damaged, setup: Setup) -> set[tuple[str, int]]:
     ledger_id = one.sound(3)
-    bookie = stage.bookkeeper.metadata(LedgerId(ledger_id)).segments[0].ensemble[0]
+    bookie = setup.bookkeeper.metadata(LedgerId(ledger_id)).segments[0].ensemble[0]
     hidden = HIDDEN_BOOKIE.rjust(len(bookie), "0").encode()
     assert len(hidden) == len(bookie)
     one.rewrite_node(ledger_id, lambda data: data.replace(bookie.encode(), hidden))
@@ -250,13 +250,13 @@ def away(one: Damaged, stage: Stage) -> set[tuple[str, int]]:
 LEFT = [garbled, away]
 
 
-def test_every_damaged_part_is_found_and_repaired_and_the_bucket_tracker_delivers_as_due(stage: Stage) -> None:
+def test_every_damaged_part_is_found_and_repaired_and_the_bucket_tracker_delivers_as_due(setup: Setup) -> None:
     with ExitStack() as stack:
-        topic = before_due(lambda due: _damaged_and_repaired(stage, stage.topic(stack), due))
-        _deliver_everything(stage, topic)
+        topic = before_due(lambda due: _damaged_and_repaired(setup, setup.topic(stack), due))
+        _deliver_everything(setup, topic)
 
 
-def _damaged_and_repaired(stage: Stage, topic: DelayedTopic, due: int) -> DelayedTopic:
+def _damaged_and_repaired(setup: Setup, topic: DelayedTopic, due: int) -> DelayedTopic:
     for damage in REPAIRED + LEFT:
         topic.subscribe(damage.__name__, SHARED)
     topic.send(PER_LEDGER, now_ms() - 60_000)
@@ -267,27 +267,27 @@ def _damaged_and_repaired(stage: Stage, topic: DelayedTopic, due: int) -> Delaye
     topic.unload()
     expected: set[tuple[str, str | None, int | None]] = set()
     for damage in REPAIRED + LEFT:
-        one = Damaged(stage, topic, damage.__name__)
+        one = Damaged(setup, topic, damage.__name__)
         one.sound(1, 2)
-        expected |= {(kind, damage.__name__, ledger_id) for kind, ledger_id in damage(one, stage)}
-    assert stage.check(topic) == expected
+        expected |= {(kind, damage.__name__, ledger_id) for kind, ledger_id in damage(one, setup)}
+    assert setup.check(topic) == expected
 
-    plan = stage.plan(topic)
+    plan = setup.plan(topic)
     steps = {(each["subscription"], each["ledgerId"]): each["step"] for each in plan["actions"]}
     assert plan["loaded"] == []
     assert {each["kind"] for each in plan["left"]} == {"unreadable-node", "unread-snapshot"}
-    answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
+    answers = setup.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
     assert [each["problem"] for each in answers] == [None] * len(plan["actions"])
     left = {(kind, name, ledger) for kind, name, ledger in expected if (name, ledger) not in steps}
     gone = [ledger for (_, ledger), step in steps.items() if step in ("retire", "hand-over")]
-    until(lambda: not any(map(stage.is_there, gone)), "the deletion service deletes what was handed over")
-    assert all(stage.is_there(ledger) for (name, ledger), step in steps.items() if name == foreign.__name__)
+    until(lambda: not any(map(setup.is_there, gone)), "the deletion service deletes what was handed over")
+    assert all(setup.is_there(ledger) for (name, ledger), step in steps.items() if name == foreign.__name__)
     assert sorted({step for (name, _), step in steps.items() if name == orphaned.__name__}) == ["attach", "hand-over"]
-    assert stage.check(topic) == left
+    assert setup.check(topic) == left
     return topic
 
 
-def _deliver_everything(stage: Stage, topic: DelayedTopic) -> None:
+def _deliver_everything(setup: Setup, topic: DelayedTopic) -> None:
     with ExitStack() as stack:
         deliveries = {
             damage.__name__: stack.enter_context(topic.consuming(damage.__name__, SHARED, consumers=1))
@@ -301,70 +301,70 @@ def _deliver_everything(stage: Stage, topic: DelayedTopic) -> None:
             late = topic.sent[PER_LEDGER:]
             early = [sent.number for sent in late if delivered.times[sent.number][0] < sent.deliver_at - 1_100]
             assert early == [], name
-    log = stage.cluster.log("broker-1", 20_000)
+    log = setup.cluster.log("broker-1", 20_000)
     recovered = set(re.findall(rf"{re.escape(topic.topic.local_name)} / (\w+).*Recover.*finish, buckets: [12],", log))
     assert recovered == {damage.__name__ for damage in REPAIRED}
     assert "fallback" not in "\n".join(line for line in log.splitlines() if topic.topic.local_name in line)
 
 
-def test_a_loaded_topic_is_refused_and_nothing_is_changed(stage: Stage) -> None:
+def test_a_loaded_topic_is_refused_and_nothing_is_changed(setup: Setup) -> None:
     with ExitStack() as stack:
-        topic = stage.topic(stack)
+        topic = setup.topic(stack)
         topic.subscribe("dangling", SHARED)
         topic.send(35, now_ms() + 3_600_000)
         topic.unload()
-        one = Damaged(stage, topic, "dangling")
-        found = dangling(one, stage)
-        plan = stage.plan(topic)
+        one = Damaged(setup, topic, "dangling")
+        found = dangling(one, setup)
+        plan = setup.plan(topic)
         with topic.consuming("dangling", SHARED, consumers=1):
-            [loaded] = stage.plan(topic)["loaded"]
+            [loaded] = setup.plan(topic)["loaded"]
             assert loaded["topic"] == str(topic.topic)
             assert len(loaded["clients"]) == 1
             assert " of dangling at " in loaded["clients"][0]
-        answer = stage.sidecar.request(
+        answer = setup.sidecar.request(
             "POST", f"{topic.path}/delayedIndex/repair", None, plan=plan["plan"], **EVERYTHING
         )
         assert (answer.status_code, "topics unload" in answer.text) == (409, True)
         topic.unload()
-        answer = stage.sidecar.request("POST", f"{topic.path}/delayedIndex/repair", None, plan="0" * 64, **EVERYTHING)
+        answer = setup.sidecar.request("POST", f"{topic.path}/delayedIndex/repair", None, plan="0" * 64, **EVERYTHING)
         assert (answer.status_code, "not the approved one" in answer.text) == (409, True)
-        assert stage.check(topic) == {(kind, "dangling", ledger_id) for kind, ledger_id in found}
+        assert setup.check(topic) == {(kind, "dangling", ledger_id) for kind, ledger_id in found}
 
 
-def test_a_message_that_no_bookie_has_does_not_keep_a_repair_from_its_unloaded_topic(stage: Stage) -> None:
+def test_a_message_that_no_bookie_has_does_not_keep_a_repair_from_its_unloaded_topic(setup: Setup) -> None:
     with ExitStack() as stack:
-        topic = stage.topic(stack)
+        topic = setup.topic(stack)
         topic.subscribe("s", SHARED)
         topic.send(25, now_ms() + 3_600_000)
         topic.unload()
-        one = Damaged(stage, topic, "s")
+        one = Damaged(setup, topic, "s")
         one.lengthen(2)
         rows = one.rows(2)
         due_ms, data_ledger, last = rows[-1]
         one.name({one.key(rows): one.write([*rows, (due_ms, data_ledger, last + 1)])})
         gone = one.sound(0)
-        stage.store.delete(ledger_path(LedgerId(gone)))
-        plan = stage.plan(topic)
+        setup.store.delete(ledger_path(LedgerId(gone)))
+        plan = setup.plan(topic)
         assert [(each["step"], each["ledgerId"]) for each in plan["actions"]] == [("drop-pointer", gone)]
         assert (plan["left"], plan["checked"]["unread"]) == ([], 1)
-        answers = stage.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
+        answers = setup.sidecar.call("POST", f"{topic.path}/delayedIndex/repair", plan=plan["plan"], **EVERYTHING)
         assert [each["problem"] for each in answers] == [None]
 
 
-def test_a_sound_topic_is_clean_while_messages_flow(stage: Stage) -> None:
+def test_a_sound_topic_is_clean_while_messages_flow(setup: Setup) -> None:
     with ExitStack() as stack:
-        topic = stage.topic(stack)
+        topic = setup.topic(stack)
         topic.subscribe("s", SHARED)
         deliveries = stack.enter_context(topic.consuming("s", SHARED))
         buckets = 0
         for _ in range(4):
             soon = now_ms() + 3_000
             topic.send(45, [soon + 100 * number for number in range(45)])
-            assert stage.check(topic) == set()
-            buckets += stage.buckets(topic)
+            assert setup.check(topic) == set()
+            buckets += setup.buckets(topic)
         assert buckets > 0
         until(lambda: len(deliveries.numbers) == len(topic.sent), "everything is delivered")
-        assert stage.check(topic) == set()
+        assert setup.check(topic) == set()
 
 
 def test_settings_that_stop_dispatch_and_buckets_that_brokers_do_not_read(
@@ -372,11 +372,11 @@ def test_settings_that_stop_dispatch_and_buckets_that_brokers_do_not_read(
 ) -> None:
     odd = {"broker-1": BUCKETS | {"delayedDeliveryMaxNumBuckets": "3"}}
     with special_cluster(brokers=2, bookies=1, member_conf=odd) as cluster, ExitStack() as stack:
-        stage = Stage(cluster, _sidecars(cluster, tmp_path_factory.mktemp("sidecars"), stack).start(), stack)
-        topic = stage.topic(stack)
+        setup = Setup(cluster, _sidecars(cluster, tmp_path_factory.mktemp("sidecars"), stack).start(), stack)
+        topic = setup.topic(stack)
         topic.subscribe("s", SHARED)
         topic.send(5, now_ms() + 3_600_000)
         topic.unload()
-        bucket = Damaged(stage, topic, "s").sound(0)
-        assert stage.check(topic) == {("unusable-setting", None, None), ("tracker-downgrade", "s", bucket)}
-        assert stage.plan(topic)["actions"] == []
+        bucket = Damaged(setup, topic, "s").sound(0)
+        assert setup.check(topic) == {("unusable-setting", None, None), ("tracker-downgrade", "s", bucket)}
+        assert setup.plan(topic)["actions"] == []

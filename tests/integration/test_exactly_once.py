@@ -25,7 +25,7 @@ from pulsar_sidecar.deduplication.publishing.reader import ReadPosition
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
-from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
+from tests.cluster.exactly_once import CLOCK, LosingAnswers, Setup, exactly_once_setup
 from tests.cluster.reading_into_sqlite import killed_after, opened
 from tests.cluster.running import ClusterUnderTest
 
@@ -34,8 +34,8 @@ LARGE_BYTES = 12 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
-    with exactly_once_stage(cluster) as one:
+def stage(cluster: ClusterUnderTest) -> Iterator[Setup]:
+    with exactly_once_setup(cluster) as one:
         yield one
 
 
@@ -53,7 +53,7 @@ def numbers_in(messages: list[pulsar.Message]) -> list[int]:
     return [int(message.data().split()[1]) for message in messages]
 
 
-def demand_each_once_in_order(stage: Stage, topic: TopicName, partitions: int, count: int) -> None:
+def demand_each_once_in_order(stage: Setup, topic: TopicName, partitions: int, count: int) -> None:
     names = [topic.partition(index) for index in range(partitions)] or [topic]
     stored = [numbers_in(stage.stored(name)) for name in names]
     for numbers in stored:
@@ -61,7 +61,7 @@ def demand_each_once_in_order(stage: Stage, topic: TopicName, partitions: int, c
     assert sorted(number for numbers in stored for number in numbers) == list(range(count)), "and none is missing"
 
 
-def test_brokers_are_killed_and_topics_move(stage: Stage) -> None:
+def test_brokers_are_killed_and_topics_move(stage: Setup) -> None:
     topic = stage.topic(partitions=3)
     moved = threading.Event()
 
@@ -92,7 +92,7 @@ def test_brokers_are_killed_and_topics_move(stage: Stage) -> None:
     demand_each_once_in_order(stage, topic, 3, count)
 
 
-def test_answers_are_lost(stage: Stage) -> None:
+def test_answers_are_lost(stage: Setup) -> None:
     topic = stage.topic()
     network = LosingAnswers(stage.producers, every=7)
     with stage.publisher(topic, producers=network) as publisher:
@@ -103,7 +103,7 @@ def test_answers_are_lost(stage: Stage) -> None:
     demand_each_once_in_order(stage, topic, 0, 3_000)
 
 
-def test_without_deduplication_the_same_stores_duplicates(stage: Stage) -> None:
+def test_without_deduplication_the_same_stores_duplicates(stage: Setup) -> None:
     topic = stage.topic()
     stage.admin.set_policy(topic, "deduplicationEnabled", False)
     with pytest.raises(ConflictError, match="set-deduplication"):
@@ -122,7 +122,7 @@ def until_refused(attempt: Callable[[], None]) -> None:
         CLOCK.wait_seconds(0.2)
 
 
-def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(stage: Stage) -> None:
+def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(stage: Setup) -> None:
     topic = stage.topic(partitions=3)
     first = stage.publisher(topic)
     publish(first, range(2_345))
@@ -137,7 +137,7 @@ def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(stage: Stag
     demand_each_once_in_order(stage, topic, 3, 4_000)
 
 
-def test_large_messages_arrive_whole_and_once(stage: Stage) -> None:
+def test_large_messages_arrive_whole_and_once(stage: Setup) -> None:
     topic = stage.topic()
     network = LosingAnswers(stage.producers, every=3)
     large = {4, 5, 9}
@@ -159,7 +159,7 @@ def test_large_messages_arrive_whole_and_once(stage: Stage) -> None:
 HALF = Batch([OutgoingMessage(b"record 1 " + b"x" * LARGE_BYTES, 1)], 1, 1)
 
 
-def send_first_chunk(stage: Stage, topic: TopicName, bearing: int) -> None:
+def send_first_chunk(stage: Setup, topic: TopicName, bearing: int) -> None:
     """Of a message with the id 1; the entry bears another id, or that one."""
     with ExitStack() as stack:
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
@@ -173,7 +173,7 @@ def send_first_chunk(stage: Stage, topic: TopicName, bearing: int) -> None:
         producer.leave()
 
 
-def test_half_a_message_in_the_topic_does_not_hide_the_whole(stage: Stage) -> None:
+def test_half_a_message_in_the_topic_does_not_hide_the_whole(stage: Setup) -> None:
     topic = stage.topic()
     with stage.publisher(topic) as publisher:
         publisher.publish(record(0))
@@ -185,7 +185,7 @@ def test_half_a_message_in_the_topic_does_not_hide_the_whole(stage: Stage) -> No
     assert numbers_in(stage.stored(topic)) == [0, 1]
 
 
-def test_a_chunk_that_bears_the_messages_own_id_hides_it(stage: Stage) -> None:
+def test_a_chunk_that_bears_the_messages_own_id_hides_it(stage: Setup) -> None:
     """What Java's and C++'s clients send: the broker takes half a message for the whole, and refuses the whole."""
     topic = stage.topic()
     with stage.publisher(topic) as publisher:
@@ -204,7 +204,7 @@ def test_a_chunk_that_bears_the_messages_own_id_hides_it(stage: Stage) -> None:
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_something_else(stage: Stage) -> None:
+def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_something_else(stage: Setup) -> None:
     topic = stage.topic()
     with stage.publisher(topic) as first:
         publish(first, range(150))
@@ -216,7 +216,7 @@ def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_somethin
     demand_each_once_in_order(stage, topic, 0, 300)
 
 
-def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Stage) -> None:
+def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Setup) -> None:
     topic = stage.topic(partitions=3)
     with ExactlyOncePublisher(stage.producers, CLOCK, topic, limits=BatchLimits(messages=10)) as publisher:
         name = publisher.producer_name
@@ -231,7 +231,7 @@ def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Stage) -> None
     demand_each_once_in_order(stage, topic, 3, 300)
 
 
-def test_what_brokers_never_deduplicate_is_refused(stage: Stage) -> None:
+def test_what_brokers_never_deduplicate_is_refused(stage: Setup) -> None:
     system = parse_topic_name(f"{stage.namespace}/__change_events")
     with pytest.raises(InvalidInputError, match="system topic"):
         stage.publisher(system)
@@ -240,7 +240,7 @@ def test_what_brokers_never_deduplicate_is_refused(stage: Stage) -> None:
 # --- why not the client --------------------------------------------------------------------------------------------
 
 
-def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_doubles_the_rest(stage: Stage) -> None:
+def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_doubles_the_rest(stage: Setup) -> None:
     topic = stage.topic()
     send_by_client(stage, topic, range(10))
     assert last_sequence_id(stage, topic) == 0
@@ -250,13 +250,13 @@ def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_dou
     assert sorted(numbers_in(stage.stored(topic))) == sorted([*range(10), *range(1, 10)])
 
 
-def last_sequence_id(stage: Stage, topic: TopicName) -> int:
+def last_sequence_id(stage: Setup, topic: TopicName) -> int:
     opened = stage.producers.open(topic, "by-client")
     opened.close()
     return opened.last_sequence_id
 
 
-def send_by_client(stage: Stage, topic: TopicName, numbers: range) -> None:
+def send_by_client(stage: Setup, topic: TopicName, numbers: range) -> None:
     """As one batch."""
     batching = {"batching_enabled": True, "batching_max_messages": len(numbers), "batching_max_publish_delay_ms": 5_000}
     with closing(stage.client.create_producer(str(topic), "by-client", **batching)) as producer:
@@ -268,7 +268,7 @@ def send_by_client(stage: Stage, topic: TopicName, numbers: range) -> None:
 # --- the reading half ----------------------------------------------------------------------------------------------
 
 
-def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage: Stage, tmp_path: Path) -> None:
+def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage: Setup, tmp_path: Path) -> None:
     """By SIGKILL; another of the five steps each time, in the middle of a batch."""
     topic = stage.topic(partitions=3)
     with stage.publisher(topic) as publisher:
@@ -285,7 +285,7 @@ def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage:
     assert totals == {"record": 400} | {str(number): 1 for number in range(400)}
 
 
-def test_a_reader_goes_on_behind_any_kind_of_message(stage: Stage) -> None:
+def test_a_reader_goes_on_behind_any_kind_of_message(stage: Setup) -> None:
     """Within a batch, behind a single message, and behind one in chunks."""
     topic = stage.topic()
     with stage.publisher(topic, messages=4) as publisher:
@@ -305,7 +305,7 @@ def test_a_reader_goes_on_behind_any_kind_of_message(stage: Stage) -> None:
         assert reader.read(2) is None
 
 
-def test_a_reader_whose_position_is_trimmed_refuses(stage: Stage) -> None:
+def test_a_reader_whose_position_is_trimmed_refuses(stage: Setup) -> None:
     topic = stage.topic()
     with stage.publisher(topic) as publisher:
         publish(publisher, range(10))

@@ -25,7 +25,7 @@ from pulsar_sidecar.deduplication.publishing.resume import Tail
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
-from tests.cluster.exactly_once import CLOCK, LosingAnswers, Stage, exactly_once_stage
+from tests.cluster.exactly_once import CLOCK, LosingAnswers, Setup, exactly_once_setup
 from tests.cluster.failing_publisher import KILLED, POINTS, Ended, publish_until
 from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
@@ -39,8 +39,8 @@ LATE = ("before:record-published", 700)
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: ClusterUnderTest) -> Iterator[Stage]:
-    with exactly_once_stage(cluster) as one:
+def setup(cluster: ClusterUnderTest) -> Iterator[Setup]:
+    with exactly_once_setup(cluster) as one:
         yield one
 
 
@@ -53,14 +53,14 @@ def rounds(request: pytest.FixtureRequest) -> int:
 class Job:
     """A file of lines of JSON, and where it goes."""
 
-    stage: Stage
+    setup: Setup
     file: Path
     topic: TopicName
     count: int
 
     @property
     def arguments(self) -> list[str]:
-        addresses = self.stage.cluster.addresses
+        addresses = self.setup.cluster.addresses
         return [
             "--output", "json", "publish", str(self.file), str(self.topic), "--producer-name", NAME,
             "--format", "json-lines", "--batch-size", "100",
@@ -87,9 +87,9 @@ class Job:
         return ended
 
     def stored(self) -> list[list[int]]:
-        partitions = self.stage.producers.partitions(self.topic)
+        partitions = self.setup.producers.partitions(self.topic)
         names = [self.topic.partition(index) for index in range(partitions)] or [self.topic]
-        return [[int(message.data().split()[1]) for message in self.stage.stored(name)] for name in names]
+        return [[int(message.data().split()[1]) for message in self.setup.stored(name)] for name in names]
 
     def check_each_once_in_order(self) -> None:
         found = self.stored()
@@ -98,10 +98,10 @@ class Job:
         assert sorted(number for numbers in found for number in numbers) == list(range(self.count)), "none is missing"
 
 
-def job(stage: Stage, directory: Path, count: int, partitions: int = PARTITIONS) -> Job:
+def job(setup: Setup, directory: Path, count: int, partitions: int = PARTITIONS) -> Job:
     file = directory / "events.jsonl"
     file.write_bytes(lines(range(count)))
-    return Job(stage, file, stage.topic(partitions), count)
+    return Job(setup, file, setup.topic(partitions), count)
 
 
 def lines(numbers: Sequence[int], keys: int = 50) -> bytes:
@@ -111,11 +111,11 @@ def lines(numbers: Sequence[int], keys: int = 50) -> bytes:
     return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
 
 
-def test_killed_before_and_after_every_step(stage: Stage, tmp_path: Path, rounds: int) -> None:
+def test_killed_before_and_after_every_step(setup: Setup, tmp_path: Path, rounds: int) -> None:
     for number in range(rounds):
         directory = tmp_path / str(number)
         directory.mkdir()
-        one = job(stage, directory, RECORDS)
+        one = job(setup, directory, RECORDS)
         points = list(POINTS)
         random.Random(number).shuffle(points)
         for point in points:
@@ -133,31 +133,31 @@ def test_killed_before_and_after_every_step(stage: Stage, tmp_path: Path, rounds
         assert (again["stored"], again["duplicatesRefused"], again["storedEarlier"]) == (0, 0, RECORDS)
 
 
-def test_killed_at_any_moment_while_brokers_die(stage: Stage, tmp_path: Path, rounds: int) -> None:
-    one = job(stage, tmp_path, 2 * RECORDS)
+def test_killed_at_any_moment_while_brokers_die(setup: Setup, tmp_path: Path, rounds: int) -> None:
+    one = job(setup, tmp_path, 2 * RECORDS)
     dice = random.Random(rounds)
     command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--batch-size", "1000", "--rate", "8000"]
     for number in range(4 * rounds):
-        owner = stage.owner(one.topic.partition(number % PARTITIONS))
+        owner = setup.owner(one.topic.partition(number % PARTITIONS))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         Event().wait(dice.uniform(1.0, 2.5))
         if number % 2:
-            stage.cluster.kill(owner)
+            setup.cluster.kill(owner)
         process.send_signal(signal.SIGKILL)
         process.wait()
         if number % 2:
-            stage.cluster.restart(owner)
+            setup.cluster.restart(owner)
     one.published()
     one.check_each_once_in_order()
 
 
-def test_without_deduplication_the_records_come_twice(stage: Stage, tmp_path: Path) -> None:
+def test_without_deduplication_the_records_come_twice(setup: Setup, tmp_path: Path) -> None:
     """The control: what a broker does not remember is stored again, so it is its memory that the others rely on."""
-    one = job(stage, tmp_path, 500)
-    stage.admin.set_policy(one.topic, "deduplicationEnabled", False)
+    one = job(setup, tmp_path, 500)
+    setup.admin.set_policy(one.topic, "deduplicationEnabled", False)
     partitions = [one.topic.partition(index) for index in range(PARTITIONS)]
     for topic in partitions:
-        until(lambda topic=topic: stage.producers.deduplication_status(topic) == "Disabled", "it is off")  # type: ignore[misc]
+        until(lambda topic=topic: setup.producers.deduplication_status(topic) == "Disabled", "it is off")  # type: ignore[misc]
     one.refused("Disabled")
     for _ in range(2):
         checkpoint_path(one.file, NAME).unlink(missing_ok=True)
@@ -172,30 +172,30 @@ class SeesNothing(BrokerTopicTails):
 
 def published_by_a_liar(one: Job) -> Published:
     """To brokers that claim to deduplicate, by a publisher that does not look what is stored."""
-    stage = one.stage
+    setup = one.setup
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)
-    owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
+    owners = TopicOwners(setup.cluster.addresses.broker_service_url, connections)
     request = PublishRequest(one.topic, NAME, RecordFormat.JSON_LINES)
     with closing(connections), source_file(one.file) as source:
         return FilePublisher(
             source,
             request,
-            LosingAnswers(stage.producers, every=10**9, lie=True),
-            SeesNothing(owners, stage.admin.internal_stats, stage.admin.stats, CLOCK),
+            LosingAnswers(setup.producers, every=10**9, lie=True),
+            SeesNothing(owners, setup.admin.internal_stats, setup.admin.stats, CLOCK),
             CheckpointFile(checkpoint_path(one.file, NAME)),
             CLOCK,
             Event(),
         ).run()
 
 
-def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(stage: Stage, tmp_path: Path) -> None:
-    one = job(stage, tmp_path, 5_000)
+def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(setup: Setup, tmp_path: Path) -> None:
+    one = job(setup, tmp_path, 5_000)
     one.killed(*LATE)
-    forget(stage, one.topic)
+    forget(setup, one.topic)
     one.killed(*LATE)
     checkpoint_path(one.file, NAME).unlink()
     one.killed(*LATE)
-    forget(stage, one.topic)
+    forget(setup, one.topic)
     checkpoint_path(one.file, NAME).unlink()
     one.refused("at last the sequence id", "--fresh")
     one.published()
@@ -206,50 +206,50 @@ def partitions_of(topic: TopicName) -> list[TopicName]:
     return [topic.partition(index) for index in range(PARTITIONS)]
 
 
-def forget(stage: Stage, topic: TopicName) -> None:
+def forget(setup: Setup, topic: TopicName) -> None:
     for on in (False, True):
-        stage.switch(topic, partitions_of(topic), on=on)
+        setup.switch(topic, partitions_of(topic), on=on)
 
 
-def test_a_topic_that_was_trimmed_or_created_again_is_refused(stage: Stage, tmp_path: Path) -> None:
+def test_a_topic_that_was_trimmed_or_created_again_is_refused(setup: Setup, tmp_path: Path) -> None:
     jobs = []
     for name in ("created again", "trimmed", "one partition trimmed"):
         (tmp_path / name).mkdir()
-        jobs.append(job(stage, tmp_path / name, 3_000))
+        jobs.append(job(setup, tmp_path / name, 3_000))
     again, trimmed, partly = jobs
     for one in (again, trimmed):
         one.killed("after:record-published", 1_500, "--rate", "1000")
-    stage.admin.delete_topic(again.topic, partitioned=True, force=True)
-    stage.admin.create(again.topic, PARTITIONS)
+    setup.admin.delete_topic(again.topic, partitioned=True, force=True)
+    setup.admin.create(again.topic, PARTITIONS)
     again.refused("the topic was deleted and created again")
-    stage.trim_and_forget(trimmed.topic, partitions_of(trimmed.topic))
+    setup.trim_and_forget(trimmed.topic, partitions_of(trimmed.topic))
     trimmed.refused("it was trimmed")
     partly.published()
     checkpoint_path(partly.file, NAME).unlink()
-    forget(stage, partly.topic)
-    stage.trim_and_forget(partly.topic, [partly.topic.partition(1)])
+    forget(setup, partly.topic)
+    setup.trim_and_forget(partly.topic, [partly.topic.partition(1)])
     partly.refused("partition 1 shows nothing of this producer")
 
 
-def test_partitions_of_which_nothing_is_known_or_needed(stage: Stage, tmp_path: Path) -> None:
+def test_partitions_of_which_nothing_is_known_or_needed(setup: Setup, tmp_path: Path) -> None:
     """Empty ledgers are replaced when a topic moves: that matters only where a record may have been stored."""
-    one = job(stage, tmp_path, 3_000)
+    one = job(setup, tmp_path, 3_000)
     one.killed("after:record-published", 5)
     for topic in partitions_of(one.topic):
-        stage.unload(topic)
+        setup.unload(topic)
     one.refused("delete the checkpoint and repeat the command")
     checkpoint_path(one.file, NAME).unlink()
     one.file.write_bytes(lines(range(3_000), keys=1))
     one.killed("after:record-published", 1_500, "--rate", "1000")
-    forget(stage, one.topic)
+    forget(setup, one.topic)
     for topic in partitions_of(one.topic):
-        stage.unload(topic)
+        setup.unload(topic)
     one.published()
     one.check_each_once_in_order()
 
 
-def test_another_file_is_refused_with_where(stage: Stage, tmp_path: Path) -> None:
-    one = job(stage, tmp_path, 3_000)
+def test_another_file_is_refused_with_where(setup: Setup, tmp_path: Path) -> None:
+    one = job(setup, tmp_path, 3_000)
     one.killed("after:record-published", 1_500, "--rate", "1000")
     good = one.file.read_bytes()
     with one.file.open("r+b") as file:
@@ -262,11 +262,11 @@ def test_another_file_is_refused_with_where(stage: Stage, tmp_path: Path) -> Non
     one.file.write_bytes(good)
     one.published()
     one.check_each_once_in_order()
-    stage.admin.add_partitions(one.topic, PARTITIONS + 1)
+    setup.admin.add_partitions(one.topic, PARTITIONS + 1)
     one.refused("4 partitions and had 3")
 
 
-def test_large_records_in_chunks(stage: Stage, tmp_path: Path) -> None:
+def test_large_records_in_chunks(setup: Setup, tmp_path: Path) -> None:
     """Killed between them; some do not fit into an entry."""
     file = tmp_path / "large.bin"
     payloads = [
@@ -277,17 +277,17 @@ def test_large_records_in_chunks(stage: Stage, tmp_path: Path) -> None:
         b"record 4",
     ]
     file.write_bytes(b"".join(len(payload).to_bytes(4, "big") + payload for payload in payloads))
-    one = Job(stage, file, stage.topic(), len(payloads))
+    one = Job(setup, file, setup.topic(), len(payloads))
     for nth in (2, 2, 1):
         ended = publish_until("after:record-published", nth, [*one.arguments, "--format", "length-prefixed"])
         assert ended.code in (KILLED, 0), ended
     one.published("--format", "length-prefixed")
     one.check_each_once_in_order()
-    assert [message.data() for message in stage.stored(one.topic)] == payloads
+    assert [message.data() for message in setup.stored(one.topic)] == payloads
 
 
-def test_a_signal_ends_it_in_order(stage: Stage, tmp_path: Path) -> None:
-    one = job(stage, tmp_path, 20_000)
+def test_a_signal_ends_it_in_order(setup: Setup, tmp_path: Path) -> None:
+    one = job(setup, tmp_path, 20_000)
     command = [sys.executable, "-m", "pulsar_sidecar", *one.arguments, "--rate", "2000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(checkpoint_path(one.file, NAME).exists, "it publishes")

@@ -12,23 +12,23 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
-from tests.unit.deduplication.inspection.test_stuck import ELSEWHERE, ORDERS, Stage
+from tests.unit.deduplication.inspection.test_stuck import ELSEWHERE, ORDERS, Setup
 
 DEFAULT = "/admin/v2/namespaces/public/default/deduplication"
 
 
 @pytest.fixture
-def stage() -> Stage:
-    stage = Stage()
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 4))
-    stage.topics.put(ELSEWHERE, (1, 2, 3), (3, 9))
-    stage.switched(on=True, namespace="public/elsewhere")
-    return stage
+def setup() -> Setup:
+    setup = Setup()
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 4))
+    setup.topics.put(ELSEWHERE, (1, 2, 3), (3, 9))
+    setup.switched(on=True, namespace="public/elsewhere")
+    return setup
 
 
 @pytest.fixture
-def server(stage: Stage) -> Iterator[Served]:
-    with served(FakeDeletionService(), routers=[deduplication.health_router(stage.health)]) as server:
+def server(setup: Setup) -> Iterator[Served]:
+    with served(FakeDeletionService(), routers=[deduplication.health_router(setup.health)]) as server:
         yield server
 
 
@@ -70,8 +70,8 @@ def test_stuck_cursors_over_rest(server: Served) -> None:
     assert server.ask("GET", DEFAULT.replace("default", "missing") + "/stuck").status == 404
 
 
-def test_slow_loads_over_rest(server: Served, stage: Stage) -> None:
-    stage.switched(on=True)
+def test_slow_loads_over_rest(server: Served, setup: Setup) -> None:
+    setup.switched(on=True)
     found = server.ask("GET", f"{DEFAULT}/forecast").json
     assert isinstance(found, dict)
     (slowest,) = found["slowest"]
@@ -95,34 +95,34 @@ def test_stuck_shows_what_is_held_and_what_helps(shell: Terminal) -> None:
     assert shell.run("deduplication", "stuck", "public/missing").code == 1
 
 
-def test_the_limits_are_the_callers(shell: Terminal, stage: Stage) -> None:
-    stage.switched(on=True)
+def test_the_limits_are_the_callers(shell: Terminal, setup: Setup) -> None:
+    setup.switched(on=True)
     for arguments, code in (([], 0), (["--entries", "24"], 2), (["--bytes", "2499"], 2), (["--entries", "25"], 0)):
         assert shell.run("deduplication", "stuck", "public/default", *arguments).code == code
 
 
-def test_what_could_not_be_read_is_an_exit_code(shell: Terminal, stage: Stage) -> None:
-    stage.switched(on=True)
-    stage.topics.lengths.unreadable = "ledger 3 cannot be measured"
+def test_what_could_not_be_read_is_an_exit_code(shell: Terminal, setup: Setup) -> None:
+    setup.switched(on=True)
+    setup.topics.lengths.unreadable = "ledger 3 cannot be measured"
     for command in ("stuck", "forecast"):
         ran = shell.run("deduplication", command, "public/default")
         assert (ran.code, f"not read: {ORDERS}: ledger 3 cannot be measured" in ran.out) == (4, True)
 
 
-def test_forecast_shows_seconds_and_what_they_rest_on(shell: Terminal, stage: Stage) -> None:
-    stage.switched(on=True)
+def test_forecast_shows_seconds_and_what_they_rest_on(shell: Terminal, setup: Setup) -> None:
+    setup.switched(on=True)
     ran = shell.run("deduplication", "forecast", "public/default")
     lines = ran.out.splitlines()
     assert (ran.code, lines[0]) == (0, "1 topics or partitions, 1 with a deduplication cursor")
     assert lines[1] == f"{ORDERS}: 0.0 s: 25 entries, 2,500 bytes after 1:4"
     assert lines[2].startswith("assumed: a broker of 4.0.8 replays")
-    stage.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
+    setup.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
     assert "more than topicLoadTimeoutSeconds (0 s)" in shell.run("deduplication", "forecast", "public/default").out
 
 
-def test_a_dump_needs_no_service(shell: Terminal, stage: Stage) -> None:
+def test_a_dump_needs_no_service(shell: Terminal, setup: Setup) -> None:
     shell.set("PULSAR_SIDECAR_ADMIN_URL", "http://127.0.0.1:1")
-    shell.stuck = stage.stuck()
+    shell.stuck = setup.stuck()
     ran = shell.run("deduplication", "stuck", "--dump", "dumps/monday", "--output", "json", "--entries", "7")
     assert (ran.code, json.loads(ran.out)["stuck"][0]["topic"]) == (2, str(ORDERS))
     shell.stuck = StuckReport(0, 0, 0, 0, (), ("/managed-ledgers/x: refused",))

@@ -26,7 +26,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class Stage:
+class Setup:
     """Bookies that listen, the metadata store in memory, and the writer between them."""
 
     def __init__(self, bookies: int) -> None:
@@ -58,73 +58,73 @@ class Stage:
 
 
 @pytest.fixture
-def stages() -> Iterator[Callable[[int], Stage]]:
-    opened: list[Stage] = []
+def setups() -> Iterator[Callable[[int], Setup]]:
+    opened: list[Setup] = []
 
-    def open_stage(bookies: int = 2) -> Stage:
-        opened.append(Stage(bookies))
+    def open_setup(bookies: int = 2) -> Setup:
+        opened.append(Setup(bookies))
         return opened[-1]
 
-    yield open_stage
-    for stage in opened:
-        stage.close()
+    yield open_setup
+    for setup in opened:
+        setup.close()
 
 
 @pytest.mark.parametrize(("bookies", "sizes"), [(1, (1, 1, 1)), (2, (2, 2, 1)), (3, (3, 2, 2)), (4, (3, 3, 2))])
 def test_every_bookie_of_the_write_quorum_has_it(
-    stages: Callable[[int], Stage], bookies: int, sizes: tuple[int, ...]
+    setups: Callable[[int], Setup], bookies: int, sizes: tuple[int, ...]
 ) -> None:
-    stage = stages(bookies)
-    ledger_id = stage.write(*sizes)
-    metadata = stage.metadata(ledger_id)
+    setup = setups(bookies)
+    ledger_id = setup.write(*sizes)
+    metadata = setup.metadata(ledger_id)
     assert (metadata.state, metadata.last_entry_id, metadata.length_bytes) == (LedgerState.CLOSED, 3, 5007)
     assert metadata.custom_metadata == CUSTOM
-    held = {bookie.bookie_id: {entry for _, entry in bookie.entries} for bookie in stage.bookies}
+    held = {bookie.bookie_id: {entry for _, entry in bookie.entries} for bookie in setup.bookies}
     [segment] = metadata.segments
     for entry_id in range(len(PAYLOADS)):
         write_set = {segment.ensemble[(entry_id + rank) % sizes[0]] for rank in range(sizes[1])}
         assert write_set == {bookie for bookie, entries in held.items() if entry_id in entries}
-    answer = stage.entries.read_many(ledger_id, metadata, map(EntryId, range(4)), bytes)
+    answer = setup.entries.read_many(ledger_id, metadata, map(EntryId, range(4)), bytes)
     assert [answer.found[EntryId(entry_id)] for entry_id in range(4)] == PAYLOADS
 
 
-def test_the_wire(stages: Callable[[int], Stage]) -> None:
-    stage = stages(1)
-    stage.writer.write([b"payload"], CUSTOM, Replication(1, 1, 1))
-    [request] = stage.bookies[0].requests
+def test_the_wire(setups: Callable[[int], Setup]) -> None:
+    setup = setups(1)
+    setup.writer.write([b"payload"], CUSTOM, Replication(1, 1, 1))
+    [request] = setup.bookies[0].requests
     key = hashlib.sha1(b"ledger").hexdigest()
     header = "000000000000001b 0000000000000000 ffffffffffffffff 0000000000000007"
     assert request.startswith(bytes.fromhex(f"00000043 02010000 {key} {header}"))
     assert request.endswith(b"payload")
 
 
-def test_bookies_of_different_racks(stages: Callable[[int], Stage]) -> None:
-    stage = stages(4)
-    ids = [str(bookie.bookie_id) for bookie in stage.bookies]
+def test_bookies_of_different_racks(setups: Callable[[int], Setup]) -> None:
+    setup = setups(4)
+    ids = [str(bookie.bookie_id) for bookie in setup.bookies]
     racks = ", ".join(f'"{name}": {{"rack": "{"/a" if name != ids[3] else "/b"}"}}' for name in ids)
-    stage.store.put("/bookies", f'{{"default": {{{racks}}}}}'.encode())
+    setup.store.put("/bookies", f'{{"default": {{{racks}}}}}'.encode())
     for _ in range(5):
-        assert ids[3] in stage.metadata(stage.write()).segments[0].ensemble
+        assert ids[3] in setup.metadata(setup.write()).segments[0].ensemble
 
 
 @pytest.mark.parametrize("code", [EREADONLY, 101, None])
-def test_a_bookie_that_fails_is_done_without(stages: Callable[[int], Stage], code: int | None) -> None:
-    stage = stages(3)
-    bad = stage.bookies[0]
+def test_a_bookie_that_fails_is_done_without(setups: Callable[[int], Setup], code: int | None) -> None:
+    setup = setups(3)
+    bad = setup.bookies[0]
     bad.answer_addition = lambda ledger, entry, _: None if code is None else addition_response(code, ledger, entry)
     for _ in range(6):
-        assert bad.bookie_id not in stage.metadata(stage.write()).segments[0].ensemble
-    assert all(stage.metadata(LedgerId(int(path[-4:]))).state is LedgerState.CLOSED for path in stage.ledgers())
+        assert bad.bookie_id not in setup.metadata(setup.write()).segments[0].ensemble
+    assert all(setup.metadata(LedgerId(int(path[-4:]))).state is LedgerState.CLOSED for path in setup.ledgers())
 
 
-def test_too_few_bookies_leave_nothing(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
-    stage.bookies[0].answer_addition = lambda ledger, entry, _: addition_response(EREADONLY, ledger, entry)
+def test_too_few_bookies_leave_nothing(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
+    setup.bookies[0].answer_addition = lambda ledger, entry, _: addition_response(EREADONLY, ledger, entry)
     with pytest.raises(TemporaryError, match=r"needs 2 bookies, and 1 can.*read-only"):
-        stage.write()
+        setup.write()
     with pytest.raises(TemporaryError, match="needs 3 bookies, and 2 can"):
-        stage.write(3, 2, 2)
-    assert stage.ledgers() == []
+        setup.write(3, 2, 2)
+    assert setup.ledgers() == []
 
 
 @pytest.mark.parametrize(
@@ -135,79 +135,79 @@ def test_too_few_bookies_leave_nothing(stages: Callable[[int], Stage]) -> None:
         pytest.param(b"\x00\x00\x00\x18\x02\x02" + bytes(22), id="an answer to a read"),
     ],
 )
-def test_an_answer_to_something_else_stores_nothing(stages: Callable[[int], Stage], answer: bytes) -> None:
-    stage = stages(1)
-    stage.bookies[0].answer_addition = lambda *_: answer
+def test_an_answer_to_something_else_stores_nothing(setups: Callable[[int], Setup], answer: bytes) -> None:
+    setup = setups(1)
+    setup.bookies[0].answer_addition = lambda *_: answer
     with pytest.raises(TemporaryError):
-        stage.write(1, 1, 1)
-    assert stage.ledgers() == []
+        setup.write(1, 1, 1)
+    assert setup.ledgers() == []
 
 
-def test_an_id_that_is_taken_is_passed_over(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
-    stage.store.put(ledger_path(LedgerId(FIRST_ID)), b"somebody's")
-    assert stage.write() == FIRST_ID + 1
-    taken = stage.store.peek(ledger_path(LedgerId(FIRST_ID)))
+def test_an_id_that_is_taken_is_passed_over(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
+    setup.store.put(ledger_path(LedgerId(FIRST_ID)), b"somebody's")
+    assert setup.write() == FIRST_ID + 1
+    taken = setup.store.peek(ledger_path(LedgerId(FIRST_ID)))
     assert taken is not None
     assert taken.data == b"somebody's"
 
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("method", ["create", "write"])
-def test_a_lost_answer_is_looked_up(stages: Callable[[int], Stage], method: Method, applied: bool) -> None:
-    stage = stages(2)
+def test_a_lost_answer_is_looked_up(setups: Callable[[int], Setup], method: Method, applied: bool) -> None:
+    setup = setups(2)
     assert method in ("create", "write")
-    stage.store.lose_answer_next(method, applied=applied)
+    setup.store.lose_answer_next(method, applied=applied)
     if method == "write" and applied:
-        assert stage.metadata(stage.write()).state is LedgerState.CLOSED
+        assert setup.metadata(setup.write()).state is LedgerState.CLOSED
     else:
         with pytest.raises(TemporaryError):
-            stage.write()
-        assert stage.ledgers() == []
+            setup.write()
+        assert setup.ledgers() == []
 
 
-def test_metadata_that_another_client_changed_is_no_success(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
+def test_metadata_that_another_client_changed_is_no_success(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
     path = ledger_path(LedgerId(FIRST_ID))
 
     def touch() -> None:
-        node = stage.store.peek(path)
+        node = setup.store.peek(path)
         assert node is not None
-        stage.store.put(path, node.data)
+        setup.store.put(path, node.data)
 
-    stage.store.before("write", touch)
+    setup.store.before("write", touch)
     with pytest.raises(TemporaryError):
-        stage.write()
-    assert stage.ledgers() == []
+        setup.write()
+    assert setup.ledgers() == []
 
 
-def test_what_cannot_be_deleted_again_is_named(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
-    stage.store.fail_next("write", TemporaryError("the store is away"))
-    stage.store.fail_next("delete", TemporaryError("the store is away"), times=-1)
+def test_what_cannot_be_deleted_again_is_named(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
+    setup.store.fail_next("write", TemporaryError("the store is away"))
+    setup.store.fail_next("delete", TemporaryError("the store is away"), times=-1)
     with pytest.raises(OutcomeUnknownError, match=rf"ledger {FIRST_ID} .*may be left"):
-        stage.write()
+        setup.write()
 
 
-def test_a_writer_that_dies_leaves_an_open_ledger(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
+def test_a_writer_that_dies_leaves_an_open_ledger(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
 
     def kill() -> None:
         raise Killed
 
-    stage.store.before("write", kill)
-    stage.store.before("read", kill, path=ledger_path(LedgerId(FIRST_ID)), times=-1)
+    setup.store.before("write", kill)
+    setup.store.before("read", kill, path=ledger_path(LedgerId(FIRST_ID)), times=-1)
     with pytest.raises(Killed):
-        stage.write()
-    assert stage.metadata(LedgerId(FIRST_ID)).state is LedgerState.OPEN
+        setup.write()
+    assert setup.metadata(LedgerId(FIRST_ID)).state is LedgerState.OPEN
 
 
 @pytest.mark.parametrize("payloads", [[], [bytes(MOST_ENTRY_BYTES + 1)]])
-def test_what_bookies_would_not_take_is_refused(stages: Callable[[int], Stage], payloads: list[bytes]) -> None:
-    stage = stages(2)
+def test_what_bookies_would_not_take_is_refused(setups: Callable[[int], Setup], payloads: list[bytes]) -> None:
+    setup = setups(2)
     with pytest.raises(InvalidInputError):
-        stage.writer.write(payloads, CUSTOM, Replication())
-    assert stage.ledgers() == []
+        setup.writer.write(payloads, CUSTOM, Replication())
+    assert setup.ledgers() == []
 
 
 @pytest.mark.parametrize("sizes", [(0, 0, 0), (2, 3, 2), (3, 2, 3), (2, 2, 0)])
@@ -216,17 +216,17 @@ def test_quorums_that_cannot_be(sizes: tuple[int, int, int]) -> None:
         Replication(*sizes)
 
 
-def test_many_large_entries_arrive(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
+def test_many_large_entries_arrive(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
     payloads = [bytes([number % 251]) * (300_000 + number) for number in range(40)]
-    ledger_id = stage.writer.write(payloads, CUSTOM, Replication())
-    answer = stage.entries.read_many(ledger_id, stage.metadata(ledger_id), map(EntryId, range(40)), bytes)
+    ledger_id = setup.writer.write(payloads, CUSTOM, Replication())
+    answer = setup.entries.read_many(ledger_id, setup.metadata(ledger_id), map(EntryId, range(40)), bytes)
     assert [answer.found[EntryId(number)] for number in range(40)] == payloads
 
 
-def test_racks_that_cannot_be_read_write_nothing(stages: Callable[[int], Stage]) -> None:
-    stage = stages(2)
-    stage.store.put("/bookies", b"[]")
+def test_racks_that_cannot_be_read_write_nothing(setups: Callable[[int], Setup]) -> None:
+    setup = setups(2)
+    setup.store.put("/bookies", b"[]")
     with pytest.raises(SidecarError, match="/bookies"):
-        stage.write()
-    assert stage.ledgers() == []
+        setup.write()
+    assert setup.ledgers() == []

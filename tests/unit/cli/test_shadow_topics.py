@@ -8,13 +8,15 @@ from pulsar_sidecar.model.names import parse_topic_name
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.cli.running import Terminal
 
-Stage = ShadowDeletionStage
 pytestmark = pytest.mark.usefixtures("server")
 
 
 def test_it_calls_until_it_is_done_and_shows_the_way(terminal: Terminal, service: FakeDeletionService) -> None:
-    waiting = (Stage.DISCONNECTING, "the replicator is still connected")
-    service.shadow_answers = [*((stage, None) for stage in Stage if stage is not Stage.DONE), (Stage.DONE, None)]
+    waiting = (ShadowDeletionStage.DISCONNECTING, "the replicator is still connected")
+    service.shadow_answers = [
+        *((stage, None) for stage in ShadowDeletionStage if stage is not ShadowDeletionStage.DONE),
+        (ShadowDeletionStage.DONE, None),
+    ]
     service.shadow_answers[2:2] = [waiting, waiting, TemporaryError("the metadata store does not answer")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["stage"]) == (0, "done")
@@ -31,7 +33,10 @@ def test_it_calls_until_it_is_done_and_shows_the_way(terminal: Terminal, service
 
 
 def test_a_refusal_ends_it(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.shadow_answers = [(Stage.PROTECTING, None), ConflictError("2 consumers or readers are connected")]
+    service.shadow_answers = [
+        (ShadowDeletionStage.PROTECTING, None),
+        ConflictError("2 consumers or readers are connected"),
+    ]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow")
     assert (ran.code, ran.out) == (1, "")
     assert "2 consumers or readers are connected (HTTP 409)" in ran.err
@@ -44,14 +49,14 @@ def test_a_first_call_that_fails_ends_it(terminal: Terminal, service: FakeDeleti
 
 
 def test_when_the_time_is_over_it_names_the_next_step(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.shadow_answers = [(Stage.REMOVING, "a broker still has it loaded")]
+    service.shadow_answers = [(ShadowDeletionStage.REMOVING, "a broker still has it loaded")]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--wait-seconds", "0")
     assert (ran.code, ran.out) == (4, "")
     assert ran.err.splitlines()[-1] == "orders-shadow is not deleted yet; run the same command again to continue"
 
 
 def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.shadow_answers = [(Stage.DONE, None, 7)]
+    service.shadow_answers = [(ShadowDeletionStage.DONE, None, 7)]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["missingLedgers"]) == (1, [7])
     assert "1 ledgers of the source are missing that were there before" in ran.err

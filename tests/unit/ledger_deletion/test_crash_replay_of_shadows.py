@@ -61,15 +61,15 @@ class Once:
             self.action()
 
 
-@pytest.mark.parametrize("stages", [1, 3, 7])
+@pytest.mark.parametrize("steps", [1, 3, 7])
 @pytest.mark.parametrize(("partitions", "listed"), KINDS)
-def test_another_sidecar_goes_on_before_any_call(partitions: int | None, listed: bool, stages: int) -> None:
+def test_another_sidecar_goes_on_before_any_call(partitions: int | None, listed: bool, steps: int) -> None:
     def check(at: int) -> None:
         made = setting(partitions, listed=listed)
         other = made.sidecar()
 
         def go_on() -> None:
-            for _ in range(stages):
+            for _ in range(steps):
                 with suppress(TemporaryError):
                     made.advance(other)
 

@@ -17,14 +17,13 @@ from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.unit.ledger_deletion.shadow_settings import SHADOW, SOURCE, Setting, is_refused, setting
 
 DAY_MS = 24 * 3_600_000
-Stage = ShadowDeletionStage
 
 
 def test_the_shadow_goes_and_the_source_stays() -> None:
     made = setting()
     sidecar = made.sidecar()
-    stages = [made.advance(sidecar).stage for _ in range(6)]
-    assert stages == list(Stage)
+    taken = [made.advance(sidecar).stage for _ in range(6)]
+    assert taken == list(ShadowDeletionStage)
     made.check()
     status = made.advance(sidecar)
     assert (status.source_check.ledgers, status.source_check.missing, status.missing_before) == (3, (), ())
@@ -45,7 +44,7 @@ def test_a_partitioned_shadow_goes_with_its_partitions() -> None:
 def test_many_partitions_take_several_calls_which_show_how_many_are_left() -> None:
     made = setting(partitions=120)
     sidecar, waits = made.sidecar(), []
-    while (status := made.advance(sidecar)).stage is not Stage.DONE:
+    while (status := made.advance(sidecar)).stage is not ShadowDeletionStage.DONE:
         waits.append(status.waits_for)
     assert [text for text in waits if text] == [
         "70 partitions are still to be detached",
@@ -96,7 +95,7 @@ def test_it_is_refused_while_clients_are_connected(clients: ConnectedClients) ->
 
 def test_clients_that_come_on_the_way_stop_it_before_its_nodes_change() -> None:
     made = setting()
-    made.advance_to(Stage.DETACHING)
+    made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.load(made.shadow)
     made.brokers.clients_of[made.shadow] = ConnectedClients(consumers=1)
     with pytest.raises(ConflictError, match="1 consumers or readers and 0 producers are connected"):
@@ -109,7 +108,7 @@ def test_clients_that_come_on_the_way_stop_it_before_its_nodes_change() -> None:
 
 def test_an_unloaded_shadow_is_not_loaded_before_it_is_protected() -> None:
     made = setting()
-    made.advance_to(Stage.DISCONNECTING)
+    made.advance_to(ShadowDeletionStage.DISCONNECTING)
     assert made.brokers.asked == ["keep orders-shadow"]
     assert made.brokers.destroyed == set()
 
@@ -121,7 +120,7 @@ def test_it_waits_for_brokers_to_take_up_the_retention() -> None:
     made.advance(sidecar)
     status = made.advance(sidecar)
     assert (status.stage, status.waits_for) == (
-        Stage.PROTECTING,
+        ShadowDeletionStage.PROTECTING,
         f"the broker has not applied infinite retention to {SHADOW} yet",
     )
     made.brokers.policy_is_late = False
@@ -131,23 +130,23 @@ def test_it_waits_for_brokers_to_take_up_the_retention() -> None:
 
 def test_a_replicator_that_connects_again_is_disconnected_again() -> None:
     made = setting(listed=True)
-    made.advance_to(Stage.DETACHING)
+    made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.replicating = {made.shadow: made.source}
     made.brokers.replicate()
-    assert made.advance(made.sidecar()).stage is Stage.DISCONNECTING
+    assert made.advance(made.sidecar()).stage is ShadowDeletionStage.DISCONNECTING
     made.delete()
     made.check()
 
 
 def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() -> None:
     made = setting(listed=True)
-    made.advance_to(Stage.DISCONNECTING)
+    made.advance_to(ShadowDeletionStage.DISCONNECTING)
     made.brokers.replicators_linger = True
     sidecar = made.sidecar()
     for _ in range(5):
         status = made.advance(sidecar)
         assert (status.stage, status.waits_for) == (
-            Stage.DISCONNECTING, f"the source's replicator is still connected to {SHADOW}",
+            ShadowDeletionStage.DISCONNECTING, f"the source's replicator is still connected to {SHADOW}",
         )  # fmt: skip
         made.store.advance_ms(1_000)
     assert made.brokers.asked.count("unload orders") == 1
@@ -155,7 +154,7 @@ def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() ->
     made.advance(sidecar)
     assert made.brokers.asked.count("unload orders") == 2
     made.brokers.replicating.clear()
-    assert made.advance(sidecar).stage is Stage.DETACHING
+    assert made.advance(sidecar).stage is ShadowDeletionStage.DETACHING
     assert made.brokers.asked.count("unload orders") == 2
     made.brokers.replicators_linger = False
     made.delete(sidecar)
@@ -165,15 +164,15 @@ def test_a_source_is_not_unloaded_again_and_again_while_its_replicator_goes() ->
 def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
     made = setting()
     made.brokers.kept_forever.add(made.shadow)
-    made.advance_to(Stage.DETACHING)
+    made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.begin_load(made.shadow)
     node = made.store.peek(managed_ledger_path(made.shadow.managed_ledger_name))
     assert node is not None
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.begin_load(made.shadow)
     made.store.put(node.path, node.data)  # and its broker was killed
     status = made.advance(made.sidecar())
-    assert status.stage is Stage.REMOVING
+    assert status.stage is ShadowDeletionStage.REMOVING
     assert status.waits_for is not None
     made.delete()
     made.check()
@@ -181,11 +180,11 @@ def test_a_broker_that_lists_the_ledgers_again_is_undone() -> None:
 
 def test_a_broker_that_kept_it_loaded_is_found_out() -> None:
     made = setting(listed=True)
-    made.advance_to(Stage.DETACHING)
+    made.advance_to(ShadowDeletionStage.DETACHING)
     made.brokers.load(made.shadow)
     made.brokers.unloads_missed = 3
     status = made.advance(made.sidecar())
-    assert status.stage is Stage.REMOVING
+    assert status.stage is ShadowDeletionStage.REMOVING
     assert made.advance(made.sidecar()).waits_for == f"a broker still has {SHADOW} loaded"
     made.delete()
     made.check()
@@ -208,7 +207,7 @@ def test_a_partition_that_lists_the_ledgers_again_is_not_deleted_with_the_others
 
 def test_what_the_broker_puts_off_is_asked_for_again() -> None:
     made = setting()
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.refusals = [BrokerRefusedError(412, "Topic has active producers/subscriptions")]
     status = made.advance(made.sidecar())
     assert status.waits_for == f"the broker does not delete {SHADOW} yet: Topic has active producers/subscriptions"
@@ -218,7 +217,7 @@ def test_what_the_broker_puts_off_is_asked_for_again() -> None:
 
 def test_another_refusal_of_the_broker_is_reported_and_it_can_go_on_later() -> None:
     made = setting()
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.refusals = [BrokerRefusedError(405, "not here")]
     with pytest.raises(BrokerRefusedError, match="not here"):
         made.advance(made.sidecar())
@@ -228,7 +227,7 @@ def test_another_refusal_of_the_broker_is_reported_and_it_can_go_on_later() -> N
 
 def test_partitions_that_are_added_on_the_way_go_too() -> None:
     made = setting(partitions=2)
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.source(f"{SOURCE}-partition-2")
     _add_partition(made)
     assert made.delete().source_check.ledgers == 9
@@ -237,7 +236,7 @@ def test_partitions_that_are_added_on_the_way_go_too() -> None:
 
 def test_a_partition_that_is_added_while_the_others_are_deleted_keeps_its_sources_ledgers() -> None:
     made = setting(partitions=2)
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     made.brokers.source(f"{SOURCE}-partition-2")
     made.brokers.after_deletion = lambda topic: _add_partition(made) if topic == made.shadow.partition(1) else None
     assert made.delete().source_check.ledgers == 9
@@ -259,7 +258,7 @@ def _add_partition(made: Setting) -> None:
 
 def test_a_topic_created_again_under_the_name_is_left_alone() -> None:
     made = setting()
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     path = managed_ledger_path(made.shadow.managed_ledger_name)
     made.store.remove(path)
     fresh = made.store.put(path, managed_ledger_bytes([7], properties={SHADOW_SOURCE: str(made.source)}))
@@ -267,12 +266,12 @@ def test_a_topic_created_again_under_the_name_is_left_alone() -> None:
     assert made.store.peek(path) == fresh
     assert [asked for asked in made.brokers.asked if asked.startswith("delete")] == []
     # The name is a shadow's again, so the next call begins anew.
-    assert made.advance(made.sidecar()).stage is Stage.PROTECTING
+    assert made.advance(made.sidecar()).stage is ShadowDeletionStage.PROTECTING
 
 
 def test_a_partitioned_topic_created_again_keeps_its_partitions() -> None:
     made = setting(partitions=2)
-    made.advance_to(Stage.REMOVING)
+    made.advance_to(ShadowDeletionStage.REMOVING)
     paths = [managed_ledger_path(shadow.managed_ledger_name) for shadow in made.shadows]
     path = partitioned_topic_path(made.shadow)
     node = made.store.peek(path)
@@ -301,7 +300,7 @@ def test_what_was_missing_before_is_distinguished_from_what_is_lost() -> None:
     made = setting()
     first, second, _ = made.brokers.listed(made.source) or ()
     made.store.remove(ledger_path(first))
-    made.advance_to(Stage.VERIFYING)
+    made.advance_to(ShadowDeletionStage.VERIFYING)
     made.store.remove(ledger_path(second))
     status = made.advance(made.sidecar())
     assert status.source_check.missing == (first, second)
@@ -310,7 +309,7 @@ def test_what_was_missing_before_is_distinguished_from_what_is_lost() -> None:
 
 def test_a_ledger_that_the_source_trims_meanwhile_is_not_missing() -> None:
     made = setting()
-    made.advance_to(Stage.VERIFYING)
+    made.advance_to(ShadowDeletionStage.VERIFYING)
     listed = made.brokers.listed(made.source) or ()
     path = managed_ledger_path(made.source.managed_ledger_name)
 

@@ -25,7 +25,7 @@ while True:
 """
 
 
-class Stage(LocalCluster):
+class Setup(LocalCluster):
     """A cluster's directory, and everything that was started in it."""
 
     def __init__(self, directory: Path) -> None:
@@ -49,10 +49,10 @@ class Stage(LocalCluster):
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    end([member.process for member in stage.started if member.process], SystemClock())
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    setup = Setup(tmp_path)
+    yield setup
+    end([member.process for member in setup.started if member.process], SystemClock())
 
 
 @pytest.fixture
@@ -77,33 +77,33 @@ def _answer(listener: socket.socket) -> None:
             connection.sendall(b"Mode: somebody else")
 
 
-def test_members_that_listen_become_ready(stage: Stage) -> None:
+def test_members_that_listen_become_ready(setup: Setup) -> None:
     names = ("zookeeper", "zookeeper-2")
-    planned = [stage.member(name, port) for name, port in zip(names, free_ports(2), strict=True)]
-    stage.start(*planned)
-    assert sorted(member.name for member in stage.started) == sorted(names)
-    assert all(member.process is not None and is_running(member.process) for member in stage.started)
-    assert sorted(stage.progress) == ["zookeeper is ready", "zookeeper-2 is ready"]
+    planned = [setup.member(name, port) for name, port in zip(names, free_ports(2), strict=True)]
+    setup.start(*planned)
+    assert sorted(member.name for member in setup.started) == sorted(names)
+    assert all(member.process is not None and is_running(member.process) for member in setup.started)
+    assert sorted(setup.progress) == ["zookeeper is ready", "zookeeper-2 is ready"]
 
 
-def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(stage: Stage) -> None:
+def test_a_member_waits_for_its_port_and_is_not_taken_for_who_answers_there(setup: Setup) -> None:
     (port,) = free_ports(1)
-    squatter = stage.member("squatter", port, LISTEN.replace("while True:", "for _ in range(2):"))
-    stage.start(squatter)
-    member = stage.member("zookeeper", port)
+    squatter = setup.member("squatter", port, LISTEN.replace("while True:", "for _ in range(2):"))
+    setup.start(squatter)
+    member = setup.member("zookeeper", port)
     with ThreadPoolExecutor(1) as pool:
-        start = pool.submit(stage.start, member)
-        assert _becomes_true(lambda: "port taken" in "".join(stage.progress))
+        start = pool.submit(setup.start, member)
+        assert _becomes_true(lambda: "port taken" in "".join(setup.progress))
         assert is_ready(member), "the probe alone is fooled"
         start.result()
-    assert stage.progress[-1] == "zookeeper is ready"
+    assert setup.progress[-1] == "zookeeper is ready"
     assert four_letter_word(port, "srvr") == "Mode: standalone"
 
 
-def test_a_port_that_stays_taken_ends_the_start(stage: Stage, taken_port: int) -> None:
+def test_a_port_that_stays_taken_ends_the_start(setup: Setup, taken_port: int) -> None:
     with pytest.raises(MemberFailedError, match=f"port taken.*{taken_port}"):
-        stage.start(stage.member("zookeeper", taken_port), timeout_seconds=0.5)
-    assert stage.started == []
+        setup.start(setup.member("zookeeper", taken_port), timeout_seconds=0.5)
+    assert setup.started == []
 
 
 REFUSED_ONCE = """
@@ -125,28 +125,28 @@ if not pathlib.Path("refused").exists():
         ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),
     ],
 )
-def test_a_restart_that_was_refused_for_a_moment_is_repeated(stage: Stage, said: str, shown: str) -> None:
+def test_a_restart_that_was_refused_for_a_moment_is_repeated(setup: Setup, said: str, shown: str) -> None:
     (port,) = free_ports(1)
-    stage.start(stage.member("zookeeper", port, REFUSED_ONCE % said + LISTEN))
-    refused, served = (member.process for member in stage.started)
+    setup.start(setup.member("zookeeper", port, REFUSED_ONCE % said + LISTEN))
+    refused, served = (member.process for member in setup.started)
     assert refused is not None
     assert served is not None
     assert (is_running(refused), is_running(served)) == (False, True)
-    assert shown in stage.progress[0]
+    assert shown in setup.progress[0]
 
 
-def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(stage: Stage) -> None:
+def test_an_earlier_lost_race_in_the_log_is_not_taken_for_a_new_one(setup: Setup) -> None:
     (port,) = free_ports(1)
-    member = stage.member("zookeeper", port)
-    (stage.directory / "zookeeper" / "zookeeper.log").write_text("java.net.BindException: Address already in use\n")
-    stage.start(member)
-    assert len(stage.started) == 1
+    member = setup.member("zookeeper", port)
+    (setup.directory / "zookeeper" / "zookeeper.log").write_text("java.net.BindException: Address already in use\n")
+    setup.start(member)
+    assert len(setup.started) == 1
 
 
-def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(stage: Stage) -> None:
-    broken = stage.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
+def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(setup: Setup) -> None:
+    broken = setup.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
     with pytest.raises(MemberFailedError, match=r"zookeeper ended with exit code 7[\s\S]*no such setting"):
-        stage.start(broken)
+        setup.start(broken)
 
 
 ANSWERED_FOR = """
@@ -167,25 +167,25 @@ connection.close()
 """
 
 
-def test_a_member_that_ended_is_not_ready_whichever_process_answers_for_it(stage: Stage) -> None:
+def test_a_member_that_ended_is_not_ready_whichever_process_answers_for_it(setup: Setup) -> None:
     (port,) = free_ports(1)
     with pytest.raises(MemberFailedError, match="zookeeper ended with exit code 7"):
-        stage.start(stage.member("zookeeper", port, ANSWERED_FOR))
+        setup.start(setup.member("zookeeper", port, ANSWERED_FOR))
 
 
-def test_no_thread_waits_for_the_others_when_one_failed(stage: Stage) -> None:
+def test_no_thread_waits_for_the_others_when_one_failed(setup: Setup) -> None:
     (port,) = free_ports(1)
-    silent = stage.member("zookeeper", port, "import time; time.sleep(60)")
-    broken = stage.member("zookeeper-2", port, "raise SystemExit(3)")
+    silent = setup.member("zookeeper", port, "import time; time.sleep(60)")
+    broken = setup.member("zookeeper-2", port, "raise SystemExit(3)")
     with pytest.raises(MemberFailedError, match="zookeeper-2 ended with exit code 3"):
-        stage.start(silent, broken, timeout_seconds=50.0)
+        setup.start(silent, broken, timeout_seconds=50.0)
 
 
-def test_a_member_that_never_answers_is_given_up(stage: Stage) -> None:
+def test_a_member_that_never_answers_is_given_up(setup: Setup) -> None:
     (port,) = free_ports(1)
-    silent = stage.member("zookeeper", port, "import time; print('thinking', flush=True); time.sleep(60)")
+    silent = setup.member("zookeeper", port, "import time; print('thinking', flush=True); time.sleep(60)")
     with pytest.raises(MemberFailedError, match=r"not ready in time[\s\S]*thinking"):
-        stage.start(silent, timeout_seconds=1.0)
+        setup.start(silent, timeout_seconds=1.0)
 
 
 def test_free_ports_are_free_and_different(taken_port: int) -> None:

@@ -32,7 +32,7 @@ LATE = "no snapshot was taken for long"
 TEN = LagLimits(entries=10, size_bytes=10**9)
 
 
-class Stage:
+class Setup:
     """Topics as stored, and brokers."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def setup() -> Setup:
+    return Setup()
 
 
 @pytest.mark.parametrize(
@@ -76,114 +76,114 @@ def stage() -> Stage:
     ],
 )
 def test_a_cursor_is_left_over_or_lags_or_is_all_right(
-    stage: Stage, namespace: bool | None, topic: bool | None, mark_delete: tuple[int, int], reason: StuckReason | None
+    setup: Setup, namespace: bool | None, topic: bool | None, mark_delete: tuple[int, int], reason: StuckReason | None
 ) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), mark_delete)
-    stage.switched(on=namespace)
-    stage.switched(on=topic, topic=ORDERS)
-    found = stage.stuck()
+    setup.topics.put(ORDERS, (1, 2, 3), mark_delete)
+    setup.switched(on=namespace)
+    setup.switched(on=topic, topic=ORDERS)
+    found = setup.stuck()
     assert [each.reason for each in found.stuck] == ([] if reason is None else [reason])
     assert (found.topics, found.cursors, found.found, found.unreadable) == (1, 1, len(found.stuck), ())
     assert all(each.certain for each in found.stuck)
 
 
-def test_a_topic_switched_off_under_a_namespace_that_is_on_is_found_by_the_ledgers_that_it_holds(stage: Stage) -> None:
+def test_a_topic_switched_off_under_a_namespace_that_is_on_is_found_by_the_ledgers_that_it_holds(setup: Setup) -> None:
     roomy = LagLimits(1_000, 1_000_000)
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
-    stage.switched(on=True)
-    assert stage.stuck(limits=roomy).found == 0
-    stage.switched(on=False, topic=ORDERS)
-    (found,) = stage.stuck(limits=roomy).stuck
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    setup.switched(on=True)
+    assert setup.stuck(limits=roomy).found == 0
+    setup.switched(on=False, topic=ORDERS)
+    (found,) = setup.stuck(limits=roomy).stuck
     assert (found.reason, found.because, found.held_ledgers) == (StuckReason.LEFT_OVER, "off by the topic", 1)
 
 
 @pytest.fixture
-def policies_away(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def policies_away(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> Setup:
     """Deduplication is on for the topic's namespace, and its own policy cannot be asked for."""
 
     def away(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         raise TemporaryError("no broker answers")
 
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
-    stage.switched(on=True)
-    monkeypatch.setattr(stage.brokers, "of_topic", away)
-    return stage
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    setup.switched(on=True)
+    monkeypatch.setattr(setup.brokers, "of_topic", away)
+    return setup
 
 
-def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_ledgers(policies_away: Stage) -> None:
+def test_a_policy_that_could_not_be_asked_for_is_reported_where_a_cursor_holds_ledgers(policies_away: Setup) -> None:
     report = policies_away.stuck(limits=LagLimits(1_000, 1_000_000))
     assert (report.found, report.unreadable) == (0, (f"{ORDERS}: its own policy is not known: no broker answers",))
 
 
-def test_a_lag_under_a_policy_that_could_not_be_asked_for_is_not_certain(policies_away: Stage) -> None:
+def test_a_lag_under_a_policy_that_could_not_be_asked_for_is_not_certain(policies_away: Setup) -> None:
     report = policies_away.stuck()
     assert [(each.reason, each.certain) for each in report.stuck] == [(StuckReason.LAGS, False)]
     assert report.unreadable == (f"{ORDERS}: its own policy is not known: no broker answers",)
 
 
-def test_a_topic_that_is_on_and_holds_nothing_is_not_asked_about(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_on_and_holds_nothing_is_not_asked_about(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         raise TemporaryError("no broker answers")
 
-    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
-    stage.switched(on=True)
-    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
-    assert stage.stuck().unreadable == ()
+    setup.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    setup.switched(on=True)
+    monkeypatch.setattr(setup.brokers, "of_topic", refuse)
+    assert setup.stuck().unreadable == ()
 
 
-def test_a_lag_names_its_cause_and_its_beginning(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
-    stage.switched(on=True)
-    found = stage.only()
+def test_a_lag_names_its_cause_and_its_beginning(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    setup.switched(on=True)
+    found = setup.only()
     assert (found.reason, found.because, found.position) == (StuckReason.LAGS, LATE, (2, 8))
 
 
 @pytest.mark.parametrize(("size_bytes", "found"), [(1_099, 1), (1_100, 0)])
-def test_a_cursor_may_lag_as_far_as_the_limit(stage: Stage, size_bytes: int, found: int) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 8))
-    stage.switched(on=True)
-    assert stage.stuck(limits=LagLimits(11, size_bytes)).found == found
+def test_a_cursor_may_lag_as_far_as_the_limit(setup: Setup, size_bytes: int, found: int) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 8))
+    setup.switched(on=True)
+    assert setup.stuck(limits=LagLimits(11, size_bytes)).found == found
 
 
-def test_in_a_dump_positions_are_older_than_the_true_ones_and_what_is_loaded_is_unknown(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.switched(on=True)
+def test_in_a_dump_positions_are_older_than_the_true_ones_and_what_is_loaded_is_unknown(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.switched(on=True)
     (node,) = [
         node
-        for path in stage.topics.store.paths()
-        if path.endswith(DEDUPLICATION_CURSOR) and (node := stage.topics.store.peek(path))
+        for path in setup.topics.store.paths()
+        if path.endswith(DEDUPLICATION_CURSOR) and (node := setup.topics.store.peek(path))
     ]
     in_node = Snapshot(Position(LedgerId(1), EntryId(0)), {}, 10)
     for ledger_id, entry_id, certain in ((None, None, True), (7, 3, True), (7, None, False)):
-        stage.topics.snapshots.answers[node.data] = replace(in_node, ledger_id=ledger_id, entry_id=entry_id)
-        report = StuckCursors(stage.topics.stored, BrokerDeduplicationSettings(stage.brokers), None).find(
+        setup.topics.snapshots.answers[node.data] = replace(in_node, ledger_id=ledger_id, entry_id=entry_id)
+        report = StuckCursors(setup.topics.stored, BrokerDeduplicationSettings(setup.brokers), None).find(
             [ORDERS], TEN, 10
         )
         assert [(each.certain, each.status) for each in report.stuck] == [(certain, None)]
         assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic: ")
 
 
-def test_topics_without_a_cursor_are_counted(stage: Stage) -> None:
-    stage.topics.put(ORDERS)
-    stage.topics.put(ELSEWHERE, (1, 2), (1, 0))
-    everything = stage.stuck(None)
+def test_topics_without_a_cursor_are_counted(setup: Setup) -> None:
+    setup.topics.put(ORDERS)
+    setup.topics.put(ELSEWHERE, (1, 2), (1, 0))
+    everything = setup.stuck(None)
     assert (everything.topics, everything.cursors, everything.found) == (2, 1, 1)
-    assert (stage.stuck().topics, stage.stuck().cursors, stage.stuck().stuck) == (1, 0, ())
+    assert (setup.stuck().topics, setup.stuck().cursors, setup.stuck().stuck) == (1, 0, ())
     with pytest.raises(NotFoundError):
-        stage.stuck("public/missing")
+        setup.stuck("public/missing")
 
 
-def test_what_holds_most_comes_first_and_what_is_freed_is_known(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 5))
-    stage.topics.put(OTHER, (1, 2, 3, 4), (0, -1))
-    stage.topics.cursor("billing", (2, 9), topic=OTHER)
-    first, second = stage.stuck().stuck
+def test_what_holds_most_comes_first_and_what_is_freed_is_known(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 5))
+    setup.topics.put(OTHER, (1, 2, 3, 4), (0, -1))
+    setup.topics.cursor("billing", (2, 9), topic=OTHER)
+    first, second = setup.stuck().stuck
     assert (first.topic, first.held_ledgers, first.held_bytes, first.freed_bytes) == (OTHER, 3, 3_000, 2_000)
     assert (second.topic, second.held_ledgers, second.held_bytes, second.freed_bytes) == (ORDERS, 1, 1_000, 1_000)
-    limited = stage.stuck(most=1)
+    limited = setup.stuck(most=1)
     assert (limited.stuck, limited.found, limited.held_bytes) == ((first,), 2, 4_000)
-    stage.topics.cursors.unreadable = "the cursor's ledger 7 is gone"
-    assert [each.freed_bytes for each in stage.stuck().stuck] == [None, 1_000]
+    setup.topics.cursors.unreadable = "the cursor's ledger 7 is gone"
+    assert [each.freed_bytes for each in setup.stuck().stuck] == [None, 1_000]
 
 
 STATS, UNLOAD = f"pulsar-admin topics stats {ORDERS}", f"pulsar-admin topics unload {ORDERS}"
@@ -218,130 +218,130 @@ FAILS = (
     ],
 )
 def test_the_remedy_fits_what_the_broker_does(
-    stage: Stage, on: bool, mark_delete: tuple[int, int], loaded: bool, status: str | None, remedy: str
+    setup: Setup, on: bool, mark_delete: tuple[int, int], loaded: bool, status: str | None, remedy: str
 ) -> None:
-    stage.topics.put(ORDERS, (0, 1, 2, 3) if mark_delete[0] == 0 else (1, 2, 3), mark_delete)
-    stage.brokers.broker = BrokerDeduplication(entries_interval=15)
-    stage.switched(on=on)
-    stage.brokers.loaded, stage.brokers.stuck = ([ORDERS] if loaded else []), status
-    found = stage.only()
+    setup.topics.put(ORDERS, (0, 1, 2, 3) if mark_delete[0] == 0 else (1, 2, 3), mark_delete)
+    setup.brokers.broker = BrokerDeduplication(entries_interval=15)
+    setup.switched(on=on)
+    setup.brokers.loaded, setup.brokers.stuck = ([ORDERS] if loaded else []), status
+    found = setup.only()
     assert (found.status, found.remedy) == (status, remedy)
 
 
-def test_a_lag_within_the_brokers_interval_is_its_settings(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (2, 5))
-    stage.switched(on=True)
-    stage.brokers.broker = BrokerDeduplication(entries_interval=1_000)
-    assert "brokerDeduplicationEntriesInterval is 1,000" in stage.only().remedy
-    stage.brokers.loaded = [ORDERS]
-    assert "set-deduplication-snapshot-interval" in stage.only().remedy
+def test_a_lag_within_the_brokers_interval_is_its_settings(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (2, 5))
+    setup.switched(on=True)
+    setup.brokers.broker = BrokerDeduplication(entries_interval=1_000)
+    assert "brokerDeduplicationEntriesInterval is 1,000" in setup.only().remedy
+    setup.brokers.loaded = [ORDERS]
+    assert "set-deduplication-snapshot-interval" in setup.only().remedy
 
 
-def test_what_a_broker_does_counts_more_than_policies(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
-    stage.topics.put(OTHER, (1, 2, 3), (1, 0))
-    stage.brokers.loaded, stage.brokers.stuck = [ORDERS, OTHER], "Enabled"
-    found = stage.only()
+def test_what_a_broker_does_counts_more_than_policies(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    setup.topics.put(OTHER, (1, 2, 3), (1, 0))
+    setup.brokers.loaded, setup.brokers.stuck = [ORDERS, OTHER], "Enabled"
+    found = setup.only()
     assert (found.topic, found.reason, found.because, found.status) == (OTHER, StuckReason.LAGS, LATE, "Enabled")
 
 
-def test_a_policy_that_is_not_known_is_not_made_up(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_is_not_known_is_not_made_up(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(policy: DeduplicationPolicy, topic: TopicName) -> None:
         raise TemporaryError("no broker answers")
 
-    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
-    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
-    found = stage.only()
+    monkeypatch.setattr(setup.brokers, "of_topic", refuse)
+    setup.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    found = setup.only()
     assert (found.reason, found.certain) == (StuckReason.LEFT_OVER, False)
     assert found.because == "off by the broker; no broker answers"
 
 
 def test_brokers_that_do_not_list_what_they_loaded_leave_the_rest_known(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(topics: object, most: int) -> None:
         raise TemporaryError("a broker went")
 
-    monkeypatch.setattr(stage.brokers, "statuses", refuse)
-    stage.topics.put(ORDERS, (1, 2, 3), (3, 9))
-    report = stage.stuck()
+    monkeypatch.setattr(setup.brokers, "statuses", refuse)
+    setup.topics.put(ORDERS, (1, 2, 3), (3, 9))
+    report = setup.stuck()
     assert report.stuck[0].remedy.startswith("if no broker has it loaded, load the topic once")
     assert report.unreadable == ("brokers did not report which of these topics they have loaded: a broker went",)
 
 
-def test_a_system_topics_cursor_is_left_over(stage: Stage) -> None:
+def test_a_system_topics_cursor_is_left_over(setup: Setup) -> None:
     topic = parse_topic_name("persistent://public/default/__change_events")
-    stage.topics.put(topic, (1, 2), (1, 0))
-    stage.switched(on=True)
-    found = stage.only()
+    setup.topics.put(topic, (1, 2), (1, 0))
+    setup.switched(on=True)
+    found = setup.only()
     assert (found.reason, found.because) == (StuckReason.LEFT_OVER, "brokers never deduplicate a system topic")
     assert found.certain
 
 
-def test_what_cannot_be_read_is_reported_and_the_rest_is_found(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.topics.put(OTHER, (1, 2, 3), (1, 0))
-    stage.topics.store.put(managed_ledger_path(OTHER.managed_ledger_name), b"\xff")
+def test_what_cannot_be_read_is_reported_and_the_rest_is_found(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.topics.put(OTHER, (1, 2, 3), (1, 0))
+    setup.topics.store.put(managed_ledger_path(OTHER.managed_ledger_name), b"\xff")
     third = parse_topic_name("persistent://public/default/third")
-    stage.topics.put(third, (1, 2, 3), (1, 0))
-    stage.topics.store.put(cursor_path(third.managed_ledger_name, DEDUPLICATION_CURSOR), b"\xff")
-    found = stage.stuck()
+    setup.topics.put(third, (1, 2, 3), (1, 0))
+    setup.topics.store.put(cursor_path(third.managed_ledger_name, DEDUPLICATION_CURSOR), b"\xff")
+    found = setup.stuck()
     assert [each.topic for each in found.stuck] == [ORDERS]
     assert (found.topics, found.cursors) == (3, 3)
     other, cursor = found.unreadable
     assert other.startswith(f"{OTHER}: the managed ledger")
     assert cursor.startswith(f"{third}: ")
-    stage.topics.lengths.unreadable = "ledger 3 cannot be measured: no bookie"
-    found = stage.stuck()
+    setup.topics.lengths.unreadable = "ledger 3 cannot be measured: no bookie"
+    found = setup.stuck()
     assert found.stuck[0].since is None
     assert f"{ORDERS}: ledger 3 cannot be measured: no bookie" in found.unreadable
 
 
-def test_a_namespace_whose_policies_are_damaged_does_not_end_the_search(stage: Stage) -> None:
+def test_a_namespace_whose_policies_are_damaged_does_not_end_the_search(setup: Setup) -> None:
     damaged = "the policies of a namespace cannot be decoded; print them with `pulsar-admin namespaces policies`"
-    of_namespace = stage.brokers.of_namespace
+    of_namespace = setup.brokers.of_namespace
 
     def refuse(policy: DeduplicationPolicy, namespace: str) -> PolicyValues:
         if namespace == "public/elsewhere":
             raise UndecodableError(damaged)
         return of_namespace(policy, namespace)
 
-    stage.brokers.of_namespace = refuse  # type: ignore[method-assign]
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.topics.put(ELSEWHERE, (1, 2, 3), (3, 9))
-    report = stage.stuck(None)
+    setup.brokers.of_namespace = refuse  # type: ignore[method-assign]
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.topics.put(ELSEWHERE, (1, 2, 3), (3, 9))
+    report = setup.stuck(None)
     assert [each.topic for each in report.stuck] == [ORDERS]
     assert report.unreadable == (f"{ELSEWHERE}: {damaged}",)
-    stage.topics.put(ELSEWHERE, (1, 2, 3), (1, 0))
-    lagging = stage.stuck(None)
+    setup.topics.put(ELSEWHERE, (1, 2, 3), (1, 0))
+    lagging = setup.stuck(None)
     assert [(each.reason, each.certain) for each in lagging.stuck if each.topic == ELSEWHERE] == [
         (StuckReason.LAGS, False)
     ]
     assert lagging.unreadable == report.unreadable
-    (load,) = stage.health.slowest_loads("public/elsewhere").slowest
+    (load,) = setup.health.slowest_loads("public/elsewhere").slowest
     assert (load.topic, load.deduplicated) == (ELSEWHERE, None)
 
 
-def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(stage: Stage) -> None:
+def test_topics_that_outlive_their_namespace_are_judged_by_the_broker(setup: Setup) -> None:
     gone = parse_topic_name("persistent://public/missing/orders")
-    stage.topics.put(gone, (1, 2), (1, 0))
-    (found,) = stage.stuck(None).stuck
+    setup.topics.put(gone, (1, 2), (1, 0))
+    (found,) = setup.stuck(None).stuck
     assert (found.because, found.certain) == ("off by the broker; there is no namespace public/missing", False)
-    stage.brokers.broker = BrokerDeduplication(enabled=True)
-    assert BrokerDeduplicationSettings(stage.brokers).inherited("public/missing").applied
+    setup.brokers.broker = BrokerDeduplication(enabled=True)
+    assert BrokerDeduplicationSettings(setup.brokers).inherited("public/missing").applied
 
 
 # --- forecast ------------------------------------------------------------------------------------------------------
 
 
-def test_the_slowest_loads_come_first(stage: Stage) -> None:
+def test_the_slowest_loads_come_first(setup: Setup) -> None:
     topics = [parse_topic_name(f"persistent://public/default/t{number:02}") for number in range(15)]
     for number, topic in enumerate(topics):
-        stage.topics.put(topic, range(1, 4 + number), (1, 4))
-    stage.topics.put(ORDERS)
-    stage.switched(on=True)
-    stage.switched(on=False, topic=topics[14])
-    found = stage.health.slowest_loads("public/default")
+        setup.topics.put(topic, range(1, 4 + number), (1, 4))
+    setup.topics.put(ORDERS)
+    setup.switched(on=True)
+    setup.switched(on=False, topic=topics[14])
+    found = setup.health.slowest_loads("public/default")
     assert [each.topic for each in found.slowest] == topics[13:3:-1]
     assert (found.topics, found.cursors, found.unreadable) == (16, 15, ())
     slowest = found.slowest[0]
@@ -350,43 +350,43 @@ def test_the_slowest_loads_come_first(stage: Stage) -> None:
     assert (slowest.deduplicated, slowest.times_out) == (True, False)
 
 
-def test_a_load_that_takes_longer_than_brokers_allow_is_marked(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.switched(on=True)
-    stage.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
-    (slowest,) = stage.health.slowest_loads("public/default").slowest
+def test_a_load_that_takes_longer_than_brokers_allow_is_marked(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.switched(on=True)
+    setup.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
+    (slowest,) = setup.health.slowest_loads("public/default").slowest
     assert slowest.times_out
 
 
-def test_a_load_whose_policy_is_unknown_counts_and_is_marked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_whose_policy_is_unknown_counts_and_is_marked(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(policy: DeduplicationPolicy, topic: TopicName) -> None:
         raise TemporaryError("no broker answers")
 
-    monkeypatch.setattr(stage.brokers, "of_topic", refuse)
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.topics.put(parse_topic_name("persistent://public/default/__change_events"), (1, 2, 3), (1, 0))
-    found = stage.health.slowest_loads("public/default")
+    monkeypatch.setattr(setup.brokers, "of_topic", refuse)
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.topics.put(parse_topic_name("persistent://public/default/__change_events"), (1, 2, 3), (1, 0))
+    found = setup.health.slowest_loads("public/default")
     assert [(each.topic, each.deduplicated) for each in found.slowest] == [(ORDERS, None)]
 
 
 @pytest.mark.parametrize("on", [True, False])
 def test_brokers_are_asked_about_a_hundred_topics_at_most(
-    stage: Stage, on: bool, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[TopicName]()
-    of_topic = stage.brokers.of_topic
+    of_topic = setup.brokers.of_topic
 
     def counted(policy: DeduplicationPolicy, topic: TopicName) -> PolicyValues:
         asked.append(topic)
         return of_topic(policy, topic)
 
-    monkeypatch.setattr(stage.brokers, "of_topic", counted)
+    monkeypatch.setattr(setup.brokers, "of_topic", counted)
     topics = [parse_topic_name(f"persistent://public/default/t{number:03}") for number in range(150)]
     for number, topic in enumerate(topics):
-        stage.topics.put(topic, (1, 2, 3), (1, 0))
-        stage.switched(on=None if number == 149 else number == 50, topic=topic)
-    stage.switched(on=on)
-    found = stage.health.slowest_loads("public/default")
+        setup.topics.put(topic, (1, 2, 3), (1, 0))
+        setup.switched(on=None if number == 149 else number == 50, topic=topic)
+    setup.switched(on=on)
+    found = setup.health.slowest_loads("public/default")
     assert asked == topics[:100]
     listed = [(each.topic, each.deduplicated) for each in found.slowest]
     assert listed == [(topics[50], True), *([(topic, None) for topic in topics[100:109]] if on else [])]
@@ -396,10 +396,10 @@ def test_brokers_are_asked_about_a_hundred_topics_at_most(
     assert found.unreadable == (() if on else (f"{left_out}the own policies of the 100 slowest only",))
 
 
-def test_loads_that_cannot_be_forecast_are_named(stage: Stage) -> None:
-    stage.topics.put(ORDERS, (1, 2, 3), (1, 0))
-    stage.topics.lengths.unreadable = "ledger 3 cannot be measured"
-    found = stage.health.slowest_loads("public/default")
+def test_loads_that_cannot_be_forecast_are_named(setup: Setup) -> None:
+    setup.topics.put(ORDERS, (1, 2, 3), (1, 0))
+    setup.topics.lengths.unreadable = "ledger 3 cannot be measured"
+    found = setup.health.slowest_loads("public/default")
     assert (found.slowest, found.unreadable) == ((), (f"{ORDERS}: ledger 3 cannot be measured",))
     with pytest.raises(NotFoundError):
-        stage.health.slowest_loads("public/missing")
+        setup.health.slowest_loads("public/missing")

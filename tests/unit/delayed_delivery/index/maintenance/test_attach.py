@@ -44,7 +44,7 @@ class FakeLoadedTopics:
         return answer
 
 
-class Stage:
+class Setup:
     def __init__(self, *loaded: str | Exception | None, buckets: Mapping[str, int] | None = None) -> None:
         self.store = FakeMetadataStore()
         for ledger_id in (31, 46):
@@ -89,11 +89,11 @@ class Stage:
 
 
 def test_buckets_are_named_and_no_longer_named_and_nothing_else_changes() -> None:
-    stage = Stage(buckets={str(THERE): 31, DANGLING: 99, str(NEW): 98})
-    change = stage.change({NEW: 46}, {DANGLING: 99, str(NEW): 98})
-    assert stage.pointers.change(change) is PointerOutcome.DONE
-    assert stage.named() == {str(THERE): 31, str(NEW): 46}
-    before, after = stage.info, ml.ManagedCursorInfo.FromString(stage.data)
+    setup = Setup(buckets={str(THERE): 31, DANGLING: 99, str(NEW): 98})
+    change = setup.change({NEW: 46}, {DANGLING: 99, str(NEW): 98})
+    assert setup.pointers.change(change) is PointerOutcome.DONE
+    assert setup.named() == {str(THERE): 31, str(NEW): 46}
+    before, after = setup.info, ml.ManagedCursorInfo.FromString(setup.data)
     assert {each.name: each.value for each in after.cursorProperties if each.name == "of-the-user"} == {
         "of-the-user": "kept"
     }
@@ -103,35 +103,35 @@ def test_buckets_are_named_and_no_longer_named_and_nothing_else_changes() -> Non
 
 
 def test_attaching_appends_to_what_the_broker_wrote() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    before = stage.data
-    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.DONE
-    assert stage.data.startswith(before)
+    setup = Setup(buckets={str(THERE): 31})
+    before = setup.data
+    assert setup.pointers.change(setup.change({NEW: 46})) is PointerOutcome.DONE
+    assert setup.data.startswith(before)
 
 
 def test_a_compressed_cursor_is_written_plainly() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    plain = stage.data
-    stage.store.put(PATH, compressed("NONE", plain, plain))
-    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.DONE
-    assert stage.data.startswith(plain)
+    setup = Setup(buckets={str(THERE): 31})
+    plain = setup.data
+    setup.store.put(PATH, compressed("NONE", plain, plain))
+    assert setup.pointers.change(setup.change({NEW: 46})) is PointerOutcome.DONE
+    assert setup.data.startswith(plain)
 
 
-def refused(stage: Stage, change: PointerChange, error: type[Exception], match: str) -> None:
-    before = stage.data
+def refused(setup: Setup, change: PointerChange, error: type[Exception], match: str) -> None:
+    before = setup.data
     with pytest.raises(error, match=match):
-        stage.pointers.change(change)
-    assert stage.data == before
+        setup.pointers.change(change)
+    assert setup.data == before
 
 
 def test_a_loaded_topic_is_refused_with_what_to_do() -> None:
-    stage = Stage("broker-1:8080")
-    refused(stage, stage.change({NEW: 46}), ConflictError, "broker-1.*stop its producers.*topics unload")
+    setup = Setup("broker-1:8080")
+    refused(setup, setup.change({NEW: 46}), ConflictError, "broker-1.*stop its producers.*topics unload")
 
 
 def test_brokers_that_cannot_all_be_asked_change_nothing() -> None:
-    stage = Stage(TemporaryError("a broker does not answer"))
-    refused(stage, stage.change({NEW: 46}), TemporaryError, "does not answer")
+    setup = Setup(TemporaryError("a broker does not answer"))
+    refused(setup, setup.change({NEW: 46}), TemporaryError, "does not answer")
 
 
 @pytest.mark.parametrize(
@@ -150,45 +150,45 @@ def test_brokers_that_cannot_all_be_asked_change_nothing() -> None:
 def test_what_does_not_fit_is_refused(
     attach: Mapping[BucketKey, int], detach: Mapping[str, int], error: type[Exception], match: str
 ) -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    refused(stage, stage.change(attach, detach), error, match)
+    setup = Setup(buckets={str(THERE): 31})
+    refused(setup, setup.change(attach, detach), error, match)
 
 
 def test_a_cursor_that_changed_since_is_refused() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
-    stage.store.put(PATH, stage.data)
-    refused(stage, change, ConflictError, "plan again")
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
+    setup.store.put(PATH, setup.data)
+    refused(setup, change, ConflictError, "plan again")
 
 
 def test_a_write_in_between_is_refused_by_the_store() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
-    stage.store.before("write", lambda: stage.store.put(PATH, stage.data))
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
+    setup.store.before("write", lambda: setup.store.put(PATH, setup.data))
     with pytest.raises(ConflictError):
-        stage.pointers.change(change)
-    assert stage.named() == {str(THERE): 31}
+        setup.pointers.change(change)
+    assert setup.named() == {str(THERE): 31}
 
 
 @pytest.mark.parametrize("when", ["before", "at the write"])
 def test_a_subscription_that_goes(when: str) -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
     if when == "before":
-        stage.store.remove(PATH)
+        setup.store.remove(PATH)
     else:
-        stage.store.before("write", lambda: stage.store.remove(PATH))
+        setup.store.before("write", lambda: setup.store.remove(PATH))
     with pytest.raises(NotFoundError):
-        stage.pointers.change(change)
+        setup.pointers.change(change)
 
 
 def test_a_topic_loaded_at_the_same_moment_is_reported() -> None:
-    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31})
-    assert stage.pointers.change(stage.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
+    setup = Setup(None, "broker-1:8080", buckets={str(THERE): 31})
+    assert setup.pointers.change(setup.change({NEW: 46})) is PointerOutcome.LOADED_MEANWHILE
 
 
-def when_looked_at_again(stage: Stage, happening: Callable[[], object]) -> None:
-    stage.store.before("read", lambda: stage.store.before("read", happening, path=PATH), path=PATH)
+def when_looked_at_again(setup: Setup, happening: Callable[[], object]) -> None:
+    setup.store.before("read", lambda: setup.store.before("read", happening, path=PATH), path=PATH)
 
 
 @pytest.mark.parametrize(
@@ -197,61 +197,61 @@ def when_looked_at_again(stage: Stage, happening: Callable[[], object]) -> None:
 def test_a_broker_that_writes_its_own_copy_is_reported(
     attach: Mapping[BucketKey, int], detach: Mapping[str, int]
 ) -> None:
-    stage = Stage(None, "broker-1:8080", buckets={str(THERE): 31, **detach} if attach else detach)
-    change, old = stage.change(attach, detach), stage.data
-    when_looked_at_again(stage, lambda: stage.store.put(PATH, old))
-    assert stage.pointers.change(change) is PointerOutcome.OVERWRITTEN
+    setup = Setup(None, "broker-1:8080", buckets={str(THERE): 31, **detach} if attach else detach)
+    change, old = setup.change(attach, detach), setup.data
+    when_looked_at_again(setup, lambda: setup.store.put(PATH, old))
+    assert setup.pointers.change(change) is PointerOutcome.OVERWRITTEN
 
 
 def test_a_subscription_that_goes_after_the_change_names_nothing() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
-    when_looked_at_again(stage, lambda: stage.store.remove(PATH))
-    assert stage.pointers.change(change) is PointerOutcome.OVERWRITTEN
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
+    when_looked_at_again(setup, lambda: setup.store.remove(PATH))
+    assert setup.pointers.change(change) is PointerOutcome.OVERWRITTEN
 
 
 def test_a_bad_name_that_stays_is_in_the_way_of_attaching_only() -> None:
     odd = f"{DANGLING}_as_this_one"
-    stage = Stage(buckets={DANGLING: 99, odd: 98})
-    assert stage.pointers.change(stage.change({}, {DANGLING: 99})) is PointerOutcome.DONE
-    assert stage.named() == {odd: 98}
-    refused(stage, stage.change({NEW: 46}), UndecodableError, "bucket_oddly")
+    setup = Setup(buckets={DANGLING: 99, odd: 98})
+    assert setup.pointers.change(setup.change({}, {DANGLING: 99})) is PointerOutcome.DONE
+    assert setup.named() == {odd: 98}
+    refused(setup, setup.change({NEW: 46}), UndecodableError, "bucket_oddly")
 
 
 def test_ledgers_are_looked_for_where_bookkeeper_keeps_them() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    elsewhere = BucketPointers(stage.store, FakeLoadedTopics(None), FakeClock(), "/elsewhere")
+    setup = Setup(buckets={str(THERE): 31})
+    elsewhere = BucketPointers(setup.store, FakeLoadedTopics(None), FakeClock(), "/elsewhere")
     with pytest.raises(NotFoundError, match="ledger 46"):
-        elsewhere.change(stage.change({NEW: 46}))
-    stage.store.put(ledger_path(LedgerId(46), "/elsewhere"), ledger_metadata_bytes())
-    assert elsewhere.change(stage.change({NEW: 46})) is PointerOutcome.DONE
+        elsewhere.change(setup.change({NEW: 46}))
+    setup.store.put(ledger_path(LedgerId(46), "/elsewhere"), ledger_metadata_bytes())
+    assert elsewhere.change(setup.change({NEW: 46})) is PointerOutcome.DONE
 
 
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_lost_answer_is_looked_up(applied: bool) -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
-    stage.store.lose_answer_next("write", applied=applied)
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
+    setup.store.lose_answer_next("write", applied=applied)
     if applied:
-        assert stage.pointers.change(change) is PointerOutcome.DONE
+        assert setup.pointers.change(change) is PointerOutcome.DONE
     else:
         with pytest.raises(OutcomeUnknownError):
-            stage.pointers.change(change)
+            setup.pointers.change(change)
 
 
 def test_a_lost_answer_that_cannot_be_looked_up_is_not_known() -> None:
-    stage = Stage(buckets={str(THERE): 31})
-    change = stage.change({NEW: 46})
+    setup = Setup(buckets={str(THERE): 31})
+    change = setup.change({NEW: 46})
     away = TemporaryError("the store is away")
-    stage.store.before("write", lambda: stage.store.fail_next("read", away, path=PATH))
-    stage.store.lose_answer_next("write", applied=True)
+    setup.store.before("write", lambda: setup.store.fail_next("read", away, path=PATH))
+    setup.store.lose_answer_next("write", applied=True)
     with pytest.raises(OutcomeUnknownError, match=r"the answer to the write .* was lost"):
-        stage.pointers.change(change)
-    assert stage.named() == {str(THERE): 31, str(NEW): 46}
+        setup.pointers.change(change)
+    assert setup.named() == {str(THERE): 31, str(NEW): 46}
 
 
 def test_what_cannot_be_looked_at_again_is_not_known() -> None:
-    stage = Stage(None, TemporaryError("a broker does not answer"), buckets={str(THERE): 31})
+    setup = Setup(None, TemporaryError("a broker does not answer"), buckets={str(THERE): 31})
     with pytest.raises(OutcomeUnknownError, match=r"was changed.*delayed-index show"):
-        stage.pointers.change(stage.change({NEW: 46}))
-    assert stage.named() == {str(THERE): 31, str(NEW): 46}
+        setup.pointers.change(setup.change({NEW: 46}))
+    assert setup.named() == {str(THERE): 31, str(NEW): 46}

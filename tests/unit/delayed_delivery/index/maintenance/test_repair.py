@@ -56,7 +56,7 @@ OPTIONS = CheckOptions(sample=None, orphans=True)
 S = RepairStep
 
 
-class Stage:
+class Setup:
     def __init__(self) -> None:
         self.index = CheckedIndex()
         self.loaded = FakeLoaded()
@@ -96,109 +96,109 @@ class Stage:
 
 
 def test_a_sound_index_has_nothing_to_repair() -> None:
-    stage = Stage()
-    plan = stage.plan()
+    setup = Setup()
+    plan = setup.plan()
     assert (plan.actions, plan.checked.buckets) == ((), 2)
     with pytest.raises(ConflictError, match=r"^there is nothing to repair \(any more\); nothing was changed$"):
-        stage.execute()
+        setup.execute()
 
 
 def test_orphans_are_not_looked_for_unasked() -> None:
-    stage, without = Stage(), CheckOptions(sample=None)
-    stage.forget(FIRST)
-    assert stage.repair.plan(TOPIC, without).actions == ()
-    assert stage.repair.plan(TOPIC, OPTIONS, [FindingKind.ORPHANED_BUCKET]).actions != ()
+    setup, without = Setup(), CheckOptions(sample=None)
+    setup.forget(FIRST)
+    assert setup.repair.plan(TOPIC, without).actions == ()
+    assert setup.repair.plan(TOPIC, OPTIONS, [FindingKind.ORPHANED_BUCKET]).actions != ()
     why = r"^--kind orphaned-bucket needs --orphans \(over REST: orphans=true\)$"
     with pytest.raises(InvalidInputError, match=why):
-        stage.repair.plan(TOPIC, without, [FindingKind.ORPHANED_BUCKET])
+        setup.repair.plan(TOPIC, without, [FindingKind.ORPHANED_BUCKET])
 
 
 def test_a_dangling_pointer_is_dropped() -> None:
-    stage = Stage()
-    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
-    stage.deletions.ready = DisabledError("off; it is not needed for this")
-    (repaired,) = stage.execute()
+    setup = Setup()
+    setup.index.store.remove(ledger_path(LedgerId(FIRST)))
+    setup.deletions.ready = DisabledError("off; it is not needed for this")
+    (repaired,) = setup.execute()
     assert (repaired.action.step, repaired.outcome, repaired.done) == (S.DROP_POINTER, PointerOutcome.DONE, True)
-    assert stage.named() == {KEYS[SECOND]: SECOND}
-    assert stage.deletions.taken == []
-    assert stage.plan().actions == ()
+    assert setup.named() == {KEYS[SECOND]: SECOND}
+    assert setup.deletions.taken == []
+    assert setup.plan().actions == ()
 
 
 def test_an_unreadable_bucket_is_recorded_before_its_cursor_forgets_it() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
+    setup = Setup()
+    setup.cut(FIRST)
     seen: list[dict[str, int]] = []
-    stage.deletions.before = lambda: seen.append(stage.named())
-    cursor, ledger = stage.index.store.peek(CURSOR), stage.index.store.peek(ledger_path(LedgerId(FIRST)))
+    setup.deletions.before = lambda: seen.append(setup.named())
+    cursor, ledger = setup.index.store.peek(CURSOR), setup.index.store.peek(ledger_path(LedgerId(FIRST)))
     assert cursor is not None
     assert ledger is not None
-    (repaired,) = stage.execute()
+    (repaired,) = setup.execute()
     assert (repaired.action.step, repaired.done, repaired.handed_over) == (S.RETIRE, True, True)
     assert seen == [{KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}]
-    assert stage.named() == {KEYS[SECOND]: SECOND}
+    assert setup.named() == {KEYS[SECOND]: SECOND}
     length = sum(len(data) for (id_, number), data in CheckedIndex().entries.payloads.items() if id_ == FIRST)
     taken = UnusableBucket(TOPIC, SUBSCRIPTION, LedgerId(FIRST), ledger.created_ms, length, cursor.version)
     assert [
-        UnusableBucket(*(getattr(each, field.name) for field in fields(taken))) for each in stage.deletions.taken
+        UnusableBucket(*(getattr(each, field.name) for field in fields(taken))) for each in setup.deletions.taken
     ] == [taken]
 
 
-def name_badly(stage: Stage) -> None:
+def name_badly(setup: Setup) -> None:
     """The cursor names the first bucket as no broker does, and no other one."""
     data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": FIRST})
-    stage.index.store.put(CURSOR, data)
+    setup.index.store.put(CURSOR, data)
 
 
 def test_each_cursor_is_changed_once_and_alone() -> None:
-    stage = Stage()
-    stage.index.topic.seal("t", 102, 7, 8, *stage.index.rows[FIRST])
-    stage.index.topic.cursor("t", (7, 0))
+    setup = Setup()
+    setup.index.topic.seal("t", 102, 7, 8, *setup.index.rows[FIRST])
+    setup.index.topic.cursor("t", (7, 0))
     for bucket_ledger in (FIRST, SECOND, 102):
-        stage.cut(bucket_ledger)
-    node = stage.index.store.peek(CURSOR)
+        setup.cut(bucket_ledger)
+    node = setup.index.store.peek(CURSOR)
     assert node is not None
-    repaired = stage.execute()
+    repaired = setup.execute()
     assert [(each.action.subscription, each.action.ledger_id, each.done) for each in repaired] == [
         (SUBSCRIPTION, FIRST, True),
         (SUBSCRIPTION, SECOND, True),
         ("t", 102, True),
     ]
-    after = stage.index.store.peek(CURSOR)
+    after = setup.index.store.peek(CURSOR)
     assert after is not None
-    assert (stage.named(), after.version) == ({}, node.version + 1)
-    assert stage.plan().actions == ()
+    assert (setup.named(), after.version) == ({}, node.version + 1)
+    assert setup.plan().actions == ()
 
 
 def test_the_topics_of_a_namespace_are_repaired_in_their_order() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    other = IndexedTopic(stage.index.store, stage.index.entries, parse_topic_name("persistent://public/default/a"))
+    setup = Setup()
+    setup.cut(FIRST)
+    other = IndexedTopic(setup.index.store, setup.index.entries, parse_topic_name("persistent://public/default/a"))
     other.ledgers(7, 8, 9, 10)
-    other.seal("t", 102, 7, 8, *stage.index.rows[FIRST])
+    other.seal("t", 102, 7, 8, *setup.index.rows[FIRST])
     other.cursor("t", (7, 0))
-    stage.cut(102)
-    stage.loaded.from_question = 1
-    plan = stage.repair.plan("public/default", OPTIONS)
+    setup.cut(102)
+    setup.loaded.from_question = 1
+    plan = setup.repair.plan("public/default", OPTIONS)
     assert [(each.topic, each.subscription, each.ledger_id) for each in plan.actions] == [
         (other.topic, "t", 102),
         (TOPIC, SUBSCRIPTION, FIRST),
     ]
     assert list(plan.loaded) == [other.topic, TOPIC]
-    stage.loaded.from_question = None
-    repaired = stage.repair.execute("public/default", OPTIONS, (), plan.hash)
+    setup.loaded.from_question = None
+    repaired = setup.repair.execute("public/default", OPTIONS, (), plan.hash)
     assert [(each.action.ledger_id, each.done) for each in repaired] == [(102, True), (FIRST, True)]
 
 
 def test_a_plan_of_one_topic_is_not_the_plan_of_another() -> None:
     def hash_of(local_name: str) -> str:
-        stage = Stage()
+        setup = Setup()
         topic = parse_topic_name(f"persistent://public/default/{local_name}")
-        other = IndexedTopic(stage.index.store, stage.index.entries, topic)
+        other = IndexedTopic(setup.index.store, setup.index.entries, topic)
         other.ledgers(7, 8, 9, 10)
-        other.seal(SUBSCRIPTION, 102, 7, 8, *stage.index.rows[FIRST])
+        other.seal(SUBSCRIPTION, 102, 7, 8, *setup.index.rows[FIRST])
         other.cursor(SUBSCRIPTION, (7, 0))
-        stage.cut(102)
-        plan = stage.repair.plan(topic, OPTIONS)
+        setup.cut(102)
+        plan = setup.repair.plan(topic, OPTIONS)
         assert [each.topic for each in plan.actions] == [topic]
         return plan.hash
 
@@ -206,183 +206,183 @@ def test_a_plan_of_one_topic_is_not_the_plan_of_another() -> None:
 
 
 def test_what_is_repaired_is_chosen_by_its_kinds() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    stage.index.store.remove(ledger_path(LedgerId(SECOND)))
-    (repaired,) = stage.execute(FindingKind.DANGLING_POINTER)
-    assert (repaired.action.ledger_id, stage.named()) == (SECOND, {KEYS[FIRST]: FIRST})
+    setup = Setup()
+    setup.cut(FIRST)
+    setup.index.store.remove(ledger_path(LedgerId(SECOND)))
+    (repaired,) = setup.execute(FindingKind.DANGLING_POINTER)
+    assert (repaired.action.ledger_id, setup.named()) == (SECOND, {KEYS[FIRST]: FIRST})
 
 
 def test_a_ledger_of_another_owner_is_never_handed_over_whatever_its_name() -> None:
-    stage = Stage()
+    setup = Setup()
     custom = data_custom_metadata(TOPIC.managed_ledger_name)
-    stage.index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
-    name_badly(stage)
-    (action,) = stage.plan().actions
+    setup.index.store.put(ledger_path(LedgerId(FIRST)), ledger_metadata_bytes(custom_metadata=custom))
+    name_badly(setup)
+    (action,) = setup.plan().actions
     assert (action.step, action.ledger_id) == (S.DROP_POINTER, FIRST)
     assert action.reason.startswith("bad-key: ")
     assert "; foreign-ledger: " in action.reason
-    assert all(each.done for each in stage.execute())
-    assert (stage.named(), stage.deletions.taken) == ({}, [])
+    assert all(each.done for each in setup.execute())
+    assert (setup.named(), setup.deletions.taken) == ({}, [])
 
 
 def test_what_a_newer_broker_may_have_written_is_left() -> None:
-    stage = Stage()
-    write_as_a_newer_broker_may(stage)
-    plan = stage.plan()
+    setup = Setup()
+    write_as_a_newer_broker_may(setup)
+    plan = setup.plan()
     assert (plan.actions, [each.kind for each in plan.left]) == ((), [FindingKind.UNREAD_SNAPSHOT])
 
 
 def test_a_bucket_with_a_bad_name_is_retired_though_its_bookies_are_away() -> None:
-    stage = Stage()
-    hide_a_segment(stage)
-    name_badly(stage)
-    assert stage.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
-    plan = stage.plan(FindingKind.BAD_KEY)
+    setup = Setup()
+    hide_a_segment(setup)
+    name_badly(setup)
+    assert setup.steps(FindingKind.BAD_KEY) == [(S.RETIRE, FIRST)]
+    plan = setup.plan(FindingKind.BAD_KEY)
     assert [each.kind for each in plan.left] == [FindingKind.UNREAD_SNAPSHOT]
     assert FindingKind.UNREAD_SNAPSHOT.value not in plan.actions[0].reason, "that is told as what is left"
 
 
 def test_a_whole_orphan_is_attached_again() -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    (repaired,) = stage.execute()
+    setup = Setup()
+    setup.forget(FIRST)
+    (repaired,) = setup.execute()
     assert (repaired.action.step, repaired.done, repaired.handed_over) == (S.ATTACH, True, False)
-    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
-    assert stage.plan().actions == ()
+    assert setup.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
+    assert setup.plan().actions == ()
 
 
-def remove_a_message(stage: Stage) -> None:
-    del stage.index.messages.due_ms[7, 3]
+def remove_a_message(setup: Setup) -> None:
+    del setup.index.messages.due_ms[7, 3]
 
 
-def move_a_message(stage: Stage) -> None:
-    stage.index.messages.due_ms[7, 3] = 1
+def move_a_message(setup: Setup) -> None:
+    setup.index.messages.due_ms[7, 3] = 1
 
 
-def hide_a_message(stage: Stage) -> None:
-    stage.index.messages.answers[7, 3] = Unreadable("its bookies are away")
+def hide_a_message(setup: Setup) -> None:
+    setup.index.messages.answers[7, 3] = Unreadable("its bookies are away")
 
 
-def hide_the_messages(stage: Stage) -> None:
+def hide_the_messages(setup: Setup) -> None:
     def fail() -> None:
         raise TemporaryError("the metadata store does not answer")
 
-    stage.index.messages.before = fail
+    setup.index.messages.before = fail
 
 
-def hide_a_segment(stage: Stage) -> None:
-    stage.index.entries.unreadable[FIRST, 1] = "its bookies are away"
+def hide_a_segment(setup: Setup) -> None:
+    setup.index.entries.unreadable[FIRST, 1] = "its bookies are away"
 
 
-def write_as_a_newer_broker_may(stage: Stage) -> None:
-    stage.index.entries.payloads[FIRST, 1] += b"\x18\x01"
+def write_as_a_newer_broker_may(setup: Setup) -> None:
+    setup.index.entries.payloads[FIRST, 1] += b"\x18\x01"
 
 
-def hide_entry_0(stage: Stage) -> None:
-    stage.index.entries.unreadable[FIRST, 0] = "its bookies are away"
+def hide_entry_0(setup: Setup) -> None:
+    setup.index.entries.unreadable[FIRST, 0] = "its bookies are away"
 
 
-def swap_segments(stage: Stage) -> None:
-    payloads = stage.index.entries.payloads
+def swap_segments(setup: Setup) -> None:
+    payloads = setup.index.entries.payloads
     payloads[FIRST, 1], payloads[FIRST, 2] = payloads[FIRST, 2], payloads[FIRST, 1]
 
 
-def seal_the_later_segment_first(stage: Stage) -> None:
-    stage.index.rows[FIRST] = (stage.index.rows[FIRST][1], stage.index.rows[FIRST][0])
-    stage.index.seal(FIRST, 7, 8)
-    stage.index.store.advance_ms(HOUR_MS)
+def seal_the_later_segment_first(setup: Setup) -> None:
+    setup.index.rows[FIRST] = (setup.index.rows[FIRST][1], setup.index.rows[FIRST][0])
+    setup.index.seal(FIRST, 7, 8)
+    setup.index.store.advance_ms(HOUR_MS)
 
 
-def index_a_message_in_two_segments(stage: Stage) -> None:
+def index_a_message_in_two_segments(setup: Setup) -> None:
     # The later of the two times is the message's own.
-    first, second = stage.index.rows[FIRST]
+    first, second = setup.index.rows[FIRST]
     second.insert(0, (first[-1][0] + 1, *first[0][1:]))
-    stage.index.seal(FIRST, 7, 8)
-    stage.index.messages.due_ms[first[0][1:]] = second[0][0]
-    stage.index.store.advance_ms(HOUR_MS)
+    setup.index.seal(FIRST, 7, 8)
+    setup.index.messages.due_ms[first[0][1:]] = second[0][0]
+    setup.index.store.advance_ms(HOUR_MS)
 
 
-def move_the_first_message(stage: Stage) -> None:
-    stage.index.messages.due_ms[7, 1] = 1
+def move_the_first_message(setup: Setup) -> None:
+    setup.index.messages.due_ms[7, 1] = 1
 
 
-def lose_the_messages(stage: Stage) -> None:
+def lose_the_messages(setup: Setup) -> None:
     def gone() -> None:
         raise NotFoundError("the topic was deleted at this moment")
 
-    stage.index.messages.before = gone
+    setup.index.messages.before = gone
 
 
-def cut_entry_0(stage: Stage) -> None:
-    stage.cut(FIRST)
+def cut_entry_0(setup: Setup) -> None:
+    setup.cut(FIRST)
 
 
 def rewrite_the_ledgers_node(
-    stage: Stage, *, key: str = KEYS[FIRST], state: LedgerState = LedgerState.CLOSED, last_entry_id: int = 2
+    setup: Setup, *, key: str = KEYS[FIRST], state: LedgerState = LedgerState.CLOSED, last_entry_id: int = 2
 ) -> None:
     custom = bucket_custom_metadata(str(TOPIC), SUBSCRIPTION, key)
     data = ledger_metadata_bytes(state, custom, last_entry_id=last_entry_id)
-    stage.index.store.put(ledger_path(LedgerId(FIRST)), data)
+    setup.index.store.put(ledger_path(LedgerId(FIRST)), data)
 
 
-def leave_it_open(stage: Stage) -> None:
-    rewrite_the_ledgers_node(stage, state=LedgerState.OPEN)
+def leave_it_open(setup: Setup) -> None:
+    rewrite_the_ledgers_node(setup, state=LedgerState.OPEN)
 
 
-def misname_it(stage: Stage) -> None:
-    rewrite_the_ledgers_node(stage, key="#pulsar.internal.delayed.bucket_7")
+def misname_it(setup: Setup) -> None:
+    rewrite_the_ledgers_node(setup, key="#pulsar.internal.delayed.bucket_7")
 
 
-def lengthen_it(stage: Stage) -> None:
-    rewrite_the_ledgers_node(stage, last_entry_id=3)
+def lengthen_it(setup: Setup) -> None:
+    rewrite_the_ledgers_node(setup, last_entry_id=3)
 
 
-def empty_it(stage: Stage) -> None:
-    rewrite_the_ledgers_node(stage, last_entry_id=0)
-    stage.index.entries.payloads[FIRST, 0] = encode_metadata([])
+def empty_it(setup: Setup) -> None:
+    rewrite_the_ledgers_node(setup, last_entry_id=0)
+    setup.index.entries.payloads[FIRST, 0] = encode_metadata([])
 
 
-def garble_the_topics_node(stage: Stage) -> None:
-    stage.index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
+def garble_the_topics_node(setup: Setup) -> None:
+    setup.index.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff")
 
 
-def run_in_memory(stage: Stage) -> None:
-    stage.index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
+def run_in_memory(setup: Setup) -> None:
+    setup.index.brokers["b"] = tracker(IN_MEMORY_TRACKER_FACTORY)
 
 
-def run_all_in_memory(stage: Stage) -> None:
-    stage.index.brokers["broker-1:8080"] = tracker(IN_MEMORY_TRACKER_FACTORY)
+def run_all_in_memory(setup: Setup) -> None:
+    setup.index.brokers["broker-1:8080"] = tracker(IN_MEMORY_TRACKER_FACTORY)
 
 
-def stop_dispatch(stage: Stage) -> None:
-    stage.index.brokers["b"] = tracker(max_num_buckets=3)
+def stop_dispatch(setup: Setup) -> None:
+    setup.index.brokers["b"] = tracker(max_num_buckets=3)
 
 
-def leave_no_room(stage: Stage, *others: tuple[int, int]) -> None:
-    stage.index.brokers["b"] = tracker(max_num_buckets=4)
+def leave_no_room(setup: Setup, *others: tuple[int, int]) -> None:
+    setup.index.brokers["b"] = tracker(max_num_buckets=4)
     for number, at in enumerate(others or [(20, 20), (21, 21)]):
-        stage.index.topic.seal(SUBSCRIPTION, 110 + number, *at, [(HOUR_MS, at[0], 0)])
-    stage.index.name()
-    stage.forget(FIRST)
+        setup.index.topic.seal(SUBSCRIPTION, 110 + number, *at, [(HOUR_MS, at[0], 0)])
+    setup.index.name()
+    setup.forget(FIRST)
 
 
-def name_another_badly(stage: Stage) -> None:
+def name_another_badly(setup: Setup) -> None:
     data = cursor_bytes(mark_delete=(7, 0), buckets={"#pulsar.internal.delayed.bucket_7": SECOND})
-    stage.index.store.put(CURSOR, data)
+    setup.index.store.put(CURSOR, data)
 
 
-def disorder_a_segment(stage: Stage) -> None:
-    late, early = DelayedIndexes.of(stage.index.rows[FIRST][0]), DelayedIndexes.of(stage.index.rows[FIRST][0][::-1])
+def disorder_a_segment(setup: Setup) -> None:
+    late, early = DelayedIndexes.of(setup.index.rows[FIRST][0]), DelayedIndexes.of(setup.index.rows[FIRST][0][::-1])
     assert segment_metadata_of(late) == segment_metadata_of(early)
-    stage.index.entries.payloads[FIRST, 1] = encode_segment(early)
+    setup.index.entries.payloads[FIRST, 1] = encode_segment(early)
 
 
-def name_another_over_it(stage: Stage) -> None:
-    stage.index.rows[102] = stage.index.rows[FIRST]
-    stage.index.topic.seal(SUBSCRIPTION, 102, 8, 8, [stage.index.rows[FIRST][0][1]])
-    stage.index.name()
-    stage.forget(FIRST)
+def name_another_over_it(setup: Setup) -> None:
+    setup.index.rows[102] = setup.index.rows[FIRST]
+    setup.index.topic.seal(SUBSCRIPTION, 102, 8, 8, [setup.index.rows[FIRST][0][1]])
+    setup.index.name()
+    setup.forget(FIRST)
 
 
 @pytest.mark.parametrize(
@@ -406,30 +406,30 @@ def name_another_over_it(stage: Stage) -> None:
         name_another_over_it,
     ],
 )
-def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callable[[Stage], None]) -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    spoil(stage)
-    steps = stage.steps(FindingKind.ORPHANED_BUCKET)
+def test_an_orphan_of_which_not_every_bit_is_right_is_handed_over(spoil: Callable[[Setup], None]) -> None:
+    setup = Setup()
+    setup.forget(FIRST)
+    spoil(setup)
+    steps = setup.steps(FindingKind.ORPHANED_BUCKET)
     assert steps == [(S.HAND_OVER, FIRST)]
-    named = stage.named()
-    (repaired,) = stage.execute(FindingKind.ORPHANED_BUCKET)
+    named = setup.named()
+    (repaired,) = setup.execute(FindingKind.ORPHANED_BUCKET)
     assert (repaired.done, repaired.handed_over, repaired.outcome) == (True, True, None)
-    assert [(each.ledger_id, each.version) for each in stage.deletions.taken] == [(FIRST, None)]
-    assert stage.named() == named
+    assert [(each.ledger_id, each.version) for each in setup.deletions.taken] == [(FIRST, None)]
+    assert setup.named() == named
 
 
 def test_an_orphan_is_compared_with_all_its_messages_however_many_are_read_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backlog, "_READ_AT_ONCE", 1)
-    stage = Stage()
-    stage.forget(FIRST)
-    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
-    assert [len(each) for each in stage.index.messages.asked[-4:]] == [1, 1, 1, 1]
-    _, ledger_id, entry_id = stage.index.rows[FIRST][-1][-1]
-    stage.index.messages.due_ms[ledger_id, entry_id] = 1
-    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
+    setup = Setup()
+    setup.forget(FIRST)
+    assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
+    assert [len(each) for each in setup.index.messages.asked[-4:]] == [1, 1, 1, 1]
+    _, ledger_id, entry_id = setup.index.rows[FIRST][-1][-1]
+    setup.index.messages.due_ms[ledger_id, entry_id] = 1
+    assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
 
 
 @pytest.mark.parametrize(
@@ -446,11 +446,11 @@ def test_an_orphan_is_compared_with_all_its_messages_however_many_are_read_at_on
         (name_another_badly, ".*bucket_7' does not name a bucket.*"),
     ],
 )
-def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Stage], None], why: str) -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    spoil(stage)
-    plan = stage.plan(FindingKind.ORPHANED_BUCKET)
+def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Setup], None], why: str) -> None:
+    setup = Setup()
+    setup.forget(FIRST)
+    spoil(setup)
+    plan = setup.plan(FindingKind.ORPHANED_BUCKET)
     assert plan.actions == ()
     [left] = [each for each in plan.left if each.kind is FindingKind.ORPHANED_BUCKET]
     assert left.ledger_id == FIRST
@@ -458,56 +458,56 @@ def test_an_orphan_of_which_that_is_not_known_now_is_left(spoil: Callable[[Stage
 
 
 def test_an_orphan_whose_entry_0_could_not_be_read_at_first_only_is_left() -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    hide_entry_0(stage)
+    setup = Setup()
+    setup.forget(FIRST)
+    hide_entry_0(setup)
     calls: list[Position] = []
 
     def come_back(position: Position) -> EntryPayload:
         answer = read(position)
         if position == (FIRST, 0):
             calls.append(position)
-            stage.index.entries.unreadable.clear()
+            setup.index.entries.unreadable.clear()
         return answer
 
-    read, stage.index.entries._of = stage.index.entries._of, come_back  # type: ignore[method-assign]
-    plan = stage.plan(FindingKind.ORPHANED_BUCKET)
+    read, setup.index.entries._of = setup.index.entries._of, come_back  # type: ignore[method-assign]
+    plan = setup.plan(FindingKind.ORPHANED_BUCKET)
     assert len(calls) == 2
     assert plan.actions == ()
     assert f"entry {FIRST}:0 could not be read at first; check again" in plan.left[0].cause
-    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
+    assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
 def test_what_is_certainly_wrong_is_handed_over_though_a_message_cannot_be_read() -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    hide_a_message(stage)
-    stage.index.messages.due_ms[7, 5] = 1
-    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
+    setup = Setup()
+    setup.forget(FIRST)
+    hide_a_message(setup)
+    setup.index.messages.due_ms[7, 5] = 1
+    assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.HAND_OVER, FIRST)]
 
 
 def test_an_orphan_is_attached_as_long_as_no_broker_merges_at_its_next_seal() -> None:
-    stage = Stage()
-    leave_no_room(stage, (20, 20))
-    assert stage.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
+    setup = Setup()
+    leave_no_room(setup, (20, 20))
+    assert setup.steps(FindingKind.ORPHANED_BUCKET) == [(S.ATTACH, FIRST)]
 
 
 def test_an_orphan_of_which_something_is_not_known_does_not_hold_up_the_others() -> None:
-    stage = Stage()
-    stage.forget(FIRST)
-    stage.forget(SECOND)
-    hide_a_message(stage)
-    plan = stage.plan()
+    setup = Setup()
+    setup.forget(FIRST)
+    setup.forget(SECOND)
+    hide_a_message(setup)
+    plan = setup.plan()
     assert [(each.step, each.ledger_id) for each in plan.actions] == [(S.ATTACH, SECOND)]
     assert [each.ledger_id for each in plan.left] == [FIRST]
 
 
 def test_orphans_of_two_subscriptions_are_each_attached_to_their_own() -> None:
-    stage = Stage()
-    stage.index.topic.cursor("t", (7, 0))
-    stage.index.topic.seal("t", 102, 7, 8, *stage.index.rows[FIRST])
-    stage.forget(FIRST)
-    repaired = stage.execute()
+    setup = Setup()
+    setup.index.topic.cursor("t", (7, 0))
+    setup.index.topic.seal("t", 102, 7, 8, *setup.index.rows[FIRST])
+    setup.forget(FIRST)
+    repaired = setup.execute()
     assert [(each.action.step, each.action.subscription, each.action.ledger_id, each.done) for each in repaired] == [
         (S.ATTACH, SUBSCRIPTION, FIRST, True),
         (S.ATTACH, "t", 102, True),
@@ -515,58 +515,58 @@ def test_orphans_of_two_subscriptions_are_each_attached_to_their_own() -> None:
 
 
 def test_of_two_orphans_over_the_same_ledgers_one_is_attached() -> None:
-    stage = Stage()
-    stage.index.topic.seal(SUBSCRIPTION, 102, 7, 8, *stage.index.rows[FIRST])
-    stage.forget(FIRST)
-    assert stage.steps() == [(S.ATTACH, FIRST), (S.HAND_OVER, 102)]
-    assert all(each.done for each in stage.execute())
-    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
+    setup = Setup()
+    setup.index.topic.seal(SUBSCRIPTION, 102, 7, 8, *setup.index.rows[FIRST])
+    setup.forget(FIRST)
+    assert setup.steps() == [(S.ATTACH, FIRST), (S.HAND_OVER, 102)]
+    assert all(each.done for each in setup.execute())
+    assert setup.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
 
 
 def test_brokers_and_a_subscription_are_asked_once_for_all_its_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(orphans: int) -> Counter[str]:
-        stage, counts, read = Stage(), Counter[str](), StoredIndexes.read
+        setup, counts, read = Setup(), Counter[str](), StoredIndexes.read
         for ledger_id in range(20, 20 + orphans):
-            stage.index.topic.seal(SUBSCRIPTION, 100 + ledger_id, ledger_id, ledger_id, [(HOUR_MS, ledger_id, 0)])
-        stage.index.store.advance_ms(HOUR_MS)
+            setup.index.topic.seal(SUBSCRIPTION, 100 + ledger_id, ledger_id, ledger_id, [(HOUR_MS, ledger_id, 0)])
+        setup.index.store.advance_ms(HOUR_MS)
 
         def count_trackers() -> Mapping[str, BrokerTracker]:
             counts["trackers"] += 1
-            return stage.index.brokers
+            return setup.index.brokers
 
         def count_read(*of: Any) -> Any:
             counts["read"] += 1
             return read(*of)
 
         with monkeypatch.context() as patched:
-            patched.setattr(stage.index, "trackers", count_trackers)
+            patched.setattr(setup.index, "trackers", count_trackers)
             patched.setattr(StoredIndexes, "read", count_read)
-            assert len(stage.plan().actions) == orphans
+            assert len(setup.plan().actions) == orphans
         return counts
 
     assert asked(20) == asked(1)
 
 
 def test_orphans_of_a_deleted_subscription_are_handed_over_while_the_topic_is_loaded() -> None:
-    stage = Stage()
-    stage.index.store.remove(CURSOR)
-    stage.index.store.advance_ms(HOUR_MS)
-    stage.loaded.from_question = 1
-    assert [each.action.step for each in stage.execute()] == [S.HAND_OVER, S.HAND_OVER]
+    setup = Setup()
+    setup.index.store.remove(CURSOR)
+    setup.index.store.advance_ms(HOUR_MS)
+    setup.loaded.from_question = 1
+    assert [each.action.step for each in setup.execute()] == [S.HAND_OVER, S.HAND_OVER]
 
 
 def test_sound_buckets_of_a_downgrade_are_retired_on_demand_only() -> None:
-    stage = Stage()
-    run_in_memory(stage)
-    plan = stage.plan()
+    setup = Setup()
+    run_in_memory(setup)
+    plan = setup.plan()
     assert plan.actions == ()
     assert [each.kind for each in plan.left] == [FindingKind.TRACKER_DOWNGRADE] * 2
-    assert stage.steps(FindingKind.TRACKER_DOWNGRADE) == [(S.RETIRE, FIRST), (S.RETIRE, SECOND)]
+    assert setup.steps(FindingKind.TRACKER_DOWNGRADE) == [(S.RETIRE, FIRST), (S.RETIRE, SECOND)]
 
 
 def test_a_plan_does_not_compare_each_finding_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage()
-    run_in_memory(stage)
+    setup = Setup()
+    run_in_memory(setup)
     compared: list[tuple[Finding, object]] = []
 
     def equal(one: Finding, other: object) -> bool:
@@ -574,66 +574,66 @@ def test_a_plan_does_not_compare_each_finding_with_each_other(monkeypatch: pytes
         return isinstance(other, Finding) and (one.place, one.cause) == (other.place, other.cause)
 
     monkeypatch.setattr(Finding, "__eq__", equal)
-    assert len(stage.plan(FindingKind.TRACKER_DOWNGRADE).actions) == 2
+    assert len(setup.plan(FindingKind.TRACKER_DOWNGRADE).actions) == 2
     assert compared == []
 
 
 def test_what_nothing_can_be_done_about_is_left() -> None:
-    stage = Stage()
-    hide_a_segment(stage)
-    plan = stage.plan()
+    setup = Setup()
+    hide_a_segment(setup)
+    plan = setup.plan()
     assert (plan.actions, [each.kind for each in plan.left]) == ((), [FindingKind.UNREAD_SNAPSHOT])
 
 
 # --- refusals: nothing is changed ------------------------------------------------------------------------------------
 
 
-def refused(stage: Stage, error: type[Exception], match: str, approved: str | None = None) -> None:
-    named = stage.named()
+def refused(setup: Setup, error: type[Exception], match: str, approved: str | None = None) -> None:
+    named = setup.named()
     with pytest.raises(error, match=match):
-        stage.repair.execute(TOPIC, OPTIONS, (), approved or stage.plan().hash)
-    assert stage.named() == named
-    assert stage.deletions.taken == []
+        setup.repair.execute(TOPIC, OPTIONS, (), approved or setup.plan().hash)
+    assert setup.named() == named
+    assert setup.deletions.taken == []
 
 
 def test_another_plan_is_refused() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    approved = stage.plan().hash
-    stage.cut(SECOND)
-    refused(stage, ConflictError, "not the approved one", approved)
-    assert stage.plan().hash == stage.plan().hash != approved
+    setup = Setup()
+    setup.cut(FIRST)
+    approved = setup.plan().hash
+    setup.cut(SECOND)
+    refused(setup, ConflictError, "not the approved one", approved)
+    assert setup.plan().hash == setup.plan().hash != approved
 
 
 def test_unloading_the_topic_does_not_change_the_plan() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    approved = stage.plan().hash
-    node = stage.index.store.peek(CURSOR)
+    setup = Setup()
+    setup.cut(FIRST)
+    approved = setup.plan().hash
+    node = setup.index.store.peek(CURSOR)
     assert node is not None
-    stage.index.store.put(CURSOR, node.data)
-    assert stage.plan().hash == approved
+    setup.index.store.put(CURSOR, node.data)
+    assert setup.plan().hash == approved
 
 
 def test_a_loaded_topic_is_named_in_the_plan_and_refused() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    stage.loaded.from_question = 1
+    setup = Setup()
+    setup.cut(FIRST)
+    setup.loaded.from_question = 1
     consumers = (ConnectedConsumer("c-1", "/10.0.0.7:5", None), ConnectedConsumer(None, None, None))
     subscription = Subscription(SUBSCRIPTION, SubscriptionType.SHARED, consumers)
-    stage.index.clients = TopicStats("broker-1:8080", {SUBSCRIPTION: subscription}, ("p-1",))
+    setup.index.clients = TopicStats("broker-1:8080", {SUBSCRIPTION: subscription}, ("p-1",))
     clients = ("producer p-1", "consumer c-1 of s at /10.0.0.7:5", "consumer without a name of s at an unknown address")
-    assert stage.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", clients)}
-    stage.index.clients = TemporaryError("no answer")
-    assert stage.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", None)}
-    refused(stage, ConflictError, "broker-1:8080 has .* loaded")
+    assert setup.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", clients)}
+    setup.index.clients = TemporaryError("no answer")
+    assert setup.plan().loaded == {TOPIC: LoadedTopic("broker-1:8080", None)}
+    refused(setup, ConflictError, "broker-1:8080 has .* loaded")
 
 
 def test_a_deletion_service_that_is_off_is_refused() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    stage.deletions.ready = DisabledError("set topicTwoPhaseDeletionEnabled=true")
-    refused(stage, DisabledError, "topicTwoPhaseDeletionEnabled")
+    setup = Setup()
+    setup.cut(FIRST)
+    setup.deletions.ready = DisabledError("set topicTwoPhaseDeletionEnabled=true")
+    refused(setup, DisabledError, "topicTwoPhaseDeletionEnabled")
 
 
 # --- what goes wrong half-way ----------------------------------------------------------------------------------------
@@ -641,56 +641,56 @@ def test_a_deletion_service_that_is_off_is_refused() -> None:
 
 @pytest.mark.parametrize("refusal", ["the broker did not take it", TemporaryError("no broker answers")])
 def test_a_ledger_that_is_not_recorded_stays_named(refusal: str | Exception) -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    stage.index.store.remove(ledger_path(LedgerId(SECOND)))
-    stage.deletions.refusal = refusal
-    first, second = stage.execute()
+    setup = Setup()
+    setup.cut(FIRST)
+    setup.index.store.remove(ledger_path(LedgerId(SECOND)))
+    setup.deletions.refusal = refusal
+    first, second = setup.execute()
     assert (first.action.ledger_id, first.done, first.outcome, first.handed_over) == (FIRST, False, None, False)
     assert str(refusal) in str(first.problem)
     assert second.done, "what does not need the deletion service is done"
-    assert stage.named() == {KEYS[FIRST]: FIRST}
+    assert setup.named() == {KEYS[FIRST]: FIRST}
 
 
 def test_a_broker_that_loads_the_topic_meanwhile_is_reported() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    approved = stage.plan().hash
+    setup = Setup()
+    setup.cut(FIRST)
+    approved = setup.plan().hash
     # It is asked for the plan, before anything, before the change, and after it.
-    stage.loaded.from_question = stage.loaded.asked + 4
-    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    setup.loaded.from_question = setup.loaded.asked + 4
+    (repaired,) = setup.repair.execute(TOPIC, OPTIONS, (), approved)
     assert repaired.outcome is PointerOutcome.LOADED_MEANWHILE
     assert "unload it once more" in str(repaired.problem)
 
 
 def test_a_broker_that_loads_the_topic_before_the_change_is_reported_and_nothing_is_changed() -> None:
-    stage = Stage()
-    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
-    approved, named = stage.plan().hash, stage.named()
-    stage.loaded.from_question = stage.loaded.asked + 3
-    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    setup = Setup()
+    setup.index.store.remove(ledger_path(LedgerId(FIRST)))
+    approved, named = setup.plan().hash, setup.named()
+    setup.loaded.from_question = setup.loaded.asked + 3
+    (repaired,) = setup.repair.execute(TOPIC, OPTIONS, (), approved)
     assert (repaired.done, repaired.outcome, repaired.handed_over) == (False, None, False)
     assert "topics unload" in str(repaired.problem)
-    assert stage.named() == named
+    assert setup.named() == named
 
 
 def test_a_change_whose_answer_is_lost_is_reported_as_unknown() -> None:
-    stage = Stage()
-    stage.index.store.remove(ledger_path(LedgerId(FIRST)))
-    approved = stage.plan().hash
-    stage.index.store.lose_answer_next("write", applied=False)
-    (repaired,) = stage.repair.execute(TOPIC, OPTIONS, (), approved)
+    setup = Setup()
+    setup.index.store.remove(ledger_path(LedgerId(FIRST)))
+    approved = setup.plan().hash
+    setup.index.store.lose_answer_next("write", applied=False)
+    (repaired,) = setup.repair.execute(TOPIC, OPTIONS, (), approved)
     assert (repaired.done, repaired.outcome) == (False, None)
     assert "the answer to the write" in str(repaired.problem)
 
 
 def test_a_cursor_that_changes_meanwhile_is_reported_and_not_changed() -> None:
-    stage = Stage()
-    stage.cut(FIRST)
-    node = stage.index.store.peek(CURSOR)
+    setup = Setup()
+    setup.cut(FIRST)
+    node = setup.index.store.peek(CURSOR)
     assert node is not None
-    stage.deletions.before = lambda: stage.index.store.put(CURSOR, node.data)
-    (repaired,) = stage.execute()
+    setup.deletions.before = lambda: setup.index.store.put(CURSOR, node.data)
+    (repaired,) = setup.execute()
     assert (repaired.done, repaired.outcome, repaired.handed_over) == (False, None, True)
     assert "plan again" in str(repaired.problem)
-    assert stage.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}
+    assert setup.named() == {KEYS[FIRST]: FIRST, KEYS[SECOND]: SECOND}

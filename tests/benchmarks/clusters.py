@@ -1,4 +1,4 @@
-"""What benchmarks run on: a cluster of this machine, and the processor time that everybody in it used.
+"""What benchmarks run on: a cluster of this machine, and the processor time that all its processes used.
 
 The members' JVMs are told to compile as servers do: the local cluster's own options make members start quickly, which
 is the opposite of what a measurement wants.
