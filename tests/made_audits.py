@@ -57,7 +57,7 @@ def open_to_others(directory: Path) -> list[Path]:
     return [path for path in (directory, *directory.rglob("*")) if path.stat().st_mode & 0o777 != wanted[path.is_dir()]]
 
 
-def told(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
+def comparable(directory: Path) -> tuple[dict[str, list[dict[str, Any]]], AuditSummary]:
     """Everything in which the engines may not differ."""
     summary = open_audit(directory)
     tables = AuditTables(directory, summary)

@@ -31,7 +31,7 @@ def pulsar_driver(addresses: ClusterAddresses) -> str:
     return f"metadata-store:{addresses.metadata_store_url}"
 
 
-class BookKeeperPeer:
+class BookkeeperPeer:
     """A running client."""
 
     def __init__(self, program: JavaProgram) -> None:
@@ -43,7 +43,7 @@ class BookKeeperPeer:
 
     def delete(self, first: int, count: int) -> float:
         """Delete the ledgers with these ids; how many seconds it took."""
-        self._program.tell(f"{first} {count}")
+        self._program.write_line(f"{first} {count}")
         nanoseconds, failed = self._program.read().split()
         if failed != "0":
             raise RuntimeError(f"BookKeeper's client could not delete {failed} ledgers; the figures are worthless")
@@ -51,7 +51,7 @@ class BookKeeperPeer:
 
 
 @contextmanager
-def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> Iterator[BookKeeperPeer]:
+def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> Iterator[BookkeeperPeer]:
     """Start one with the JVM's own defaults, and wait until it is connected.
 
     Args:
@@ -64,4 +64,4 @@ def bookkeeper_peer(metadata_service_uri: str, window: int, scratch: Path) -> It
     with java_program(_PROGRAM, DEFAULT_VERSION, options, arguments, scratch / "bookkeeper-client.log") as program:
         if program.read() != "ready":
             raise RuntimeError("BookKeeper's client did not start")
-        yield BookKeeperPeer(program)
+        yield BookkeeperPeer(program)

@@ -165,7 +165,7 @@ class _Contenders:
         return found
 
     def _java_latencies(self, subscription: str, sent: Sequence[Sent]) -> list[float]:
-        self.java.tell(f"one {self._java_task(subscription, sent)}")
+        self.java.write_line(f"one {self._java_task(subscription, sent)}")
         return [int(text) / 1e6 for text in self.java.read().split()]
 
     # --- many ------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class _Contenders:
     def bulk(self, sent: Sequence[Sent]) -> Sequence[Table]:
         """All at once."""
         results = [self._timed("pulsar-sidecar, to ACKED", "checks, log, acknowledged", sent)]
-        self._settle()
+        self._wait_until_stored()
         results += [self._timed(name, "acknowledged, receipts", sent) for name in _JAVA]
         if self.redis is not None:
             self.redis.fill("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
@@ -190,7 +190,7 @@ class _Contenders:
         before = self._open()
         due = now_ms() + _TO_FORGET_MS
         self._by_sidecar(self.topic.send(count, due))
-        self._settle()
+        self._wait_until_stored()
         idle = ProcessorTime(pids)
         time.sleep(_IDLE_SECONDS)
         idle_used = idle.used()
@@ -239,7 +239,7 @@ class _Contenders:
         return seconds
 
     def _by_java(self, subscription: str, sent: Sequence[Sent]) -> float:
-        self.java.tell(self._java_task(subscription, sent))
+        self.java.write_line(self._java_task(subscription, sent))
         return int(self.java.read()) / 1e9
 
     def _java_task(self, subscription: str, sent: Sequence[Sent]) -> str:
@@ -250,7 +250,7 @@ class _Contenders:
         assert self.redis is not None
         return self.redis.remove_all("bulk", [f"{one.ledger_id}:{one.entry_id}" for one in sent])
 
-    def _settle(self) -> None:
+    def _wait_until_stored(self) -> None:
         """Let the sidecar see everything stored, so that its work after the answer is not others' burden."""
         give_up = time.monotonic() + 60
         while time.monotonic() < give_up:

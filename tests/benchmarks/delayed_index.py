@@ -101,8 +101,8 @@ def _java(
         settings.max_num_buckets,
         settings.tick_time_ms,
     )
-    told = f"{2 * arguments.rounds} {' '.join(map(str, words))} lax"
-    measured = java.rounds(tracker, directory / "rows", arguments.messages, arguments.batch, told)
+    parameters = f"{2 * arguments.rounds} {' '.join(map(str, words))} lax"
+    measured = java.rounds(tracker, directory / "rows", arguments.messages, arguments.batch, parameters)
     for each in measured:
         _check(each["popped"], arguments.messages)
     names = ("addNanoseconds", "popNanoseconds", "bytes", "loaded", "snapshotBytes")

@@ -100,11 +100,11 @@ class _Setup:
             else:
                 topic.send(messages, due)
             topic.unload()
-            told = self._built(topic) if index is _Index.BUILT else ""
+            built = self._built(topic) if index is _Index.BUILT else ""
             forecast = self._forecaster.of_topic(topic.topic).total
             wait_until_quiet(self._cluster.addresses)
             seconds, memory_bytes = self._loaded(topic, messages)
-            return [f"{messages:,}", index.value, f"{seconds:.2f}", *_foretold(forecast, memory_bytes), told]
+            return [f"{messages:,}", index.value, f"{seconds:.2f}", *_foretold(forecast, memory_bytes), built]
         finally:
             topic.close()
 

@@ -163,8 +163,8 @@ def _measured(title: str, shape: tuple[int, int, float], arguments: argparse.Nam
                 raise RuntimeError(f"{name} found {figures['found']} duplicates of {extract.duplicates}")
             times = (f"{figures[unit]:,.1f}" for unit in ("seconds", "cpu_seconds"))
             rows.append((_ENGINES[name], *times, f"{figures['memory_mb']:,.0f}"))
-    told = f"{extract.messages:,} messages ({title}), {extract.duplicates:,} duplicates, {size_mb:,.0f} MB"
-    return Table(told, ("", "seconds", "seconds of processor time", "largest process, MB"), rows)
+    heading = f"{extract.messages:,} messages ({title}), {extract.duplicates:,} duplicates, {size_mb:,.0f} MB"
+    return Table(heading, ("", "seconds", "seconds of processor time", "largest process, MB"), rows)
 
 
 def _in_a_process(name: str, place: Path) -> dict[str, float]:

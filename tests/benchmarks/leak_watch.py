@@ -57,7 +57,7 @@ _GAP = 2
 _ZOOKEEPER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx3g")
 _BROKER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 _MEGABYTE = 1_000_000
-_SETTLE_SECONDS = 10
+SETTLE_SECONDS = 10
 _LEDGERS_OF_A_LEAK = 4
 _TOPICS_OF_A_GROUP = 10
 _LOOK_SECONDS = 0.05
@@ -197,19 +197,19 @@ def _memory(sizes: Sequence[int]) -> Table:
 
 def _counted(topics: int) -> _Counted:
     made = _Topics(topics)
-    said = _Counted()
-    said.control_seconds = _timed(lambda: (deque(made.ids(), maxlen=0), deque(made.nodes(), maxlen=0)))
+    counted = _Counted()
+    counted.control_seconds = _timed(lambda: (deque(made.ids(), maxlen=0), deque(made.nodes(), maxlen=0)))
     counts = ReferenceCounts()
-    said.before = _status_bytes("VmRSS")
+    counted.before = _status_bytes("VmRSS")
     for _ in range(2):
         # Begins the highest anew.
         Path("/proc/self/clear_refs").write_text("5")
         seconds = _timed(lambda: counts.walk(made.ids(), made.nodes()))
-        said.walks.append(_Walked(seconds, _status_bytes("VmRSS"), _status_bytes("VmHWM")))
+        counted.walks.append(_Walked(seconds, _status_bytes("VmRSS"), _status_bytes("VmHWM")))
     expected = topics * _LEDGERS_OF_A_TOPIC
     if (counts.ledgers, counts.references, len(counts.unreferenced())) != (expected, expected, 0):
         raise RuntimeError("the counts is not what was made up; the figures are worthless")
-    return said
+    return counted
 
 
 def _status_bytes(name: str) -> int:
@@ -332,18 +332,18 @@ def _delays(addresses: ClusterAddresses, sidecars: Sidecars, leaks: int) -> Tabl
             for mode, delays in (("append", watched), ("off", by_hand)):
                 topics = _filled_topics(workload)
                 sidecar = sidecars.start(
-                    ledger_deletion_watch=mode, ledger_deletion_watch_settle_in_seconds=_SETTLE_SECONDS
+                    ledger_deletion_watch=mode, ledger_deletion_watch_settle_in_seconds=SETTLE_SECONDS
                 )
                 if mode != "off":
                     _wait_until_watching(sidecar)
                 delays.extend(_leak(workload, topics, sidecar if mode == "off" else None))
                 sidecars.end_all()
     rows = [
-        _delay_row("watch, without its settle time", [delay - _SETTLE_SECONDS for delay in watched]),
+        _delay_row("watch, without its settle time", [delay - SETTLE_SECONDS for delay in watched]),
         _delay_row("control: their records appended by hand", by_hand),
     ]
     notes = (
-        f"Settle time {_SETTLE_SECONDS} s (200 by default), the waits of ledger deletion cut down to seconds as in "
+        f"Settle time {SETTLE_SECONDS} s (200 by default), the waits of ledger deletion cut down to seconds as in "
         f"tests; looked at every {_LOOK_SECONDS * 1000:.0f} ms. {_load()}",
     )
     return Table("From vanished reference to deleted ledger", ("", "ledgers", "median", "p99", "longest"), rows, notes)
@@ -364,7 +364,7 @@ def _wait_until_watching(sidecar: SidecarProcess) -> None:
     until(lambda: sidecar.call("GET", f"{BASE}/watch")["state"] == "watching", f"it watches\n{sidecar.log()}")
 
 
-def _leak(workload: Workload, topics: Sequence[TopicLedgers], told: SidecarProcess | None) -> list[float]:
+def _leak(workload: Workload, topics: Sequence[TopicLedgers], informed: SidecarProcess | None) -> list[float]:
     """Seconds for each ledger from its list's end, or from when a sidecar was told, to its own end."""
     waiting: dict[LedgerId, float] = {}
     delays: list[float] = []
@@ -377,8 +377,8 @@ def _leak(workload: Workload, topics: Sequence[TopicLedgers], told: SidecarProce
             topic = upcoming.popleft()
             workload.store.delete(_list_of(topic.topic))
             started = time.monotonic()
-            if told is not None:
-                told.append(topic.records())
+            if informed is not None:
+                informed.append(topic.records())
             waiting |= dict.fromkeys(topic.all, started)
         existing = workload.existing(waiting)
         now = time.monotonic()

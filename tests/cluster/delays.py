@@ -194,18 +194,18 @@ class DelayedTopic:
         assert answer.status_code == 200, f"{answer.status_code} {answer.text[:300]}\n{sidecar.log()}"
         return [_parsed(line) for line in answer.text.splitlines()]
 
-    def proofs(self, sidecar: SidecarProcess, sent: Sent) -> Counter[str]:
+    def statuses(self, sidecar: SidecarProcess, sent: Sent) -> Counter[str]:
         """What is known of one cancellation, by level."""
-        return Counter(self.proofs_by_subscription(sidecar, sent).values())
+        return Counter(self.statuses_by_subscription(sidecar, sent).values())
 
-    def proofs_by_subscription(self, sidecar: SidecarProcess, sent: Sent) -> dict[str, str]:
+    def statuses_by_subscription(self, sidecar: SidecarProcess, sent: Sent) -> dict[str, str]:
         """What is known of one cancellation."""
         answer = sidecar.request("GET", f"{self.path}/cancellations/{sent.ledger_id}:{sent.entry_id}")
         return {one["subscription"]: one["proof"] for one in answer.json()} if answer.ok else {}
 
-    def open_proofs(self, sidecar: SidecarProcess, sent: Sent) -> set[str]:
+    def open_statuses(self, sidecar: SidecarProcess, sent: Sent) -> set[str]:
         """The levels that are not the end of a cancellation."""
-        return set(self.proofs(sidecar, sent)) & {"ACCEPTED", "ACKED", "PERSISTED"}
+        return set(self.statuses(sidecar, sent)) & {"ACCEPTED", "ACKED", "PERSISTED"}
 
 
 def before_due(prepare: Callable[[int], Prepared], delays_ms: Sequence[int] = (24_000, 72_000, 216_000)) -> Prepared:

@@ -75,14 +75,14 @@ class Scene:
     def append(self, sidecar: SidecarProcess, records: Sequence[Mapping[str, Any]]) -> None:
         """Tell a sidecar about ledgers; the oracles remember."""
         sidecar.append(records)
-        self.oracles.told(record["ledgerId"] for record in records)
+        self.oracles.add_accepted(record["ledgerId"] for record in records)
 
     def delete_topic(self, sidecar: SidecarProcess, topic: TopicName, *, force: bool = False) -> TopicLedgers:
         """Delete a topic in two phases; what it referenced just before, which the oracles remember."""
         before = self.workload.ledgers(topic)
         path = f"/admin/v2/{self.workload.of_topic(topic)}"
         sidecar.call("DELETE", path, **({"force": "true"} if force else {}))
-        self.oracles.told(before.all)
+        self.oracles.add_accepted(before.all)
         return before
 
     def orphans(self, topic: TopicName, ledgers: int) -> TopicLedgers:

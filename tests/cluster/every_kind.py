@@ -16,7 +16,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.background import running_until
-from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
+from tests.cluster.cursor_rollovers import CURSOR_ROLLOVERS_CONF
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.topics import Workload
 
@@ -24,7 +24,7 @@ EVERY_KIND_CONF = {
     "enablePackagesManagement": "true",
     # A new compacted ledger is named on the bookies within a second, not within a minute.
     "managedLedgerCursorPositionFlushSeconds": "1",
-    **CURSOR_SWITCHES_CONF,
+    **CURSOR_ROLLOVERS_CONF,
     "managedLedgerInfoCompressionType": "LZ4",
     "managedLedgerInfoCompressionThresholdInBytes": "0",
 }

@@ -20,14 +20,14 @@ class FunctionState:
 
     def put(self, key: str, value: str) -> None:
         """Both without spaces."""
-        self._java.tell(f"put {key} {value}")
+        self._java.write_line(f"put {key} {value}")
         assert self._java.read() == "done"
         self._values[key] = value
 
     def check(self) -> None:
         """Everything is still there."""
         for key, value in self._values.items():
-            self._java.tell(f"get {key}")
+            self._java.write_line(f"get {key}")
             assert self._java.read() == value, key
 
 

@@ -25,7 +25,7 @@ class JavaProgram:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Write a line to its standard input."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")

@@ -27,7 +27,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.clients import PatientClient
-from tests.cluster.cursor_switches import CURSOR_SWITCHES_CONF
+from tests.cluster.cursor_rollovers import CURSOR_ROLLOVERS_CONF
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.sidecars import BASE, SidecarProcess
@@ -83,7 +83,7 @@ class LeakingBrokers:
         """What `leak` knows to do, by name: a cause, or ``rollover``, a loaded cursor's switch to its next ledger."""
         return {
             LeakCause.TRIM: self._trims,
-            LeakCause.CURSOR_SWITCH: self._cursor_switches,
+            LeakCause.CURSOR_SWITCH: self._cursor_rollovers,
             ROLLOVER: self._rollovers,
             LeakCause.COMPACTION: self._compactions,
             LeakCause.SUBSCRIPTION: self._unsubscribes,
@@ -97,7 +97,7 @@ class LeakingBrokers:
         chosen = list(ways)
         if ROLLOVER in chosen:
             self._kill_brokers()
-            self._start_brokers(CURSOR_SWITCHES_CONF)
+            self._start_brokers(CURSOR_ROLLOVERS_CONF)
         with ThreadPoolExecutor(_PREPARED_AT_ONCE) as pool:
             volleys = dict(zip(chosen, pool.map(lambda way: self.ways[way](), chosen), strict=True))
         before = {
@@ -106,7 +106,7 @@ class LeakingBrokers:
         }
         named = {way: _all_of(ledgers) for way, ledgers in before.items()}
         self._fire(volleys, before)
-        orphans = self._scene.oracles.census().orphans
+        orphans = self._scene.oracles.reference_scan().orphans
         left = {way: ledger_ids & orphans for way, ledger_ids in named.items()}
         assert min(map(len, left.values())) >= LEAST_LEAKS, f"brokers that were killed left too little behind: {left}"
         return left
@@ -131,7 +131,7 @@ class LeakingBrokers:
 
     def _left_below(self, path: str) -> frozenset[LedgerId]:
         """The ledgers of owners below a path that nothing references, by the oracles' count."""
-        nodes = self._workload.ledger_nodes(self._scene.oracles.census().orphans)
+        nodes = self._workload.ledger_nodes(self._scene.oracles.reference_scan().orphans)
         claims = {id_: read_claim(decode_ledger_metadata(node.data).custom_metadata) for id_, node in nodes.items()}
         return frozenset(
             ledger_id
@@ -153,7 +153,7 @@ class LeakingBrokers:
     def _namespace(self, what: str, **policies: object) -> str:
         namespace = f"{self._scene.namespace}-{what}-{unique()}"
         self._workload.admin("PUT", f"namespaces/{namespace}", {"retention_policies": _KEEP_ALL, **policies})
-        self._scene.oracles.expect_damage_in(namespace)
+        self._scene.oracles.expect_broken_topics_in(namespace)
         return namespace
 
     def _filled(self, namespace: str) -> Sequence[TopicName]:
@@ -167,7 +167,7 @@ class LeakingBrokers:
         self._workload.admin("POST", f"namespaces/{namespace}/retention", _KEEP_NOTHING)
         return Volley(topics, [partial(self._ask, "POST", topic, "trim") for topic in topics])
 
-    def _cursor_switches(self) -> Volley:
+    def _cursor_rollovers(self) -> Volley:
         """A cursor whose topic is closed keeps its position in its node, and its ledger is deleted."""
         topics = self._subscribed(LeakCause.CURSOR_SWITCH)
         return Volley(topics, [partial(self._ask, "PUT", topic, "unload") for topic in topics])

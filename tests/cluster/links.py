@@ -27,7 +27,7 @@ from pulsar_sidecar.local_cluster.state import ClusterAddresses, read_state
 from tests.cluster.patience import OPERATION_SECONDS
 
 _CLONE_NEWNET = 0x40000000
-_NOBODY = "02:00:00:00:00:01"
+_NOWHERE = "02:00:00:00:00:01"
 _FIRST_TABLE = 100
 _CHUNK_BYTES = 65536
 _HINT = "run the tests as root, or in namespaces of your own: unshare --map-root-user --net"
@@ -100,11 +100,11 @@ class SidecarNetwork:
             if how is Cut.BOTH:
                 _run("ip", "link", "set", "dev", wires.here, "down")
             elif how is Cut.TO_SIDECAR:
-                _run("ip", *_to_nobody(wires.there_address, wires.here))
+                _run("ip", *_to_nowhere(wires.there_address, wires.here))
             else:
-                self._inside("ip", *_to_nobody(wires.here_address, wires.there))
+                self._inside("ip", *_to_nowhere(wires.here_address, wires.there))
 
-    def mend(self, links: Iterable[Link] | None = None) -> None:
+    def restore(self, links: Iterable[Link] | None = None) -> None:
         """Let the packets through again; of all links unless told otherwise."""
         for wires in self._chosen(self._wires if links is None else links):
             _run("ip", "link", "set", "dev", wires.here, "up")
@@ -183,8 +183,8 @@ def _far_end(wires: _Wires) -> list[str]:
     ]
 
 
-def _to_nobody(address: str, device: str) -> list[str]:
-    return ["neigh", "replace", address, "lladdr", _NOBODY, "dev", device, "nud", "permanent"]
+def _to_nowhere(address: str, device: str) -> list[str]:
+    return ["neigh", "replace", address, "lladdr", _NOWHERE, "dev", device, "nud", "permanent"]
 
 
 def _run(*argv: str, given: str | None = None) -> None:

@@ -6,7 +6,7 @@ sidecar was told about has a final outcome. - E1: each ledger's effect happened 
 about is left an orphan. - Every step that a sidecar told of is one that the protocol's model allows: looked at when the
 session ends and the replay is switched on (`tests.model.conformance`).
 
-Invariant: everything is counted on the cluster itself, by a census of the metadata store and by reading the outcome
+Invariant: everything is counted on the cluster itself, by a scan of the metadata store and by reading the outcome
 topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
 """
 
@@ -125,30 +125,30 @@ class Oracles:
         self._workload = workload
         self._log = log
         self._mark = len(log.all)
-        self._known_dangling = self.census().dangling
-        self._told: set[LedgerId] = set()
+        self._known_dangling = self.reference_scan().dangling
+        self._accepted: set[LedgerId] = set()
         self._kept: dict[TopicName, Sequence[bytes]] = {}
         self._damaged: set[str] = set()
 
-    def told(self, ledger_ids: Iterable[LedgerId]) -> None:
+    def add_accepted(self, ledger_ids: Iterable[LedgerId]) -> None:
         """A sidecar has accepted a record for each of these."""
-        self._told.update(ledger_ids)
+        self._accepted.update(ledger_ids)
 
     @property
     def accepted(self) -> int:
         """How many ledgers a sidecar has accepted a record of."""
-        return len(self._told)
+        return len(self._accepted)
 
     def keeps(self, topic: TopicName, payloads: Sequence[bytes]) -> None:
         """This topic stays, and holds exactly these messages."""
         self._kept[topic] = payloads
 
-    def expect_damage_in(self, namespace: str) -> None:
+    def expect_broken_topics_in(self, namespace: str) -> None:
         """This test damages topics of the namespace itself, without a sidecar."""
         self._damaged.add(namespace)
 
-    def census(self) -> ReferenceScan:
-        """A complete count; repeated while nodes vanish under it."""
+    def reference_scan(self) -> ReferenceScan:
+        """A complete scan of the references; repeated while nodes vanish under it."""
 
         def count() -> ReferenceScan | None:
             try:
@@ -156,23 +156,23 @@ class Oracles:
             except TemporaryError:
                 return None
 
-        census = until(count, "a census can be taken")
-        demand_complete(census)
-        return census
+        scan = until(count, "a scan is complete")
+        demand_complete(scan)
+        return scan
 
     def leaks_in(self, namespace: str) -> tuple[frozenset[LedgerId], frozenset[LedgerId]]:
         """Data and cursor ledgers of the namespace that nothing references, and references of it to no ledger."""
-        census = self.census()
+        scan = self.reference_scan()
         prefix = f"{MANAGED_LEDGERS}/{namespace}/"
         orphans = frozenset(
             ledger_id
-            for ledger_id, node in self._workload.ledger_nodes(census.orphans).items()
+            for ledger_id, node in self._workload.ledger_nodes(scan.orphans).items()
             if _claims_to_be_in(node.data, f"{namespace}/")
         )
         dangling = frozenset(
             ledger_id
-            for ledger_id in census.dangling
-            if any(path.startswith(prefix) for path in census.references[ledger_id])
+            for ledger_id in scan.dangling
+            if any(path.startswith(prefix) for path in scan.references[ledger_id])
         )
         return orphans, dangling
 
@@ -219,7 +219,7 @@ class Oracles:
     def check(self, sidecar: SidecarProcess) -> None:
         """Demand all of it; ``sidecar`` is a running one."""
         self.wait_until_drained(sidecar)
-        self.wait_for_finals(self._told)
+        self.wait_for_finals(self._accepted)
         self._check_effects_happened_once()
         self._check_nothing_referenced_is_gone()
         self._check_what_stays_reads_to_its_end()
@@ -238,9 +238,9 @@ class Oracles:
 
     def _check_nothing_referenced_is_gone(self) -> None:
         # A ledger that appears, or a topic that goes, while it is counted is no finding: it has to be there twice.
-        suspects = self.census().dangling - self._known_dangling
+        suspects = self.reference_scan().dangling - self._known_dangling
         if suspects:
-            again = self.census()
+            again = self.reference_scan()
             suspects &= again.dangling
             found = {ledger_id: again.references[ledger_id] for ledger_id in suspects}
             found = {ledger_id: paths for ledger_id, paths in found.items() if not self._is_damaged(paths)}
@@ -268,10 +268,10 @@ class Oracles:
 
     def _check_no_orphan_we_know_of(self) -> None:
         ended = self._finals_by_ledger()
-        excused = {ledger_id for ledger_id in self._told if ended[ledger_id][-1].reason in NOT_OURS_TO_DELETE}
-        orphans = (self._told - excused) & self.census().orphans
+        excused = {ledger_id for ledger_id in self._accepted if ended[ledger_id][-1].reason in NOT_OURS_TO_DELETE}
+        orphans = (self._accepted - excused) & self.reference_scan().orphans
         if orphans:
-            orphans &= self.census().orphans
+            orphans &= self.reference_scan().orphans
         assert not orphans, f"orphans that a sidecar was told about: {sorted(orphans)}"
 
 

@@ -24,7 +24,7 @@ ClusterFactory = Callable[..., AbstractContextManager[ClusterUnderTest]]
 
 _LINES_OF_A_MEMBER = 1_000
 _COMPLAINTS = re.compile(r"\b(WARN(ING)?|ERROR|FATAL|CRITICAL)\b", re.IGNORECASE)
-_LINES_TOLD = 12
+_LINES_SHOWN = 12
 _NOT_A_NAME = re.compile(r"[^\w.-]+")
 _lengths = pytest.StashKey[dict[Path, int]]()
 """Of sidecars' logs, when a test began."""
@@ -69,10 +69,10 @@ def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
     by a module-scoped fixture: every member is a Java process.
     """
 
-    def start(**wishes: Any) -> AbstractContextManager[ClusterUnderTest]:
+    def start(**options: Any) -> AbstractContextManager[ClusterUnderTest]:
         directory = tmp_path_factory.mktemp("special-cluster") / "members"
         return local_cluster(
-            ClusterSpec(directory, **({"brokers": 1, "bookies": 1, "version": version_under_test()} | wishes))
+            ClusterSpec(directory, **({"brokers": 1, "bookies": 1, "version": version_under_test()} | options))
         )
 
     return start
@@ -114,7 +114,7 @@ def _sidecars_lines(item: pytest.Item) -> dict[str, str]:
 def _last_lines(text: str) -> str:
     """The last complaints and the very last lines; what a process informs about would bury what failed."""
     lines = text.splitlines()
-    kept = [line for line in lines[:-_LINES_TOLD] if _COMPLAINTS.search(line)][-_LINES_TOLD:] + lines[-_LINES_TOLD:]
+    kept = [line for line in lines[:-_LINES_SHOWN] if _COMPLAINTS.search(line)][-_LINES_SHOWN:] + lines[-_LINES_SHOWN:]
     return "\n".join(line[:300] for line in kept)
 
 

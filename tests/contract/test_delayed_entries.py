@@ -104,8 +104,8 @@ class ClusterSubject:
         assert len(found) == count
         return found
 
-    def producer(self, **wishes: bool) -> pulsar.Producer:
-        settings = {"batching_enabled": False, "block_if_queue_full": True, **wishes}
+    def producer(self, **options: bool) -> pulsar.Producer:
+        settings = {"batching_enabled": False, "block_if_queue_full": True, **options}
         return self.cluster.client.create_producer(str(self.topic), **settings)
 
     def close_ledger(self) -> None:
@@ -187,11 +187,11 @@ def test_a_broker_answers_the_same(real: ClusterSubject) -> None:
     (facts,) = real.entries.read(real.topic, [position]).values()
     assert isinstance(facts, EntryFacts)
     path = topic_path(real.topic, f"/ledger/{position.ledger_id}/entry/{position.entry_id}")
-    said = entry_facts_in_headers(real.cluster.rest.headers(path))
-    assert said.size_bytes is None, "the payload's length is in no header"
+    shown = entry_facts_in_headers(real.cluster.rest.headers(path))
+    assert shown.size_bytes is None, "the payload's length is in no header"
     for name in ("deliver_at_ms", "publish_time_ms", "messages_in_batch", "chunk", "key", "properties", "producer_name",
                  "sequence_id", "event_time_ms", "marker", "transaction"):  # fmt: skip
-        assert getattr(said, name) == getattr(facts, name), name
+        assert getattr(shown, name) == getattr(facts, name), name
 
 
 def test_batches_and_chunks_are_recognised(real: ClusterSubject) -> None:

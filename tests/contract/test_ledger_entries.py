@@ -89,8 +89,8 @@ def test_asking_unfenced_keeps_the_writer_writing(real: ClusterBookkeeping) -> N
 
 def test_too_few_bookies_is_no_absence(real: ClusterBookkeeping) -> None:
     ledger_id, metadata = real.open_ledger(2)
-    nobody = tuple(BookieId("127.0.0.1:1") for _ in metadata.segments[-1].ensemble)
-    unreachable = replace(metadata, segments=(replace(metadata.segments[-1], ensemble=nobody),))
+    ensemble = tuple(BookieId("127.0.0.1:1") for _ in metadata.segments[-1].ensemble)
+    unreachable = replace(metadata, segments=(replace(metadata.segments[-1], ensemble=ensemble),))
     with pytest.raises(TemporaryError):
         real.entries.read_tail(ledger_id, unreachable, 1)
     with pytest.raises(TemporaryError):

@@ -307,8 +307,8 @@ def test_a_root_that_does_not_exist_is_an_error_and_no_empty_store(zookeeper: Lo
 
 
 def test_no_listener(store: ZooKeeperMetadataStore) -> None:
-    with open_impatiently("zk:127.0.0.1:1") as nobody, pytest.raises(TemporaryError, match="no connection"):
-        nobody.read("/")
+    with open_impatiently("zk:127.0.0.1:1") as unreachable, pytest.raises(TemporaryError, match="no connection"):
+        unreachable.read("/")
 
 
 def test_too_large_a_node_is_refused_before_it_breaks_the_connection(store: ZooKeeperMetadataStore) -> None:

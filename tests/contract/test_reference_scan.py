@@ -53,7 +53,7 @@ def fill(url: str) -> None:
             store.create(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes(LedgerState.OPEN))
 
 
-def census(url: str) -> ReferenceScan:
+def scan(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
     with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
@@ -63,7 +63,7 @@ def census(url: str) -> ReferenceScan:
 
 def test_every_ledger_and_every_reference_is_counted(url: str) -> None:
     fill(url)
-    found = census(url)
+    found = scan(url)
     assert found.ledgers == set(EXISTING)
     assert found.references == {
         1: (TOPIC,),
@@ -80,7 +80,7 @@ def test_no_ledger_at_all_is_no_scan(url: str) -> None:
     with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
         store.create(f"{DEFAULT_LEDGERS_ROOT}/available", b"")
     with pytest.raises(TemporaryError, match="no ledger was found"):
-        demand_complete(census(url))
+        demand_complete(scan(url))
 
 
 @pytest.mark.parametrize("path", [TOPIC, SCHEMA, "/ledgers/00"])
@@ -90,7 +90,7 @@ def test_what_may_not_be_read_is_an_error(url: str, path: str) -> None:
         owner.set_acls(path, [make_digest_acl("somebody", "else", all=True)])
         try:
             with pytest.raises(TemporaryError, match=f"{path}.*credential"):
-                census(url)
+                scan(url)
         finally:
             owner.add_auth("digest", "somebody:else")
             owner.set_acls(path, OPEN_ACL_UNSAFE)

@@ -347,16 +347,16 @@ def test_what_may_not_be_read_is_withheld_unless_a_credential_opens_it(url: str,
     acl = [make_digest_acl(*SECRET.split(":"), all=True)]
     with (
         raw_client(url) as owner,
-        closing(listen(url)) as nobody,
+        closing(listen(url)) as unreachable,
         closing(listen(url, credential)) as sidecar,
     ):
         owner.add_auth("digest", SECRET)
-        nobody.arm()
+        unreachable.arm()
         sidecar.arm()
         owner.create_async(secret, b"2", acl).get()
         owner.create_async(f"{secret}/below", b"3", acl).get()
         try:
-            assert heard(nobody) == Changes()
+            assert heard(unreachable) == Changes()
             assert heard(sidecar) == Changes((secret, f"{secret}/below"))
             blind, seeing = (
                 ZooKeeperWholeStore(url, store, CLOCK, ROOT, WalkOptions(given)) for given in (None, credential)

@@ -45,7 +45,7 @@ def test_appending_ledgers_and_watching_them_go(scene: Scene, tmp_path: Path) ->
     lines.write_text("\n".join(json.dumps(each) for each in others) + "\n\n")
     answer = done(sidecar.command("ledger-deletion", "append", "--file", str(lines)))
     assert all(str(each["ledgerId"]) in answer.stdout for each in others)
-    scene.oracles.told(left.data)
+    scene.oracles.add_accepted(left.data)
     scene.oracles.wait_for_finals(left.data)
     assert not scene.workload.existing(left.data)
     done(sidecar.command("broker-stats", "estimated-inflight-deletion-ledger-count"))
@@ -98,7 +98,7 @@ def test_deleting_topics(scene: Scene) -> None:
     written = [workload.ledgers(parts.partition(n)) for n in range(2) if workload.fill(parts.partition(n), 2)]
     done(sidecar.command("topics", "delete", str(parts), "--partitioned"))
     gone = before.all.union(*(each.all for each in written))
-    scene.oracles.told(gone)
+    scene.oracles.add_accepted(gone)
     scene.oracles.wait_for_finals(gone)
     assert not workload.existing(gone)
     failed(sidecar.command("topics", "delete", str(plain)), REFUSED, "404")
@@ -109,7 +109,7 @@ def test_deleting_topics(scene: Scene) -> None:
         used = workload.ledgers(busy)
         done(sidecar.command("topics", "delete", str(busy), "--force"))
     assert done(sidecar.command("ledger-deletion", "topic-deletions", "--output", "json")).json == []
-    scene.oracles.told(used.data)
+    scene.oracles.add_accepted(used.data)
     scene.oracles.wait_until_drained(sidecar)
     assert not workload.existing(used.data)
 

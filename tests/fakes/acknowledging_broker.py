@@ -33,7 +33,7 @@ class FakeCursor:
 class FakeTopic:
     entries: int = 0
     subscriptions: dict[str, FakeCursor] = field(default_factory=dict)
-    says: bool | None = None
+    pause: bool | None = None
 
 
 class FakeAcknowledgingBroker:
@@ -115,8 +115,8 @@ class FakeAcknowledgingBroker:
     # --- PausePolicies ---------------------------------------------------------------------------------------------
 
     def policies(self, topic: TopicName, broker: str | None) -> PauseSettings:
-        says = self._existing(topic).says
-        own = TopicPolicy.TRUE if says else TopicPolicy.FALSE_OR_UNSET
+        pause = self._existing(topic).pause
+        own = TopicPolicy.TRUE if pause else TopicPolicy.FALSE_OR_UNSET
         return PauseSettings(own, self.of_namespace(topic.namespace), self.limits_.pause_enabled)
 
     def of_namespace(self, namespace: str) -> bool | None:
@@ -134,10 +134,10 @@ class FakeAcknowledgingBroker:
         return self.namespaces[namespace]
 
     def enable_for_topic(self, topic: TopicName) -> None:
-        self._existing(topic).says = True
+        self._existing(topic).pause = True
 
     def remove_from_topic(self, topic: TopicName) -> None:
-        self._existing(topic).says = False
+        self._existing(topic).pause = False
 
     def _existing(self, topic: TopicName) -> FakeTopic:
         if topic not in self.topics:

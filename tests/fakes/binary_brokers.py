@@ -75,19 +75,19 @@ def success(request_id: int) -> api.BaseCommand:
 
 def last_message(request_id: int, ledger_id: int, entry_id: int) -> api.BaseCommand:
     found = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
-    told = api.CommandGetLastMessageIdResponse(request_id=request_id, last_message_id=found)
-    return api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=told)
+    reply = api.CommandGetLastMessageIdResponse(request_id=request_id, last_message_id=found)
+    return api.BaseCommand(type=api.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, getLastMessageIdResponse=reply)
 
 
 def closed_consumer(consumer_id: int) -> api.BaseCommand:
     """What a broker says to a consumer whose topic moves away."""
-    told = api.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
-    return api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=told)
+    reply = api.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
+    return api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=reply)
 
 
 def refusal(request_id: int, error: int) -> api.BaseCommand:
-    told = api.CommandError(request_id=request_id, error=api.ServerError.ValueType(error), message="for this test")
-    return api.BaseCommand(type=api.BaseCommand.ERROR, error=told)
+    reply = api.CommandError(request_id=request_id, error=api.ServerError.ValueType(error), message="for this test")
+    return api.BaseCommand(type=api.BaseCommand.ERROR, error=reply)
 
 
 def challenge() -> api.BaseCommand:

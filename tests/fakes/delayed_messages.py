@@ -106,10 +106,10 @@ class FakeCluster:
             self.entries[position] = _with(found, facts)
         return positions
 
-    def subscribe(self, name: str = "s", **wishes: object) -> FakeSubscription:
+    def subscribe(self, name: str = "s", **options: object) -> FakeSubscription:
         subscription = FakeSubscription(name)
-        for wish, value in wishes.items():
-            setattr(subscription, wish, value)
+        for option, value in options.items():
+            setattr(subscription, option, value)
         self.subscriptions_[name] = subscription
         return subscription
 

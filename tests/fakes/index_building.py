@@ -49,7 +49,7 @@ class FakeSnapshots:
         self.created: list[LedgerId] = []
         self.fail_after: int | None = None
         self.failure: SidecarError = TemporaryError("too few bookies")
-        self.damage: Rows | None = None
+        self.corrupted: Rows | None = None
         self.before: Callable[[], object] = lambda: None
 
     def start(self) -> None: ...
@@ -62,7 +62,7 @@ class FakeSnapshots:
             raise self.failure
         bucket_id = LedgerId(FIRST_BUCKET + len(self.created))
         self.created.append(bucket_id)
-        written = segments if self.damage is None else [DelayedIndexes.of(self.damage), *segments[1:]]
+        written = segments if self.corrupted is None else [DelayedIndexes.of(self.corrupted), *segments[1:]]
         self.entries.put(bucket_id, encode_metadata(metadata), *map(encode_segment, written))
         custom = bucket_custom_metadata(owner.topic_name, owner.cursor_name, str(owner.bucket_key))
         self.store.put(ledger_path(bucket_id), ledger_metadata_bytes(custom_metadata=custom))

@@ -52,5 +52,5 @@ def watching(braked: str | None = None) -> WatchStatus:
     )
 
 
-def standing_by() -> WatchStatus:
+def standby() -> WatchStatus:
     return WatchStatus(WatchMode.REPORT, WatchState.STANDBY, LEADER, None, ())

@@ -338,7 +338,7 @@ class FakeMetadataStore:
             tree.children[parent or "/"].add(name)
         if ephemeral:
             tree.owners[path] = self._session
-        self._tell(path, NodeChange.CREATED)
+        self._notify(path, NodeChange.CREATED)
         return node
 
     def _replace_data(self, path: str, data: bytes) -> Node:
@@ -346,7 +346,7 @@ class FakeMetadataStore:
         node = tree.nodes[path]
         tree.nodes[path] = replace(node, data=data, version=NodeVersion(node.version + 1), modified_ms=tree.now_ms)
         tree.order += 1
-        self._tell(path, NodeChange.WRITTEN)
+        self._notify(path, NodeChange.WRITTEN)
         return tree.nodes[path]
 
     def _drop(self, path: str) -> None:
@@ -356,9 +356,9 @@ class FakeMetadataStore:
         tree.owners.pop(path, None)
         parent, _, name = path.rpartition("/")
         tree.children[parent or "/"].discard(name)
-        self._tell(path, NodeChange.REMOVED)
+        self._notify(path, NodeChange.REMOVED)
 
-    def _tell(self, path: str, change: NodeChange) -> None:
+    def _notify(self, path: str, change: NodeChange) -> None:
         for observer in self._tree.observers:
             observer(path, change)
 

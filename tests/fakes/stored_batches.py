@@ -33,5 +33,5 @@ def stored_batch(messages: Sequence[tuple[int | None, bytes]], compression: str 
         head = api.SingleMessageMetadata(payload_size=len(payload), sequence_id=sequence_id).SerializeToString()
         parts.append(struct.pack(">I", len(head)) + head + payload)
     ids = [sequence_id for sequence_id, _ in messages if sequence_id is not None]
-    told = {"num_messages_in_batch": len(messages), "sequence_id": min(ids, default=0), **fields}
-    return stored_message(b"".join(parts), compression, **told)
+    described = {"num_messages_in_batch": len(messages), "sequence_id": min(ids, default=0), **fields}
+    return stored_message(b"".join(parts), compression, **described)

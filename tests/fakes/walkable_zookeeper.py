@@ -44,7 +44,7 @@ class WalkableZooKeeper:
         nodes: by path; parents are there.
         zxid: what every reply's header says.
         hidden_children: names that the list of a node leaves out although the node counts them.
-        said_to_be_missing: how often reading a node is answered with NoNode although it is there.
+        answered_as_missing: how often reading a node is answered with NoNode although it is there.
         forbidden: nodes that nobody may read.
         before: called with the kind of operation and the path before each operation.
         lost_requests: so many of the next requests lose their connection.
@@ -53,7 +53,7 @@ class WalkableZooKeeper:
     nodes: dict[str, ServedNode] = field(default_factory=lambda: {"/": ServedNode()})
     zxid: int = 100
     hidden_children: dict[str, set[str]] = field(default_factory=dict)
-    said_to_be_missing: Counter[str] = field(default_factory=Counter)
+    answered_as_missing: Counter[str] = field(default_factory=Counter)
     forbidden: set[str] = field(default_factory=set)
     before: Callable[[int, str], None] = lambda kind, path: None
     lost_requests: int = 0
@@ -124,8 +124,8 @@ class WalkableZooKeeper:
     def _error(self, path: str) -> int | None:
         if path in self.forbidden:
             return NO_AUTH
-        if self.said_to_be_missing[path] > 0:
-            self.said_to_be_missing[path] -= 1
+        if self.answered_as_missing[path] > 0:
+            self.answered_as_missing[path] -= 1
             return NO_NODE
         return None if path in self.nodes else NO_NODE
 

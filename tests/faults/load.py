@@ -121,9 +121,9 @@ class Load:
         """The topics are gone with everything they referenced; records of the others' ledgers had no effect."""
         workload = self._scene.workload
         # A broker that closes a topic deletes its cursors' ledgers itself, so that a sidecar may never hear of them.
-        told = {each["ledgerId"] for each in self.records} | self._data
-        self._scene.oracles.told(told)
-        self._scene.oracles.wait_for_finals(told)
+        accepted = {each["ledgerId"] for each in self.records} | self._data
+        self._scene.oracles.add_accepted(accepted)
+        self._scene.oracles.wait_for_finals(accepted)
         for topic in self.doomed:
             assert not workload.ledgers(topic).all, f"{topic} is still there"
         assert not workload.existing(self._before), "ledgers of deleted topics are left"

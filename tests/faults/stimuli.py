@@ -66,7 +66,7 @@ class Stimuli:
         self._appended: list[dict[str, Any]] = []
         self._dead: set[LedgerId] = set()
         self._deleting: set[TopicName] = set()
-        self._told: set[LedgerId] = set()
+        self._accepted: set[LedgerId] = set()
         self.settings = {
             "two_phase_deletion_in_use_settle_in_seconds": 1,
             "offload_allowed_locations": f"file://{directory / 'offloaded'}",
@@ -213,7 +213,7 @@ class Stimuli:
             self._scene.append(sidecar, self._unanswered)
         if self._dead:
             sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(self._dead)})
-        self._scene.oracles.told(self._told)
+        self._scene.oracles.add_accepted(self._accepted)
         self._forget_what_was_brought_back()
         self._scene.workload.store.delete(_REPAIR_SWITCHED_OFF)
 
@@ -235,7 +235,7 @@ class Stimuli:
 
     def _append(self, sidecar: SidecarProcess, records: Sequence[dict[str, Any]]) -> None:
         with self._lock:
-            self._told.update(each["ledgerId"] for each in records)
+            self._accepted.update(each["ledgerId"] for each in records)
             self._unanswered += records
             self._appended += [each for each in records if each not in self._appended]
         answer = self._ask(sidecar, "POST", f"{BASE}/pending", {"ledgers": list(records)})
@@ -245,7 +245,7 @@ class Stimuli:
 
     def _delete(self, sidecar: SidecarProcess, topic: TopicName) -> bool:
         with self._lock:
-            self._told |= self._referenced[topic]
+            self._accepted |= self._referenced[topic]
         path = f"/admin/v2/{self._scene.workload.of_topic(topic)}"
         return self._ask(sidecar, "DELETE", path, force="true").status_code in (204, 404)
 
@@ -262,7 +262,7 @@ class Stimuli:
         producer.send(json.dumps(document).encode(), properties=properties, partition_key=document["topicName"])
         producer.close()
         with self._lock:
-            self._told.add(document["ledgerId"])
+            self._accepted.add(document["ledgerId"])
 
     # --- ledgers ---------------------------------------------------------------------------------------------------
 

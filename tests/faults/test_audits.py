@@ -25,7 +25,7 @@ from tests.cluster import dead_letters
 from tests.cluster.audits import Audits, Look, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.choosing import FAST_BOOKIE_SESSIONS
-from tests.cluster.cursor_switches import CursorSwitches
+from tests.cluster.cursor_rollovers import CursorRollovers
 from tests.cluster.deletion import BROKER_CONF
 from tests.cluster.every_kind import EVERY_KIND_CONF, Churn, EveryKind
 from tests.cluster.function_state import FunctionState, function_state
@@ -93,7 +93,7 @@ class Setup:
                 dead_letters.redrive(sidecar, ledger_id)
             until(lambda: not self._left(look), f"it is, after a second time\n{self._why_they_are_left(look)}")
 
-    def settled(self) -> frozenset[int]:
+    def unused_at_rest(self) -> frozenset[int]:
         """What nobody references, once two looks of the brokers agree."""
 
         def agreeing() -> list[frozenset[int]] | None:
@@ -148,7 +148,7 @@ def test_nothing_that_is_referenced_is_deletable_while_everything_changes(
             look_again_and_again(setup, state, audits, line)
         for act, count in churn.done.items():
             line.fault(f"load of audits: {act.strip('_').replace('_', ' ')}", count)
-        unused = setup.settled()
+        unused = setup.unused_at_rest()
         audits.look()
         pause(3)
         last = audits.look()
@@ -186,7 +186,7 @@ def run_transactions(setup: Setup, every_kind: EveryKind, directory: Path) -> No
     topic, addresses = every_kind.topic("transacted"), setup.cluster.addresses
     log = directory / "transactions.log"
     with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
-        java.tell(f"{topic} in-transactions")
+        java.write_line(f"{topic} in-transactions")
         assert java.read() == "done"
     used = setup.view.references()
     places = {path.rpartition("/")[2] for paths in used.values() for path in paths}
@@ -270,9 +270,9 @@ def test_what_brokers_leave_that_are_killed_while_cursors_change_their_ledgers(
 
 def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
     """A change takes three answers of ZooKeeper; while these are slow, most cursors are in the middle of one."""
-    switches = CursorSwitches(setup.workload, f"public/switched-{unique()}")
-    with switches.running():
-        until(lambda: switches.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
+    rollovers = CursorRollovers(setup.workload, f"public/switched-{unique()}")
+    with rollovers.running():
+        until(lambda: rollovers.acknowledged >= ACKNOWLEDGED, "all cursors change their ledgers again and again")
         for _ in range(dice.randint(8, 16)):
             setup.cluster.stop("zookeeper")
             pause(0.3)
@@ -286,7 +286,7 @@ def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
 
 def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[dict[str, Any]]:
     """The second of two looks plans to delete all that no broker knows, says why, and it is deleted; its rows."""
-    unused = setup.settled()
+    unused = setup.unused_at_rest()
     audits.look()
     audits.wait_between_looks()
     look = audits.look()

@@ -141,7 +141,7 @@ class Truth:
         assert self.evidenced(leaked) == wanted, "something was deleted that no watch had written evidence of"
         assert self.appended(sidecar) <= self._log.evidence.keys(), "only what has evidence is appended"
         assert workload.existing(missing) == missing, "nobody has seen these referenced"
-        self._scene.oracles.told(wanted)
+        self._scene.oracles.add_accepted(wanted)
         self._log.demand_nothing_referenced_was_deleted(wanted)
 
     @staticmethod
@@ -220,11 +220,11 @@ def test_a_watching_sidecar_killed_before_and_after_its_steps(
     for number, fault in enumerate(faults):
         is_needed = wait_until_watching(sidecar)
         following = [str(each) for each in faults[number + 1 : number + 2]]
-        standing_by = scene.sidecars.launch_failing(*following, **WATCHING)
+        standby = scene.sidecars.launch_failing(*following, **WATCHING)
         if is_needed:
             leaks.leak()
         wait_for(fault, sidecar)
-        sidecar = standing_by
+        sidecar = standby
     count(tally, "watching sidecar killed", faults)
     assert wait_until_watching(sidecar)
     # A reference that vanished seconds before its only witness died is nobody's to tell of.
@@ -273,7 +273,7 @@ def cut_while_leaking(
         leaks.leak(1)
         pause(seconds)
     finally:
-        network.mend(links)
+        network.restore(links)
     return f"watch: connection cut {how.value}"
 
 
@@ -355,7 +355,7 @@ def test_zookeeper_killed_while_schemas_are_deleted(
     topics = [scene.topic(f"with-schemas-{number}") for number in range(SCHEMAS)]
     in_parallel(lambda topic: workload.store_schemas(topic, LEDGERS), topics)
     ledger_ids = frozenset[LedgerId]().union(*(workload.ledgers(topic).schema for topic in topics))
-    scene.oracles.expect_damage_in(scene.namespace)
+    scene.oracles.expect_broken_topics_in(scene.namespace)
     sidecar = scene.start_alone(**WATCHING)
     assert wait_until_watching(sidecar)
     (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
@@ -372,10 +372,10 @@ def test_zookeeper_killed_while_schemas_are_deleted(
     assert gone != ledger_ids, "ZooKeeper dies in the middle"
     tally.fault("zookeeper killed while schemas are deleted")
     restart_brokers(scene, supervisor)
-    census = scene.oracles.census()
-    leaked = ledger_ids & census.orphans
+    scan = scene.oracles.reference_scan()
+    leaked = ledger_ids & scan.orphans
     tally.fault("left behind: schema", len(leaked))
-    tally.fault("left behind: a reference to a schema's deleted ledger", len(ledger_ids & census.dangling))
+    tally.fault("left behind: a reference to a schema's deleted ledger", len(ledger_ids & scan.dangling))
     truth.demand_all(leaked, sidecar)
 
 

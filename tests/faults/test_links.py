@@ -91,7 +91,7 @@ def test_a_cut_link_reaches_nothing_until_it_is_mended(
     network.cut([ONE], how)
     assert not reaches(network, ports[ONE])
     assert reaches(network, ports[OTHER])
-    network.mend([ONE])
+    network.restore([ONE])
     until(lambda: reaches(network, ports[ONE]), "the mended link carries packets")
 
 

@@ -88,7 +88,7 @@ def cut(network: SidecarNetwork, links: Sequence[Link], how: Cut, seconds: float
     try:
         pause(seconds)
     finally:
-        network.mend(links)
+        network.restore(links)
 
 
 def reset_again_and_again(network: SidecarNetwork, links: Sequence[Link], dice: random.Random) -> None:

@@ -85,13 +85,13 @@ def test_sidecars_terminated_under_load(scene: Scene, dice: random.Random, tally
         pause(dice.uniform(0, 2.5))
         callers = Callers(lambda number: append(victim, mine[number]))
         pause(dice.uniform(0.3, 1))
-        told = time.monotonic()
+        terminated_at = time.monotonic()
         code = victim.terminate(GRACE_SECONDS)
         tally.fault("sidecar terminated under load")
         calls = callers.end()
         assert code == 0, victim.log()
         victim.restart()
-    in_flight = [call for call in calls if call.began < told - UNCERTAIN_SECONDS]
+    in_flight = [call for call in calls if call.began < terminated_at - UNCERTAIN_SECONDS]
     assert in_flight
     wrong = [call for call in in_flight if call.status is None or call.status >= 500]
     assert not wrong, f"requests in flight were not answered: {wrong}\n{victim.log()}"

@@ -114,7 +114,7 @@ def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is
     topic = scene.topic("left")
     left = workload.fill_with_everything(topic)
     workload.leave_ledgers_behind(topic, left)
-    assert left.all <= scene.oracles.census().orphans
+    assert left.all <= scene.oracles.reference_scan().orphans
     nodes = workload.ledger_nodes(left.all)
     rows = [
         orphan(
@@ -144,7 +144,7 @@ def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is
         {(row, each["ledger_id"]): 1 for row, each in enumerate(sorted(rows, key=lambda each: each["ledger_id"]))}
     )
     sidecar.call("POST", f"{BASE}/resume")
-    scene.oracles.told(left.all)
+    scene.oracles.add_accepted(left.all)
     finals = scene.oracles.wait_for_finals(left.all)
     assert {final.decision for final in finals.values()} == {"deleted"}
     assert not workload.existing(left.all)
@@ -164,7 +164,7 @@ def test_what_claims_the_services_own_topics_goes_only_if_it_is_not_in_use(scene
     nodes = workload.ledger_nodes([used, stray])
     rows = [orphan(each, topic=str(own), ctime_ms=nodes[each].created_ms) for each in (used, stray)]
     assert Application(scene, tmp_path / "audit", rows).run()["sent"] == len(rows)
-    scene.oracles.told([used, stray])
+    scene.oracles.add_accepted([used, stray])
     finals = scene.oracles.wait_for_finals([used, stray])
     assert (finals[stray].decision, finals[stray].reason) == ("deleted", "unreferenced")
     assert (finals[used].decision, finals[used].reason) == ("kept", "ledger-still-in-use")
@@ -177,10 +177,10 @@ def test_a_plan_for_another_cluster_or_not_approved_sends_nothing(scene: Scene, 
     write_audit(tmp_path / "other", [orphan(_NOWHERE)], store_time_ms=application.summary.store_time_ms)
     other = application.command()
     other[other.index(str(tmp_path / "audit"))] = str(tmp_path / "other")
-    for command, said in (
+    for command, message in (
         (other, "not the approved one"),
         (application.command("--max-age-hours", "0"), "older than"),
     ):
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
-        assert (ran.returncode, said in ran.stderr) == (1, True), ran.stderr
+        assert (ran.returncode, message in ran.stderr) == (1, True), ran.stderr
     assert list(application.messages()) == []

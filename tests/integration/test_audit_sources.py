@@ -98,14 +98,14 @@ def sidecar(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def quiet(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuietCluster]:
-    wishes: dict[str, Any] = {
+    options: dict[str, Any] = {
         "zookeeper_conf": {"admin.enableServer": "true", "admin.rateLimiterIntervalInMS": "0"},
         "bookie_conf": FAST_BOOKIE_SESSIONS,
         "broker_conf": {**BROKER_CONF, **EVERY_KIND_CONF},
     }
     directory = tmp_path_factory.mktemp("audit")
     with (
-        special_cluster(**wishes) as cluster,
+        special_cluster(**options) as cluster,
         closing(Workload(cluster)) as workload,
         closing(BrokerView(cluster.addresses)) as view,
         function_state(cluster.addresses, directory) as state,

@@ -108,16 +108,16 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -
         topic.subscribe("s", SHARED)
         with topic.consuming("s", SHARED) as deliveries:
 
-            def proofs(sent: list[Sent]) -> set[str]:
+            def statuses(sent: list[Sent]) -> set[str]:
                 one = topic.cancel(sidecar, sent[0], wait="persisted").headers["X-Pulsar-Sidecar-Proof"]
                 rest = topic.cancel_all(sidecar, sent[1:], wait="persisted")
-                return {one} | {proof["proof"] for line in rest for proof in line["verdicts"]}
+                return {one} | {status["proof"] for line in rest for status in line["verdicts"]}
 
             def cancelled(due: int) -> tuple[int, list[Sent]]:
                 """When they are due, and the messages, of which the first thirty are cancelled for good."""
                 sent = topic.send(60, due)
                 # A request's wait for that proof has an end; whoever needs it asks again.
-                until(lambda: proofs(sent[:30]) == {"PERSISTED"}, "the proofs are PERSISTED", (due - now_ms()) / 1000)
+                until(lambda: statuses(sent[:30]) == {"PERSISTED"}, "the statuses are PERSISTED", (due - now_ms()) / 1000)
                 return due, sent
 
             due, sent = before_due(cancelled, (15_000, 60_000, 240_000))

@@ -53,7 +53,7 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(se
             chosen = random.Random(1).sample(sent, 300)
             verdicts = topic.cancel_all(setup.sidecar, chosen)
             assert all(one["cancelled"] and len(one["verdicts"]) == 2 for one in verdicts), verdicts[:3]
-            assert Counter(proof["proof"] for one in verdicts for proof in one["verdicts"]) == {"ACKED": 600}
+            assert Counter(status["proof"] for one in verdicts for status in one["verdicts"]) == {"ACKED": 600}
             topic.unload()
             everything, cancelled = {one.number for one in sent}, {one.number for one in chosen}
             for deliveries in (shared, keyed):
@@ -61,7 +61,7 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(se
                 check(deliveries, everything, cancelled)
                 assert deliveries.repeated == {}
         # An unload this near the due time may leave too little to tell EXPIRED from UNKNOWN, on a busy machine.
-        until(lambda: not topic.open_proofs(setup.sidecar, chosen[0]), "it is seen to its end")
+        until(lambda: not topic.open_statuses(setup.sidecar, chosen[0]), "it is seen to its end")
 
 
 def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(setup: Setup) -> None:
@@ -72,7 +72,7 @@ def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(setu
         answer = topic.cancel(setup.sidecar, sent[3], wait="persisted")
         assert (answer.status_code, answer.headers["X-Pulsar-Sidecar-Proof"]) == (204, "PERSISTED")
         verdicts = topic.cancel_all(setup.sidecar, sent[10:20], wait="persisted")
-        assert {proof["proof"] for one in verdicts for proof in one["verdicts"]} == {"PERSISTED"}
+        assert {status["proof"] for one in verdicts for status in one["verdicts"]} == {"PERSISTED"}
         owner = topic.owner(setup.cluster.addresses)
         setup.cluster.kill(owner)
         setup.sidecar.kill()
@@ -84,7 +84,7 @@ def test_what_was_persisted_outlives_the_kill_of_its_broker_and_its_sidecar(setu
             check(deliveries, set(range(40)), cancelled)
             assert deliveries.repeated == {}
         setup.sidecar.wait_until_ready()
-        until(lambda: not topic.open_proofs(setup.sidecar, sent[3]), "the cancellation has ended")
+        until(lambda: not topic.open_statuses(setup.sidecar, sent[3]), "the cancellation has ended")
 
 
 def test_subscriptions_that_come_and_go_between_cancellations_are_seen(setup: Setup) -> None:
@@ -96,7 +96,7 @@ def test_subscriptions_that_come_and_go_between_cancellations_are_seen(setup: Se
         assert answers == [204] * 22, "one by one, and the first two again"
         assert topic.backlogs() == {"s": 20, "keyed": 20}
         # A reconciler that visits the subscription while it is deleted makes it anew (docs/delayed-messages.md).
-        until(lambda: topic.proofs(setup.sidecar, sent[19])["PERSISTED"] == 2, "what was acknowledged is stored")
+        until(lambda: topic.statuses(setup.sidecar, sent[19])["PERSISTED"] == 2, "what was acknowledged is stored")
         topic.delete_subscription("s")
         gone = topic.cancel(setup.sidecar, sent[20], subscriptionNames="s")
         assert gone.status_code == 404, gone.text
@@ -125,12 +125,12 @@ def test_a_cursor_that_is_moved_back_at_the_due_time_is_never_called_expired(set
             await_rest(kept, set(range(10, 20)), due)
             until(lambda: moved.numbers == set(range(20)), "what had been cancelled was delivered")
             setup.sidecar.thaw()
-            until(lambda: not topic.open_proofs(setup.sidecar, sent[0]), "it is seen to its end")
+            until(lambda: not topic.open_statuses(setup.sidecar, sent[0]), "it is seen to its end")
             assert not kept.numbers & set(range(10))
             for one in sent[:10]:
-                proofs = topic.proofs_by_subscription(setup.sidecar, one)
-                assert proofs["kept"] == "EXPIRED"
-                assert proofs["moved"] == "UNKNOWN", proofs
+                statuses = topic.statuses_by_subscription(setup.sidecar, one)
+                assert statuses["kept"] == "EXPIRED"
+                assert statuses["moved"] == "UNKNOWN", statuses
 
 
 def test_a_subscription_with_as_many_consumers_as_it_may_have_is_cancelled_on_when_one_leaves(setup: Setup) -> None:
@@ -312,13 +312,13 @@ def test_the_sidecar_is_killed_again_and_again_while_it_cancels(thorough: Setup)
         due = now_ms() + 90_000
         sent = topic.send(2_000, due)
         other = thorough.sidecars.start(**CANCELLING)
-        told: set[int] = set()
+        confirmed: set[int] = set()
         dice = random.Random(3)
         with topic.consuming("s", SHARED) as deliveries:
             for begin in range(0, 2_000, 200):
                 victim = thorough.sidecar
                 part = sent[begin : begin + 200 : 2]
-                told |= _cancel_and_kill(topic, victim, part, dice.uniform(0.0, 0.5))
+                confirmed |= _cancel_and_kill(topic, victim, part, dice.uniform(0.0, 0.5))
                 victim.restart()
                 victim.wait_until_ready()
             owner = topic.owner(thorough.cluster.addresses)
@@ -327,27 +327,27 @@ def test_the_sidecar_is_killed_again_and_again_while_it_cancels(thorough: Setup)
             thorough.cluster.restart(owner)
             asked, everything = {one.number for one in sent[::2]}, {one.number for one in sent}
             await_rest(deliveries, everything - asked, due)
-        assert not deliveries.numbers & told
+        assert not deliveries.numbers & confirmed
         assert everything - asked <= deliveries.numbers
         other.restart()
 
 
 def _cancel_and_kill(topic: DelayedTopic, victim: SidecarProcess, part: list[object], after: float) -> set[int]:
-    told: set[int] = set()
+    confirmed: set[int] = set()
 
     def request() -> None:
         try:
             verdicts = topic.cancel_all(victim, part)  # type: ignore[arg-type]
         except (AssertionError, OSError, ValueError):
             return
-        told.update(one.number for one, said in zip(part, verdicts, strict=False) if said["cancelled"])  # type: ignore[attr-defined]
+        confirmed.update(one.number for one, verdict in zip(part, verdicts, strict=False) if verdict["cancelled"])  # type: ignore[attr-defined]
 
     asking = threading.Thread(target=request)
     asking.start()
     time.sleep(after)
     victim.kill()
     asking.join()
-    return told
+    return confirmed
 
 
 def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> None:
@@ -358,20 +358,20 @@ def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> No
         sent = topic.send(1_300, dues)
         with topic.consuming("s", SHARED) as deliveries, ThreadPoolExecutor(12) as racers:
             # From 1.2 s before the due time to 0.1 s after it, in steps of a millisecond.
-            races = [racers.submit(_proof_at, topic, thorough.sidecar, one, one.number - 1_200) for one in sent]
-            proofs = {one.number: race.result() for one, race in zip(sent, races, strict=True)}
-            by_proof: dict[str, set[int]] = {proof: set() for proof in ("ACKED", "RACED", "TOO_LATE", "NOT_FOUND")}
-            for number, proof in proofs.items():
-                by_proof[proof].add(number)
+            races = [racers.submit(_status_at, topic, thorough.sidecar, one, one.number - 1_200) for one in sent]
+            statuses = {one.number: race.result() for one, race in zip(sent, races, strict=True)}
+            by_status: dict[str, set[int]] = {status: set() for status in ("ACKED", "RACED", "TOO_LATE", "NOT_FOUND")}
+            for number, status in statuses.items():
+                by_status[status].add(number)
             # Nobody else acknowledges here: what was acknowledged before, or is gone, was delivered. While consumers
             # come and go a thousand times, a broker's bucket tracker delivers up to ten seconds late.
-            await_rest(deliveries, by_proof["TOO_LATE"] | by_proof["NOT_FOUND"], dues[-1])
-        assert not by_proof["ACKED"] & deliveries.numbers
-        assert not {number for number in by_proof["RACED"] if number in deliveries.repeated}
-        assert by_proof["TOO_LATE"], "the last ones were asked for after they were due"
+            await_rest(deliveries, by_status["TOO_LATE"] | by_status["NOT_FOUND"], dues[-1])
+        assert not by_status["ACKED"] & deliveries.numbers
+        assert not {number for number in by_status["RACED"] if number in deliveries.repeated}
+        assert by_status["TOO_LATE"], "the last ones were asked for after they were due"
 
 
-def _proof_at(topic: DelayedTopic, sidecar: SidecarProcess, sent: Sent, after_due_ms: int) -> str:
+def _status_at(topic: DelayedTopic, sidecar: SidecarProcess, sent: Sent, after_due_ms: int) -> str:
     """The answer to a cancellation at a moment; the message's ledger may be gone once all of it was delivered."""
     time.sleep(max(0.0, (sent.deliver_at + after_due_ms - now_ms()) / 1000))
     answer = topic.cancel(sidecar, sent)
@@ -398,7 +398,7 @@ def test_a_cursor_at_its_limit_refuses_and_defers(
             "acknowledgement state full"
         }
         deferred = topic.cancel_all(small.sidecar, sent[60:62], defer="true")
-        cancelled = {one.number for one, said in zip(sent[1::2], verdicts, strict=True) if said["cancelled"]}
+        cancelled = {one.number for one, verdict in zip(sent[1::2], verdicts, strict=True) if verdict["cancelled"]}
         later = {60, 61} if all(one["verdicts"][0]["proof"] != "REFUSED" for one in deferred) else set()
         assert later
         with topic.consuming("s", SHARED) as deliveries:

@@ -90,7 +90,7 @@ def test_a_topic_with_a_name_of_the_old_form(two: Setup) -> None:
         sent = topic.send(10, due)
         assert topic.path.startswith("/admin/persistent/")
         assert {topic.cancel(two.sidecar, one).status_code for one in sent[:5]} == {204}
-        assert topic.proofs(two.sidecar, sent[0]) in ({"ACKED": 1}, {"PERSISTED": 1})
+        assert topic.statuses(two.sidecar, sent[0]) in ({"ACKED": 1}, {"PERSISTED": 1})
         with topic.consuming("s", SHARED) as deliveries:
             await_rest(deliveries, set(range(5, 10)), due)
             check(deliveries, set(range(10)), set(range(5)))

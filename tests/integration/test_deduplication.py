@@ -142,7 +142,7 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
         topic = setup.topic(namespace)
         arguments = [addresses.broker_service_url]
         with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
-            java.tell(f"{topic} in-transactions")
+            java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
         setup.workload.unload(topic)
         unloaded = shown(setup, topic, replay="true")
@@ -167,7 +167,7 @@ def test_what_an_open_transaction_hides_is_not_taken_for_absent(setup: Setup, tm
         assert run_command(*command).json["stored"] == 50
         arguments = [addresses.broker_service_url]
         with java_program(_TRANSACTIONS_PROGRAM, addresses.version, ["-Xmx128m"], arguments, log) as java:
-            java.tell(f"{topic} in-transactions")
+            java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
             file.write_bytes(b"a line\n" * 70)
             assert run_command(*command).json["stored"] == 20
@@ -177,7 +177,7 @@ def test_what_an_open_transaction_hides_is_not_taken_for_absent(setup: Setup, tm
             refused = run_command(*command)
             assert (refused.exit_code, refused.stdout) == (3, "")
             assert "1 transactions are open, and hide what came after them" in refused.stderr
-            java.tell("commit")
+            java.write_line("commit")
             assert java.read() == "done"
         published = run_command(*command).json
         assert (published["storedEarlier"], published["stored"]) == (70, 0)

@@ -257,8 +257,8 @@ def test_every_damaged_part_is_found_and_repaired_and_the_bucket_tracker_deliver
 
 
 def _damaged_and_repaired(setup: Setup, topic: DelayedTopic, due: int) -> DelayedTopic:
-    for damage in REPAIRED + LEFT:
-        topic.subscribe(damage.__name__, SHARED)
+    for defect in REPAIRED + LEFT:
+        topic.subscribe(defect.__name__, SHARED)
     topic.send(PER_LEDGER, now_ms() - 60_000)
     with topic.consuming(dead.__name__, SHARED) as deliveries:
         until(lambda: len(deliveries.numbers) == PER_LEDGER, "what is due is consumed")
@@ -266,10 +266,10 @@ def _damaged_and_repaired(setup: Setup, topic: DelayedTopic, due: int) -> Delaye
     topic.send(35, [due + 20 * (number * 7 % 35) for number in range(35)])
     topic.unload()
     expected: set[tuple[str, str | None, int | None]] = set()
-    for damage in REPAIRED + LEFT:
-        one = Damaged(setup, topic, damage.__name__)
+    for defect in REPAIRED + LEFT:
+        one = Damaged(setup, topic, defect.__name__)
         one.sound(1, 2)
-        expected |= {(kind, damage.__name__, ledger_id) for kind, ledger_id in damage(one, setup)}
+        expected |= {(kind, defect.__name__, ledger_id) for kind, ledger_id in defect(one, setup)}
     assert setup.check(topic) == expected
 
     plan = setup.plan(topic)
@@ -290,8 +290,8 @@ def _damaged_and_repaired(setup: Setup, topic: DelayedTopic, due: int) -> Delaye
 def _deliver_everything(setup: Setup, topic: DelayedTopic) -> None:
     with ExitStack() as stack:
         deliveries = {
-            damage.__name__: stack.enter_context(topic.consuming(damage.__name__, SHARED, consumers=1))
-            for damage in REPAIRED
+            defect.__name__: stack.enter_context(topic.consuming(defect.__name__, SHARED, consumers=1))
+            for defect in REPAIRED
         }
         last = max(sent.deliver_at for sent in topic.sent)
         for name, delivered in deliveries.items():
@@ -303,7 +303,7 @@ def _deliver_everything(setup: Setup, topic: DelayedTopic) -> None:
             assert early == [], name
     log = setup.cluster.log("broker-1", 20_000)
     recovered = set(re.findall(rf"{re.escape(topic.topic.local_name)} / (\w+).*Recover.*finish, buckets: [12],", log))
-    assert recovered == {damage.__name__ for damage in REPAIRED}
+    assert recovered == {defect.__name__ for defect in REPAIRED}
     assert "fallback" not in "\n".join(line for line in log.splitlines() if topic.topic.local_name in line)
 
 

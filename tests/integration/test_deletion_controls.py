@@ -136,14 +136,14 @@ def test_while_it_is_switched_off_nothing_is_consumed_and_calls_are_refused(scen
     for each in left.records():
         producer.send(json.dumps(each).encode())
     producer.close()
-    scene.oracles.told(left.data)
+    scene.oracles.add_accepted(left.data)
 
-    def nobody_listens() -> bool:
+    def no_consumer() -> bool:
         stats = workload.admin("GET", workload.of_topic(PENDING, "partitioned-stats"))
         subscription = stats["subscriptions"][SUBSCRIPTION]
         return not subscription["consumers"] and subscription["msgBacklog"] >= 1
 
-    holds_for(nobody_listens, "the record waits, and nobody consumes", 2.5)
+    holds_for(no_consumer, "the record waits, and nobody consumes", 2.5)
     assert workload.existing(left.data) == left.data
     assert workload.ledgers(kept).data
     scene.start_alone()

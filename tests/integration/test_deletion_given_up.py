@@ -34,8 +34,8 @@ def dead_letter_of(scene: Scene, ledger_id: int) -> pulsar.Message:
 
 
 def tries_of(scene: Scene, ledger_id: int) -> list[Outcome]:
-    settled = [outcome for outcome in scene.oracles.outcomes if outcome.step == "settled"]
-    return [outcome for outcome in settled if outcome.ledger_id == ledger_id]
+    processed = [outcome for outcome in scene.oracles.outcomes if outcome.step == "settled"]
+    return [outcome for outcome in processed if outcome.ledger_id == ledger_id]
 
 
 def test_a_record_whose_owner_cannot_be_read_is_given_up_redriven_and_done(scene: Scene) -> None:
@@ -49,7 +49,7 @@ def test_a_record_whose_owner_cannot_be_read_is_given_up_redriven_and_done(scene
     producer = workload.client.create_producer(PENDING, batching_enabled=False)
     sent = producer.send(payload, properties={"note": "by hand"})
     producer.close()
-    scene.oracles.told([ledger_id])
+    scene.oracles.add_accepted([ledger_id])
     origin = f"{sent.ledger_id()}:{sent.entry_id()}:{sent.partition()}"
 
     final = scene.oracles.wait_for_finals([ledger_id])[ledger_id]

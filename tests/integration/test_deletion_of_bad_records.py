@@ -238,7 +238,7 @@ def test_good_records_between_bad_ones_are_done(scene: Scene, stranger: Stranger
         stranger.send(b"\x00 poison before")
         stranger.send_record(lie)
         stranger.send(b"{} poison after")
-    scene.oracles.told(left.data)
+    scene.oracles.add_accepted(left.data)
     finals = scene.oracles.wait_for_finals(left.data)
     assert {final.decision for final in finals.values()} == {"deleted"}
     assert not scene.workload.existing(left.data)

@@ -18,7 +18,7 @@ def test_what_a_broker_left_of_every_kind_is_deleted(scene: Scene) -> None:
     topic = scene.topic("left")
     left = scene.workload.fill_with_everything(topic)
     scene.workload.leave_ledgers_behind(topic, left)
-    assert left.all <= scene.oracles.census().orphans
+    assert left.all <= scene.oracles.reference_scan().orphans
     scene.append(scene.sidecar, left.records())
     finals = scene.oracles.wait_for_finals(left.all)
     assert not scene.workload.existing(left.all)

@@ -66,7 +66,7 @@ def test_a_refusal_of_the_broker_is_passed_on_and_nothing_is_deleted(scene: Scen
         answer = scene.sidecar.request("DELETE", f"/admin/v2/{path}")
         assert answer.status_code == brokers_own.status_code == 412
         assert brokers_own.json()["reason"] in answer.json()["reason"]
-        scene.oracles.told(before.all)
+        scene.oracles.add_accepted(before.all)
         finals = scene.oracles.wait_for_finals(before.all)
         assert {final.reason for final in finals.values()} == {"ledger-still-in-use"}
     assert scene.workload.ledgers(topic).data == before.data
@@ -89,7 +89,7 @@ def test_a_partitioned_topic_goes_with_all_partitions_and_its_schema(scene: Scen
     before = frozenset().union(*(workload.ledgers(each).all for each in (topic, *partitions)))
     assert len(before) == 3 * (2 + 1) + 2
     scene.sidecar.call("DELETE", f"/admin/v2/{workload.of_topic(topic, 'partitions')}")
-    scene.oracles.told(before)
+    scene.oracles.add_accepted(before)
     scene.oracles.wait_for_finals(before)
     assert not workload.existing(before)
     assert workload.request("GET", workload.of_topic(topic, "stats")).status_code == 404
@@ -104,7 +104,7 @@ def test_one_partition_leaves_its_siblings_and_the_schema_alone(scene: Scene) ->
     written = [workload.fill(topic.partition(index), 2) for index in range(2)]
     gone, kept = workload.ledgers(topic.partition(0)), workload.ledgers(topic.partition(1))
     scene.sidecar.call("DELETE", f"/admin/v2/{workload.of_topic(topic.partition(0))}")
-    scene.oracles.told(gone.data)
+    scene.oracles.add_accepted(gone.data)
     scene.oracles.wait_for_finals(gone.data)
     assert not workload.existing(gone.data)
     assert workload.existing(kept.all) == kept.all

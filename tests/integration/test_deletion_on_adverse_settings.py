@@ -56,11 +56,11 @@ class Adverse:
         self.workload.store.create(managed_ledger_path(topic.managed_ledger_name), b"\x00 this is no ManagedLedgerInfo")
         self.sidecar.append([record(topic, LedgerComponent.MANAGED_LEDGER, ledger_id)])
 
-        def settled() -> list[Outcome]:
+        def given_up() -> list[Outcome]:
             found = [one for one in self.outcomes.all if one.step == "settled" and one.ledger_id == ledger_id]
             return found if found and found[-1].decision == "dead-letter" else []
 
-        return until(settled, "the record is given up")
+        return until(given_up, "the record is given up")
 
     def subscriptions(self) -> list[str]:
         """Which of the service's subscriptions exist."""

@@ -48,7 +48,7 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
 def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(scene: Scene, tmp_path: Path) -> None:
     for attempt in range(TRIES_TO_LEAK):
         namespace = f"{scene.namespace}-plain-{attempt}"
-        scene.oracles.expect_damage_in(namespace)
+        scene.oracles.expect_broken_topics_in(namespace)
         url = scene.cluster.addresses.web_service_urls[0]
         names = make_topics(scene.workload.client, url, namespace, TOPICS)
         delete_while_brokers_die(scene, url, namespace, names)
@@ -71,7 +71,7 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     # Of the topics that were deleted, not of the namespace's own.
     assert {row["cause"] for row in rows if "/topic-" in row["topic"]} <= {"half-deleted-topic"}
     assert audits.apply(look).sent == len(look.deletable), sidecar.log()
-    scene.oracles.told(orphans)
+    scene.oracles.add_accepted(orphans)
     finals = scene.oracles.wait_for_finals(orphans)
     assert {final.decision for final in finals.values()} == {"deleted"}, sorted(map(str, finals.values()))
     assert not scene.workload.existing(orphans)
@@ -172,7 +172,7 @@ def test_a_topic_deletion_is_taken_over_from_a_sidecar_that_died_after_its_promi
         sidecar.wait_until_ready()
     delete_quietly(caller, scene, topic)
     until(lambda: not scene.workload.ledgers(topic).all, "the topic is gone")
-    scene.oracles.told(before.all)
+    scene.oracles.add_accepted(before.all)
     finals = scene.oracles.wait_for_finals(before.all)
     assert {final.sidecar for final in finals.values()} == {other.name}
     ends = [outcome for outcome in scene.oracles.outcomes if outcome.step == "topic-deletion"]

@@ -33,8 +33,8 @@ DELETIONS = (LeakCause.TOPIC_DELETION, LeakCause.NAMESPACE_DELETION)
 
 def start_watching(scene: Scene, mode: str, **settings: object) -> SidecarProcess:
     """A sidecar that hears of every change."""
-    wishes = {"ledger_deletion_watch": mode, "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS, **settings}
-    sidecar = scene.start_alone(**wishes)
+    options = {"ledger_deletion_watch": mode, "ledger_deletion_watch_settle_in_seconds": SETTLE_SECONDS, **settings}
+    sidecar = scene.start_alone(**options)
     until(lambda: sidecar.call("GET", WATCH)["state"] == "watching", f"the sidecar watches\n{sidecar.log()}")
     return sidecar
 
@@ -71,7 +71,7 @@ def test_what_brokers_leave_behind_is_reported_and_then_deleted(scene: Scene) ->
         SETTLE_SECONDS + AFTER_SETTLING_SECONDS,
     )
     demand_waits_for_an_audits_ages(scene, appending, never_named)
-    scene.oracles.told(everything)
+    scene.oracles.add_accepted(everything)
     finals = scene.oracles.wait_for_finals(everything)
     assert {final.decision for final in finals.values()} == {"deleted"}
     demand_nothing_referenced_was_deleted(scene.cluster, everything)
@@ -152,4 +152,4 @@ def test_what_is_held_stays_until_the_hold_is_removed(scene: Scene) -> None:
     assert (explained["hold"], explained["leak"]["cause"]) == (hold, "topic-deletion")
     sidecar.call("DELETE", f"{WATCH}/holds", hold=hold)
     until(lambda: not scene.workload.existing(held), "it is deleted then")
-    scene.oracles.told(held)
+    scene.oracles.add_accepted(held)

@@ -80,11 +80,11 @@ def test_a_source_is_refused_until_its_loss_is_confirmed(scene: Scene, known_by:
     scene.sidecar.call(
         "DELETE", f"/admin/v2/{workload.of_topic(source)}", force="true", confirmSourceDataLoss=str(source)
     )
-    scene.oracles.told(ledgers.all)
+    scene.oracles.add_accepted(ledgers.all)
     scene.oracles.wait_for_finals(ledgers.data)
     assert not workload.existing(ledgers.data)
     # Its source is gone, so there is nothing left that it could take along.
-    scene.oracles.expect_damage_in(shadow.namespace)
+    scene.oracles.expect_broken_topics_in(shadow.namespace)
     workload.admin("DELETE", workload.of_topic(shadow), force="true")
 
 
@@ -123,11 +123,11 @@ def test_the_status_names_a_shadow_until_its_retention_is_infinite(scene: Scene)
     payloads = [workload.fill(source.partition(index), 3) for index in range(2)]
     make_shadow(scene, shadow, source, partitions=2)
     _retain(scene, shadow, NOTHING)
-    (warning,) = _told_at_start(scene, shadow)
+    (warning,) = _warned_at_start(scene, shadow)
     assert f"shadow topic {shadow} has no infinite retention" in warning
     assert f"ledgers of its source {source};" in warning
     _retain(scene, shadow, FOREVER)
-    assert _told_at_start(scene, shadow) == []
+    assert _warned_at_start(scene, shadow) == []
     for index in range(2):
         workload.unload(source.partition(index))
         assert workload.read_all(source.partition(index)) == payloads[index]
@@ -139,7 +139,7 @@ def _retain(scene: Scene, topic: TopicName, retention: dict[str, int]) -> None:
     until(lambda: scene.workload.admin("GET", path) == retention, "brokers apply the retention")
 
 
-def _told_at_start(scene: Scene, shadow: TopicName) -> list[str]:
+def _warned_at_start(scene: Scene, shadow: TopicName) -> list[str]:
     """What the first look of a new sidecar has found about the shadow."""
     sidecar = scene.start_alone()
     until(lambda: not any("not known yet" in warning for warning in sidecar.status()["warnings"]), "a look has ended")
@@ -205,7 +205,7 @@ def test_a_partly_created_topic_keeps_its_new_data(scene: Scene, new_partitions:
         assert workload.existing(straggler) == straggler
         return
     until(lambda: not workload.existing(straggler), "the straggler is gone")
-    scene.oracles.told(straggler)
+    scene.oracles.add_accepted(straggler)
 
 
 def _data(scene: Scene, path: str) -> bytes:

@@ -58,7 +58,7 @@ def verified(cluster: ClusterUnderTest, topic: str) -> VerifiedTopic:
     return only
 
 
-def told(verified: VerifiedTopic) -> list[tuple[int, FindingKind]]:
+def findings_of(verified: VerifiedTopic) -> list[tuple[int, FindingKind]]:
     return [(finding.sequence_id, finding.kind) for finding in verified.findings]
 
 
@@ -97,7 +97,7 @@ def test_every_message_of_a_batch_is_compared(
     publish(client, topic, range(100, 150), **batched)
     publish(client, topic, range(140, 160), **batched)
     found = verified(cluster, topic)
-    assert told(found) == [(sequence_id, DUPLICATE) for sequence_id in range(140, 150)]
+    assert findings_of(found) == [(sequence_id, DUPLICATE) for sequence_id in range(140, 150)]
     counts = found.producers[Producer("p", None)]
     assert (counts.messages, counts.first_sequence_id, counts.last_sequence_id) == (70, 100, 159)
     assert found.entries < 70, "batches were made"
@@ -110,7 +110,7 @@ def test_a_name_that_is_used_again(cluster: ClusterUnderTest, client: PatientCli
     publish(client, topic, range(6), batching_enabled=False, payload=b"another %d")
     publish(client, topic, range(20, 22), name="q")
     found = verified(cluster, topic)
-    assert Counter(kind for _, kind in told(found)) == {REUSED: 3, GOING_BACK: 3, EPOCH: 1}
+    assert Counter(kind for _, kind in findings_of(found)) == {REUSED: 3, GOING_BACK: 3, EPOCH: 1}
     assert {finding.producer.name for finding in found.findings} == {"p"}
     assert found.producers[Producer("p", None)].gaps == 9
 
@@ -123,7 +123,7 @@ def test_chunked_messages_count_once(cluster: ClusterUnderTest, client: PatientC
             for sequence_id in ids:
                 made.send(large + b"%d" % sequence_id, sequence_id=sequence_id)
     found = verified(cluster, topic)
-    assert told(found) == [(2, DUPLICATE)]
+    assert findings_of(found) == [(2, DUPLICATE)]
     assert (found.producers[Producer("p", None)].messages, found.entries) == (3, 9)
 
 
@@ -137,7 +137,7 @@ def test_encrypted_messages_are_compared_by_their_ids_and_their_batches_prove_no
     single = verified(cluster, topic)
     assert (single.producers[Producer("p", None)].unopened, single.unseen, single.result) == (3, (), TopicResult.CLEAN)
     publish(client, topic, range(3, 4), batching_enabled=False, **encrypted)
-    assert told(verified(cluster, topic)) == [(3, REPEATED)], "the same message encrypted again has other bytes"
+    assert findings_of(verified(cluster, topic)) == [(3, REPEATED)], "the same message encrypted again has other bytes"
 
     topic = new_topic()
     publish(client, topic, range(1, 11), batching_enabled=True, batching_max_publish_delay_ms=500, **encrypted)
@@ -169,7 +169,7 @@ def test_transactions_are_distinguished_from_their_markers(special_cluster: Clus
     with special_cluster(broker_conf={"transactionCoordinatorEnabled": "true"}) as cluster:
         addresses, log = cluster.addresses, tmp_path / "java.log"
         with java_program(program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], log) as java:
-            java.tell(f"{topic} in-transactions")
+            java.write_line(f"{topic} in-transactions")
             assert java.read() == "done"
         found = verified(cluster, topic)
         url = addresses.metadata_store_url

@@ -120,7 +120,7 @@ class JavaClient:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LINES_OF_A_LOG:])
 
     def _call(self, what: str, **arguments: object) -> dict[str, Any]:
-        self._program.tell(json.dumps({"do": what, **arguments}))
+        self._program.write_line(json.dumps({"do": what, **arguments}))
         answer: dict[str, Any] = json.loads(self._program.read())
         assert "error" not in answer, f"{what}: {answer['error']}\n{self.log()}"
         return answer

@@ -34,7 +34,7 @@ class JavaTrackers:
         return self._ask(f"bench {tracker} {indexes} {count} {per_pop} {settings}")
 
     def _ask(self, line: str) -> list[Any]:
-        self._program.tell(line)
+        self._program.write_line(line)
         answers: list[Any] = json.loads(self._program.read())
         return answers
 

@@ -73,7 +73,7 @@ def unreadable_orphan(scene: Scene) -> Iterator[tuple[LedgerId, str]]:
         scene.workload.store.delete(owner)
 
 
-def settled(scene: Scene, ledger_id: int) -> list[Outcome]:
+def tries_of(scene: Scene, ledger_id: int) -> list[Outcome]:
     """What sidecars have made of a ledger's record, try by try."""
     return [each for each in scene.oracles.outcomes if each.step == "settled" and each.ledger_id == ledger_id]
 
@@ -129,9 +129,9 @@ def test_java_continues_the_sidecars_retries_and_the_sidecar_redrives_what_java_
     with unreadable_orphan(scene) as (ledger_id, payload):
         sidecar = scene.start_alone()
         scene.append(sidecar, [json.loads(payload)])
-        until(lambda: len(settled(scene, ledger_id)) >= 2, "it was tried twice")
+        until(lambda: len(tries_of(scene, ledger_id)) >= 2, "it was tried twice")
         assert sidecar.terminate() == 0
-        origin, tries = settled(scene, ledger_id)[0].message_id, len(settled(scene, ledger_id))
+        origin, tries = tries_of(scene, ledger_id)[0].message_id, len(tries_of(scene, ledger_id))
         with consuming(java, max_redeliver_count=tries + 2):
             first = received_record(java, ledger_id)
             assert first.topic == RETRY
@@ -174,7 +174,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
             (origin,) = java.send(
                 PENDING, [payload], key="by hand", event_time_ms=EVENT_TIME_MS, properties={"note": "from Java"}
             )
-            scene.oracles.told([ledger_id])
+            scene.oracles.add_accepted([ledger_id])
             message = received_record(java, ledger_id)
             for _ in range(2):
                 java.reconsume_later(message, DELAY_MS)
@@ -183,7 +183,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
         assert message.properties["ORIGIN_MESSAGE_ID"] == origin
         sidecar = scene.start_alone(two_phase_deletion_max_retry_delete_count=4)
         assert scene.oracles.wait_for_finals([ledger_id])[ledger_id].decision == "dead-letter"
-        assert [outcome.decision for outcome in settled(scene, ledger_id)] == ["retry", "retry", "dead-letter"]
+        assert [outcome.decision for outcome in tries_of(scene, ledger_id)] == ["retry", "retry", "dead-letter"]
         dead = dead_letter_of(java, ledger_id)
         assert references_unknown(dead)
         assert without_reason(dead) == counted(message, 5, 1000)
@@ -212,7 +212,7 @@ def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient)
     with unreadable_orphan(scene) as (ledger_id, payload):
         sent = java.send(PENDING, [payload] * 3, batching=True, properties={"note": "sent once"})
         assert all(message_id.count(":") == 3 for message_id in sent)
-        scene.oracles.told([ledger_id])
+        scene.oracles.add_accepted([ledger_id])
         originals = [received_record(java, ledger_id) for _ in sent]
         for message in originals:
             java.reconsume_later(message, RECONSUME_LATER_MS)
@@ -236,7 +236,7 @@ def test_what_java_gave_up_unread_is_listed_redriven_and_done(scene: Scene, java
     ledger_id = document["ledgerId"]
     with consuming(java, max_redeliver_count=2):
         (origin,) = java.send(PENDING, [json.dumps(document)])
-        scene.oracles.told([ledger_id])
+        scene.oracles.add_accepted([ledger_id])
         for deliveries in range(3):
             message = java.receive()
             assert (message.ledger_id, message.redelivery_count) == (ledger_id, deliveries)

@@ -31,10 +31,10 @@ def main(versions: Sequence[str]) -> int:
     """Run the story on each version; 0 if all of it passed everywhere."""
     rows = []
     for version in versions or VERSIONS:
-        say(f"--- Pulsar {version}")
+        show(f"--- Pulsar {version}")
         rows.append(run_story(version))
         write_table(rows)
-    say("\n".join(row.line() for row in rows))
+    show("\n".join(row.line() for row in rows))
     return 0 if all(row.passed and not row.failed for row in rows) else 1
 
 
@@ -55,11 +55,11 @@ def run_story(version: str) -> Row:
 def prepare(version: str, directory: Path) -> None:
     """Fetch what a version needs before any test's clock runs."""
     spec = ClusterSpec(directory / "members", brokers=0, bookies=1, version=version, ends_with_starter=True)
-    with LocalCluster.up(spec, say):
+    with LocalCluster.up(spec, show):
         pass
 
 
-def say(line: str) -> None:
+def show(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

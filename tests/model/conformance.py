@@ -23,8 +23,8 @@ def note(lines: Sequence[Line]) -> None:
     where = os.environ.get("PYTEST_CURRENT_TEST", "no test")
     for ledger_id, trace in traces(lines).items():
         if trace not in _seen:
-            told = [line for line in lines if line[2].get("ledgerId") == ledger_id]
-            _seen[trace] = f"ledger {ledger_id} in {where}:\n" + "\n".join(f"    {line}" for line in told)
+            own = [line for line in lines if line[2].get("ledgerId") == ledger_id]
+            _seen[trace] = f"ledger {ledger_id} in {where}:\n" + "\n".join(f"    {line}" for line in own)
 
 
 @pytest.hookimpl(trylast=True)

@@ -32,13 +32,13 @@ from pulsar_sidecar.model.metadata import Guard
 from tests.unit.ledger_deletion.cases import NOW_MS, facts, record, stored
 
 TICK_MS = 300_000
-SETTLE_TICKS = 2
+IN_USE_WAIT_TICKS = 2
 RETRY_TICKS = 2
 MOST_TRIES = 3
 POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000,
     unlinked_min_age_ms=3_600_000,
-    in_use_wait_ms=SETTLE_TICKS * TICK_MS,
+    in_use_wait_ms=IN_USE_WAIT_TICKS * TICK_MS,
     bookkeeper_exclusive=True,
 )
 GONE = NodeVersion(-1)
@@ -76,7 +76,7 @@ class Rules:
     marker: Marker
     decide: Decide = decide
     list_first: bool = False
-    patience: int = SETTLE_TICKS - 1
+    patience: int = IN_USE_WAIT_TICKS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,5 +304,5 @@ def _time(state: State, rules: Rules) -> Steps:
 
 
 def _older(copy: Copy) -> Copy:
-    age = copy.age if copy.age < 0 else min(copy.age + 1, SETTLE_TICKS)
+    age = copy.age if copy.age < 0 else min(copy.age + 1, IN_USE_WAIT_TICKS)
     return Copy(max(0, copy.wait - 1), age, copy.tries)

@@ -20,7 +20,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
 )
 
-from tests.model.deletion_model import SETTLE_TICKS, Marker, Rules, State, successors
+from tests.model.deletion_model import IN_USE_WAIT_TICKS, Marker, Rules, State, successors
 from tests.model.exploring import Exploration, explore
 
 
@@ -155,7 +155,7 @@ def test_in_use_at_the_first_look_is_too_early(marker: Marker) -> None:
 
 def test_a_fence_is_needed_where_a_marker_is_slow() -> None:
     exploration = explored(Rules(Marker.CAS, decide=the_fence_is_not_looked_at))
-    assert exploration.path_to(left_behind(exploration)[0]).count("five minutes pass") >= SETTLE_TICKS
+    assert exploration.path_to(left_behind(exploration)[0]).count("five minutes pass") >= IN_USE_WAIT_TICKS
 
 
 def test_a_running_operation_must_be_looked_at_where_brokers_are_slow() -> None:
@@ -172,7 +172,7 @@ def test_an_operation_that_ended_may_have_a_broker_still_at_work() -> None:
 @pytest.mark.parametrize("marker", [Marker.PLAIN, Marker.OPERATION])
 def test_what_remains_a_marker_slower_than_the_in_use_wait(marker: Marker) -> None:
     """The known limit: without a fence nothing tells a slow broker from one that gave up. The audit finds these."""
-    exploration = explored(Rules(marker, patience=SETTLE_TICKS))
+    exploration = explored(Rules(marker, patience=IN_USE_WAIT_TICKS))
     path = exploration.path_to(left_behind(exploration)[0])
-    assert path.count("five minutes pass") >= SETTLE_TICKS
+    assert path.count("five minutes pass") >= IN_USE_WAIT_TICKS
     assert not broken(exploration)

@@ -48,7 +48,7 @@ def judged(message_id: str = "1:0:0", version: int = 0, sidecar: str = "one") ->
     return lines(judged_messages(sidecar, AT_MS, [(message_id, facts(ledger=ledger), Delete(ledger, (GUARD,)))]))
 
 
-def settled(
+def processed(
     decision: str,
     reason: str,
     message_id: str = "1:0:0",
@@ -66,7 +66,7 @@ def settled(
     )
 
 
-DELETED = settled("deleted", "unreferenced")
+DELETED = processed("deleted", "unreferenced")
 JUDGED = Event("Judges", 0, ledger=0, owner=0)
 
 
@@ -98,12 +98,12 @@ def test_a_node_that_was_not_there_has_no_version() -> None:
     ],
 )
 def test_other_ends_are_distinguished_by_their_reason(decision: str, reason: str, what: str) -> None:
-    assert only_trace(settled(decision, reason)).events == (Event(what, 0),)
+    assert only_trace(processed(decision, reason)).events == (Event(what, 0),)
 
 
 def test_what_is_in_use_names_the_version_at_which_the_list_was_to_shrink() -> None:
     by = Guard("/owner", NodeVersion(7))
-    found = settled("kept", "ledger-still-in-use", references=Referenced(by), marked=5)
+    found = processed("kept", "ledger-still-in-use", references=Referenced(by), marked=5)
     (event,) = only_trace(found).events
     assert (event.what, event.owner, event.marked) == ("InUse", 1, 0)
 
@@ -113,20 +113,20 @@ def test_consumers_are_distinguished_while_their_work_overlaps() -> None:
         *judged("1:0:0", sidecar="one"),
         *judged("1:1:0", sidecar="two"),
         *DELETED,
-        *settled("kept", "already-gone", "1:1:0", sidecar="two"),
+        *processed("kept", "already-gone", "1:1:0", sidecar="two"),
     ]
     assert [event.actor for event in only_trace(overlapping).events] == [0, 1, 0, 1]
-    in_turn = [*judged(), *DELETED, *settled("kept", "already-gone", "1:1:0", sidecar="two")]
+    in_turn = [*judged(), *DELETED, *processed("kept", "already-gone", "1:1:0", sidecar="two")]
     assert [event.actor for event in only_trace(in_turn).events] == [0, 0, 0]
 
 
 def test_a_deletion_by_another_sidecar_than_the_one_that_judged_shows() -> None:
-    elsewhere = [*judged(), *settled("deleted", "unreferenced", sidecar="two"), *settled("kept", "already-gone")]
+    elsewhere = [*judged(), *processed("deleted", "unreferenced", sidecar="two"), *processed("kept", "already-gone")]
     assert [event.actor for event in only_trace(elsewhere).events] == [0, 1, 0]
 
 
 def test_a_run_of_retries_counts_once_and_other_runs_twice() -> None:
-    retries = [line for number in range(9) for line in settled("retry", "too-young", f"1:{number}:0")]
+    retries = [line for number in range(9) for line in processed("retry", "too-young", f"1:{number}:0")]
     assert [event.what for event in only_trace([*retries, *judged()]).events] == ["SentAgain", "Judges"]
     assert len(only_trace(judged() * 5).events) == 2
 
@@ -150,7 +150,7 @@ def test_a_long_trace_is_cut() -> None:
     many = [
         line
         for number in range(9)
-        for line in (*judged(f"1:{number}:0"), *settled("retry", "too-young", f"1:{number}:0"))
+        for line in (*judged(f"1:{number}:0"), *processed("retry", "too-young", f"1:{number}:0"))
     ]
     assert only_trace(many).cut
     assert len(only_trace(many).events) == 7

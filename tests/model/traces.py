@@ -98,19 +98,19 @@ def traces(outcomes: Iterable[Line]) -> dict[int, Trace]:
 
 
 def _trace(events: Sequence[Event], *, brought_back: bool) -> Trace:
-    told = [
+    kept = [
         event for index, event in enumerate(events) if index < 2 or not event == events[index - 1] == events[index - 2]
     ]
-    return Trace(_ordered(told[:_MOST_EVENTS]), brought_back, len(told) > _MOST_EVENTS)
+    return Trace(_ordered(kept[:_MOST_EVENTS]), brought_back, len(kept) > _MOST_EVENTS)
 
 
 def _events(lines: Sequence[Line]) -> list[Event]:
-    told: list[Line] = []
+    kept: list[Line] = []
     for line in lines:
-        if not (_is_retry(line) and told and _is_retry(told[-1])):
-            told.append(line)
-    actors = _actors([(sidecar, entry["messageId"]) for _, sidecar, entry in told])
-    return [_event(step, actor, entry) for (step, _, entry), actor in zip(told, actors, strict=True)]
+        if not (_is_retry(line) and kept and _is_retry(kept[-1])):
+            kept.append(line)
+    actors = _actors([(sidecar, entry["messageId"]) for _, sidecar, entry in kept])
+    return [_event(step, actor, entry) for (step, _, entry), actor in zip(kept, actors, strict=True)]
 
 
 def _is_retry(line: Line) -> bool:

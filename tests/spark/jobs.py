@@ -45,12 +45,12 @@ def main(orders: Path, answers: Path) -> None:
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     spark = session(builder)
-    with answers.open("w") as told:
+    with answers.open("w") as output:
         for number, line in enumerate(orders.read_text().splitlines()):
             order = json.loads(line)
             other_way = _many_suspects() if "extract" in order else _far_and_many()
             with other_way if number % 2 else nullcontext():
-                told.write(json.dumps(_answer(spark, order)) + "\n")
+                output.write(json.dumps(_answer(spark, order)) + "\n")
     spark.stop()
 
 

@@ -15,7 +15,7 @@ from pulsar_sidecar.audit.requests import AuditRequest
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.benchmarks.audit_clusters import MadeUpCluster
-from tests.made_audits import open_to_others, told
+from tests.made_audits import comparable, open_to_others
 from tests.spark.random_clusters import changed, damaged, random_clusters
 from tests.unit.audit.audited_clusters import NO_WAITING, AuditedCluster, embedded, full_cluster
 
@@ -71,7 +71,7 @@ class Comparison:
                 assert reason == outcome, order
             else:
                 assert reason is None, order
-                assert told(Path(str(order["output"]))) == told(outcome), order
+                assert comparable(Path(str(order["output"]))) == comparable(outcome), order
                 assert open_to_others(Path(str(order["output"]))) == []
 
 

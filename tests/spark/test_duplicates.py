@@ -69,12 +69,12 @@ class Comparison:
                 assert reason == outcome, order
             else:
                 assert reason is None, order
-                assert told(Path(order["output"])) == told(outcome), order
+                assert comparable(Path(order["output"])) == comparable(outcome), order
                 assert open_to_others(Path(order["output"])) == []
                 demand_whole(Path(order["output"]))
 
 
-def told(directory: Path) -> dict[str, Any]:
+def comparable(directory: Path) -> dict[str, Any]:
     """All that is in a directory but what tells the engines apart, and in which order rows and files are."""
     summary = json.loads((directory / SUMMARY_NAME).read_text())
     report = (directory / "report.html").read_text()

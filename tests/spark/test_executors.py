@@ -10,7 +10,7 @@ import pyspark
 from pulsar_sidecar.analysis.documents import EXIT_FINDINGS
 from pulsar_sidecar.audit.requests import AuditRequest
 
-from tests.made_audits import told
+from tests.made_audits import comparable
 from tests.spark.random_clusters import random_clusters
 from tests.unit.audit.audited_clusters import NO_WAITING, embedded
 
@@ -62,4 +62,4 @@ def test_two_executors_with_nothing_but_the_wheel(wheel: Path, tmp_path: Path) -
         timeout=_SECONDS,
     )
     assert ran.returncode == EXIT_FINDINGS, (ran.stdout, ran.stderr[-3000:])
-    assert told(audit) == told(expected)
+    assert comparable(audit) == comparable(expected)

@@ -121,7 +121,7 @@ def test_a_cursor_that_moves_meanwhile_is_looked_at_again(
 
 def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStateService) -> None:
     nothing = states.remove_topic_pause(TOPIC, force=False)
-    assert (nothing.removed, nothing.in_effect, broker.topics[TOPIC].says) == (False, False, None)
+    assert (nothing.removed, nothing.in_effect, broker.topics[TOPIC].pause) == (False, False, None)
     states.enable_topic_pause(TOPIC)
     broker.acknowledge(TOPIC, "s", 1, 3, 5, 7)
     broker.acknowledge(TOPIC, "other", 1, 3, 5, 7)
@@ -130,7 +130,7 @@ def test_a_topics_policy(broker: FakeAcknowledgingBroker, states: AckStateServic
         PauseState.NOT_APPLICABLE,
     ]
     removed = states.remove_topic_pause(TOPIC, force=False)
-    assert (removed.removed, removed.in_effect, broker.topics[TOPIC].says) == (False, False, False)
+    assert (removed.removed, removed.in_effect, broker.topics[TOPIC].pause) == (False, False, False)
 
 
 def test_removing_a_topics_policy_never_turns_off_what_others_turned_on(
@@ -140,7 +140,7 @@ def test_removing_a_topics_policy_never_turns_off_what_others_turned_on(
     states.enable_namespace_pause("public/default")
     with pytest.raises(ConflictError, match="force"):
         states.remove_topic_pause(TOPIC, force=False)
-    assert broker.topics[TOPIC].says is True
+    assert broker.topics[TOPIC].pause is True
     assert states.remove_topic_pause(TOPIC, force=True).in_effect is False
     unsure = states.remove_topic_pause(TOPIC, force=False)
     assert (unsure.removed, unsure.in_effect) == (False, None)

@@ -135,10 +135,10 @@ def test_bad_input_is_refused_before_any_request(server: Served, states: FakeAck
     assert states.asked == []
 
 
-@pytest.mark.parametrize("says", [True, False, None])
-def test_a_namespace_may_set_nothing(server: Served, states: FakeAckStates, says: bool | None) -> None:
-    states.namespace = says
-    assert server.ask("GET", f"/admin/v2/namespaces/public/default/{POLICY}").json is says
+@pytest.mark.parametrize("policy", [True, False, None])
+def test_a_namespace_may_set_nothing(server: Served, states: FakeAckStates, policy: bool | None) -> None:
+    states.namespace = policy
+    assert server.ask("GET", f"/admin/v2/namespaces/public/default/{POLICY}").json is policy
     assert states.asked == [("namespace_pause", "public/default")]
 
 

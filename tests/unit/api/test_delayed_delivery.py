@@ -99,7 +99,7 @@ def test_subscription_names_repeated_or_comma_separated(
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         ("", "ledgerId is missing"),
         (f"ledgerId=-1&entryId=0&deliverAt={DUE}", "ledgerId must be a number"),
@@ -117,11 +117,11 @@ def test_subscription_names_repeated_or_comma_separated(
     ],
 )
 def test_wrong_parameters_are_412_and_change_nothing(
-    server: Served, fake: FakeDelayedDelivery, query: str, says: str
+    server: Served, fake: FakeDelayedDelivery, query: str, message: str
 ) -> None:
     answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{query}")
     assert answer.status == 412
-    assert says in answer.reason
+    assert message in answer.reason
     assert fake.asked == []
 
 

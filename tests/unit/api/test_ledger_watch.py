@@ -6,7 +6,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import LeakState
 from pulsar_sidecar.model.errors import DisabledError, TemporaryError
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.fakes.leaks import NODE, TOPIC, explanation, leak, standing_by, watching
+from tests.fakes.leaks import NODE, TOPIC, explanation, leak, standby, watching
 from tests.unit.api.serving import Served
 
 BASE = "/admin/v2/ledger-deletion/watch"
@@ -51,7 +51,7 @@ def test_status_of_the_sidecar_that_watches(service: FakeDeletionService, server
 
 
 def test_what_a_sidecar_on_standby_does_not_know_is_null(service: FakeDeletionService, server: Served) -> None:
-    service.watch.answer = standing_by()
+    service.watch.answer = standby()
     answer = server.ask("GET", BASE).json
     assert isinstance(answer, dict)
     assert (answer["state"], answer["leader"]) == ("standby", LEADER)

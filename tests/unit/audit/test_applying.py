@@ -54,7 +54,7 @@ class Cluster:
         table = orphan_table(rows)
         deletable = table.filter(pc.equal(table["standing"], "condemned")).select(list(PLAN_COLUMNS))
         self._batches = deletable.combine_chunks().to_batches(max_chunksize=7)
-        self.told: list[tuple[int, int]] = []
+        self.reported: list[tuple[int, int]] = []
         self.paced: list[int] = []
 
     def apply(self, at_once: int = 4, report: Callable[[int, int], None] | None = None) -> SentRows:
@@ -66,7 +66,7 @@ class Cluster:
         publisher = self.topics.publisher(DeletionTopic.PENDING, producer_name(plan.sha256), first_use=held.first_use)
         try:
             sender = PendingDeletionSender(publisher, self.clock, INSTANCE_ID, f"audit {AUDIT_ID}")
-            telling = report or (lambda done, total: self.told.append((done, total)))
+            telling = report or (lambda done, total: self.reported.append((done, total)))
             return send_plan(plan, held, batches, self.store, sender, self.clock, self.paced.append, at_once, telling)
         finally:
             publisher.close()
@@ -85,7 +85,7 @@ def cluster() -> Cluster:
 def test_every_deletable_ledger_is_sent_once_and_nothing_else(cluster: Cluster) -> None:
     assert cluster.apply() == SentRows(now=len(_DELETABLE))
     assert cluster.sent_ledgers() == Counter(_DELETABLE)
-    assert cluster.told[-1] == (len(_DELETABLE), len(_DELETABLE))
+    assert cluster.reported[-1] == (len(_DELETABLE), len(_DELETABLE))
     assert sum(cluster.paced) == len(_DELETABLE)
     assert max(cluster.paced) == 4
 
@@ -225,7 +225,7 @@ def test_rows_that_are_not_the_plans_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"kind": "log-segment"}, "never deleted"),
         ({"kind": "unknown"}, "never deleted"),
@@ -235,10 +235,10 @@ def test_rows_that_are_not_the_plans_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_cannot_be_recorded_refuses_the_whole_plan(
-    tmp_path: Path, changed: dict[str, Any], said: str
+    tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     write_audit(tmp_path, [orphan(1), orphan(2, **changed), orphan(3)])
-    with pytest.raises(InvalidInputError, match=f"ledger 2 .*{said}"):
+    with pytest.raises(InvalidInputError, match=f"ledger 2 .*{message}"):
         _verify(tmp_path)
 
 

@@ -137,15 +137,15 @@ def timeless(cluster: AuditedCluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "defect",
     [nothing, emptied, another_cluster, another_clusters_ids, stale, bookies_listing_later, timeless],
-    ids=lambda damage: damage.__name__,
+    ids=lambda defect: defect.__name__,
 )
 def test_inputs_that_contradict_each_other_make_no_audit(
-    auditor: Auditor, cluster: AuditedCluster, damage: Callable[[AuditedCluster], None]
+    auditor: Auditor, cluster: AuditedCluster, defect: Callable[[AuditedCluster], None]
 ) -> None:
     cluster.ledger(ORPHAN)
-    damage(cluster)
+    defect(cluster)
     with pytest.raises(InvalidInputError):
         auditor.audit(cluster)
     assert [path.name for path in auditor.directory.rglob("*udit*")] == []

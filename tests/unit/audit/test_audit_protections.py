@@ -89,7 +89,7 @@ def test_what_is_not_pulsars_protects_nothing(
     assert {ledger_id: found.standings[ledger_id] for ledger_id in expected} == expected
 
 
-@pytest.mark.parametrize(("damage", "protected"), [
+@pytest.mark.parametrize(("damaged", "protected"), [
     ({"/managed-ledgers/t/n/persistent/third": b"garbage"}, {50, 55}),
     ({"/managed-ledgers/t/n/persistent/third": None}, {50, 55}),
     ({TOPIC_NODE + "/third": b"garbage"}, set()),
@@ -113,10 +113,10 @@ def test_what_is_not_pulsars_protects_nothing(
     ({"/": b"", "/new-kind": b"", "/loadbalance/leader": b"{}", "/counters": None, "/pulsar-sidecar/a": b"{}"}, set()),
 ])  # fmt: skip
 def test_what_was_not_understood_protects_what_it_may_reference(
-    auditor: Auditor, cluster: AuditedCluster, first_look: Path, damage: dict[str, bytes | None], protected: set[int]
+    auditor: Auditor, cluster: AuditedCluster, first_look: Path, damaged: dict[str, bytes | None], protected: set[int]
 ) -> None:
     expected = orphans_of_every_kind(cluster)
-    cluster.nodes.update(damage)
+    cluster.nodes.update(damaged)
     cluster.as_of_ms += DAY_MS
     found = auditor.audit(cluster, first_look)
     standings = {ledger_id: found.standings[ledger_id] for ledger_id in expected}

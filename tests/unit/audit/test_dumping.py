@@ -20,15 +20,15 @@ from tests.made_audits import dumped_nodes, open_to_others
 from tests.unit.audit.sources import INSTANCE_ID, SMALL_CLUSTER, Nodes, node
 
 
-def make(directory: Path, source: Nodes | None = None, **wishes: Any) -> Manifest:
+def make(directory: Path, source: Nodes | None = None, **options: Any) -> Manifest:
     return dump(
         source or Nodes(),
-        wishes.pop("live", None),
+        options.pop("live", None),
         partial(parquet_output, directory),
         FakeClock(),
-        wishes.pop("report", lambda text: None),
+        options.pop("report", lambda text: None),
         ledgers_root="/ledgers",
-        without_ledgers=wishes.pop("without_ledgers", False),
+        without_ledgers=options.pop("without_ledgers", False),
         tool_version="1.0",
     )
 

@@ -131,7 +131,7 @@ def test_an_error_ends_with_1_and_nothing_on_standard_output(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ((), "--dump"),
         (PLACES[:-2], "--output"),
@@ -140,7 +140,7 @@ def test_an_error_ends_with_1_and_nothing_on_standard_output(
     ],
 )
 def test_wrong_usage_ends_with_1_because_2_means_that_there_are_findings(
-    fake: Job, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], said: str
+    fake: Job, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         job.main(wrong)
@@ -148,7 +148,7 @@ def test_wrong_usage_ends_with_1_because_2_means_that_there_are_findings(
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.startswith("usage: job.py")
-    assert said in streams.err
+    assert message in streams.err
     assert fake.asked == []
 
 

@@ -110,7 +110,7 @@ def test_only_the_columns_of_the_plan_are_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([orphan(1, row=0), orphan(2, row=1, standing="changed")], "not deletable"),
         ([orphan(1, row=1)], "not numbered without a gap"),
@@ -120,9 +120,9 @@ def test_only_the_columns_of_the_plan_are_needed() -> None:
         ([orphan(2, row=0), orphan(2, row=1)], "not in the order"),
     ],
 )
-def test_rows_that_are_no_plan_are_refused(rows: list[dict[str, Any]], said: str) -> None:
+def test_rows_that_are_no_plan_are_refused(rows: list[dict[str, Any]], message: str) -> None:
     batch = pa.RecordBatch.from_pylist(rows, ORPHAN_LEDGERS)
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InvalidInputError, match=message):
         PlanDigest(AUDIT_ID, INSTANCE_ID).add(batch)
 
 

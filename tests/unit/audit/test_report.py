@@ -191,7 +191,7 @@ def test_metrics_are_read_by_prometheus_own_parser() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "text"),
     [
         (None, "unknown"),
         (0, "0 B"),
@@ -202,8 +202,8 @@ def test_metrics_are_read_by_prometheus_own_parser() -> None:
         (2**75, "32768.0 EiB"),
     ],
 )
-def test_sizes_in_words(size: int | None, said: str) -> None:
-    assert format_bytes(size) == said
+def test_sizes_in_words(size: int | None, text: str) -> None:
+    assert format_bytes(size) == text
 
 
 def test_ages_counts_and_times_in_words() -> None:

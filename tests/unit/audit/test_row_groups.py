@@ -48,12 +48,12 @@ def test_marked_rows_are_those_at_their_positions(groups: list[RowGroup], marked
     ]
     assert [value for values in every for value in values] == marked
     assert all(every)
-    told = [
+    numbered = [
         work_on_rows(["value"], lambda batch: [column.to_pylist() for column in batch.columns], group)
         for group in marked_groups(groups, positions, positions * 10)
     ]
-    assert [value for _, values in told for value in values] == marked
-    assert [number for ids, _ in told for number in ids] == [10 * each for each in marked]
+    assert [value for _, values in numbered for value in values] == marked
+    assert [number for ids, _ in numbered for number in ids] == [10 * each for each in marked]
 
 
 def test_columns_come_in_the_order_in_which_they_were_asked_for(groups: list[RowGroup]) -> None:

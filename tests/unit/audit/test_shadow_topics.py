@@ -29,7 +29,7 @@ def policies(retention: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (None, "retention is unknown, because its policies are not in the dump or cannot be read"),
         (b"no JSON", "retention is unknown, because its policies cannot be read"),
@@ -39,7 +39,7 @@ def policies(retention: object) -> bytes:
     ],
 )
 def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
-    auditor: Auditor, cluster: AuditedCluster, value: bytes | None, said: str
+    auditor: Auditor, cluster: AuditedCluster, value: bytes | None, message: str
 ) -> None:
     if value is not None:
         cluster.nodes[POLICIES] = value
@@ -47,7 +47,7 @@ def test_a_shadow_is_a_danger_unless_its_namespace_retains_everything(
     (danger,) = found.summary.dangers
     assert danger.topic == SHADOW
     assert danger.why.startswith(f"a shadow of {TOPIC}: ")
-    assert said in danger.why
+    assert message in danger.why
     assert "the topic's own retention is unknown, because a dump does not contain it" in danger.why
     assert "set-retention" in danger.remedy
     assert found.audited.exit_code == 2

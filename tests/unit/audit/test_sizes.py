@@ -163,15 +163,15 @@ def metric_samples(summary: AuditSummary) -> dict[str, float]:
     return {sample.name: sample.value for family in families for sample in family.samples}
 
 
-@pytest.mark.parametrize(("ledgers", "said"), [
+@pytest.mark.parametrize(("ledgers", "text"), [
     (Count(), "0 B"),
     (Count(2, 0), "0 B"),
     (Count(2, 2048), "2.0 KiB"),
     (Count(2, 2048, 1), "at least 2.0 KiB"),
     (Count.of(2, None, 2), "unknown"),
 ])  # fmt: skip
-def test_a_size_is_shown_as_far_as_it_is_known(ledgers: Count, said: str) -> None:
-    assert format_size(ledgers) == said
+def test_a_size_is_shown_as_far_as_it_is_known(ledgers: Count, text: str) -> None:
+    assert format_size(ledgers) == text
 
 
 def test_counts_add_up() -> None:

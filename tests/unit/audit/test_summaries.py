@@ -66,7 +66,7 @@ def test_two_summaries_of_one_audit_are_the_same_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("complete",), False, "not complete"),
         (("formatVersion",), 3, "upgrade first"),
@@ -85,18 +85,18 @@ def test_two_summaries_of_one_audit_are_the_same_text() -> None:
         (("more",), 1, "unknown field `more`"),
     ],
 )
-def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...], value: object, said: str) -> None:
+def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...], value: object, message: str) -> None:
     document = _document(summary(_ORPHANS))
     part = document
     for step in path[:-1]:
         part = part[step]
     part[path[-1]] = value
-    with pytest.raises(InvalidInputError, match=re.escape(said)):
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
         parse_summary(document)
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         (("guards",), "missing required field `guards`"),
         (("files",), "a field is missing"),
@@ -105,13 +105,13 @@ def test_anything_else_is_refused_by_the_name_of_its_field(path: tuple[Any, ...]
         (("inputs", "dump", "lastZxid"), "a field is missing"),
     ],
 )
-def test_a_missing_field_is_refused(path: tuple[str, ...], said: str) -> None:
+def test_a_missing_field_is_refused(path: tuple[str, ...], message: str) -> None:
     document = _document(summary(_ORPHANS))
     part = document
     for step in path[:-1]:
         part = part[step]
     del part[path[-1]]
-    with pytest.raises(InvalidInputError, match=said):
+    with pytest.raises(InvalidInputError, match=message):
         parse_summary(document)
 
 

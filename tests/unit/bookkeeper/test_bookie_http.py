@@ -26,7 +26,7 @@ def http(bookie: BookieHttpServer) -> Iterator[BookieHttp]:
     client.close()
 
 
-def _nobody() -> str:
+def _unreachable_url() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -80,7 +80,7 @@ def test_a_delete_without_an_answer_may_have_happened(bookie: BookieHttpServer, 
 
 def test_the_next_bookie_is_asked(bookie: BookieHttpServer) -> None:
     bookie.ledgers = {3}
-    http = BookieHttp([_nobody(), bookie.url], timeout_seconds=2)
+    http = BookieHttp([_unreachable_url(), bookie.url], timeout_seconds=2)
     http.delete(LedgerId(3))
     assert bookie.ledgers == set()
     http.close()
@@ -88,7 +88,7 @@ def test_the_next_bookie_is_asked(bookie: BookieHttpServer) -> None:
 
 @pytest.mark.parametrize("urls", [[], ["unreachable"]])
 def test_without_a_server_to_ask_nothing_changes(urls: list[str]) -> None:
-    http = BookieHttp([_nobody() for _ in urls], timeout_seconds=2)
+    http = BookieHttp([_unreachable_url() for _ in urls], timeout_seconds=2)
     for ask in (http.ledger_exists, http.delete):
         with pytest.raises(TemporaryError):
             ask(LedgerId(3))

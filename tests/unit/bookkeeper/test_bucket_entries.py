@@ -20,7 +20,7 @@ from tests.fakes.bookie_servers import FakeBookie
 from tests.fakes.bookkeeper import cursor_bytes, ledger_metadata_bytes, position_entry
 from tests.fakes.metadata import FakeMetadataStore
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_entries_of_many_ledgers(bookie: FakeBookie, entries: BookieEntries) -> 
     for ledger_id in range(100, 130):
         bookie.store(ledger_id, 0, b"metadata %d" % ledger_id)
     bookie.store(100, 1, b"segment")
-    ledgers = _ledgers(bookie.bookie_id, *range(100, 131)) | _ledgers(NOBODY, 200)
+    ledgers = _ledgers(bookie.bookie_id, *range(100, 131)) | _ledgers(UNREACHABLE, 200)
     wanted = [Position(ledger_id, EntryId(0)) for ledger_id in ledgers] + [
         Position(LedgerId(100), EntryId(number)) for number in (1, 2)
     ]
@@ -59,7 +59,7 @@ def test_entries_of_many_ledgers(bookie: FakeBookie, entries: BookieEntries) -> 
     found = dict(found)
     away = found.pop(Position(LedgerId(200), EntryId(0)))
     assert isinstance(away, Unreadable)
-    assert NOBODY in away.reason
+    assert UNREACHABLE in away.reason
     assert found == {
         **{(ledger_id, 0): b"metadata %d" % ledger_id for ledger_id in range(100, 130)},
         (130, 0): Absent(),
@@ -72,7 +72,7 @@ def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -
     store = FakeMetadataStore()
     store.put(ledger_path(LedgerId(5)), _metadata(bookie.bookie_id, LedgerState.OPEN))
     store.put(ledger_path(LedgerId(6)), _metadata(bookie.bookie_id, LedgerState.OPEN))
-    store.put(ledger_path(LedgerId(8)), _metadata(NOBODY, LedgerState.OPEN))
+    store.put(ledger_path(LedgerId(8)), _metadata(UNREACHABLE, LedgerState.OPEN))
     bookie.store(5, 0, position_entry(mark_delete=(3, 1)))
     bookie.store(5, 1, position_entry(mark_delete=(3, 9)))
     cursors = [cursor_bytes(ledger_id, mark_delete=(3, 0)) for ledger_id in (None, 5, 6, 7, 8)]
@@ -82,7 +82,7 @@ def test_what_is_stored_of_cursors(bookie: FakeBookie, entries: BookieEntries) -
     assert isinstance(gone, Unreadable)
     assert "ledger 7 is gone" in gone.reason
     assert isinstance(away, Unreadable)
-    assert NOBODY in away.reason
+    assert UNREACHABLE in away.reason
     (damaged,) = BookieStoredCursors(store, entries, "/ledgers").acknowledged([b"\xff"], {})
     assert isinstance(damaged, Unreadable)
 
@@ -91,7 +91,7 @@ def test_snapshots_of_deduplication(bookie: FakeBookie, entries: BookieEntries) 
     store = FakeMetadataStore()
     for ledger_id in (5, 6, 9):
         store.put(ledger_path(LedgerId(ledger_id)), _metadata(bookie.bookie_id, LedgerState.OPEN))
-    store.put(ledger_path(LedgerId(8)), _metadata(NOBODY, LedgerState.OPEN))
+    store.put(ledger_path(LedgerId(8)), _metadata(UNREACHABLE, LedgerState.OPEN))
     written = position_entry(mark_delete=(3, 9), sequences={"p": 7, "q": -1})
     bookie.store(5, 0, position_entry(mark_delete=(3, 1), sequences={"p": 1}))
     bookie.store(5, 1, written)
@@ -106,7 +106,7 @@ def test_snapshots_of_deduplication(bookie: FakeBookie, entries: BookieEntries) 
     assert empty == Snapshot(at_node, {}, len(nodes[2]), lost="the cursor's ledger has no entry")
     assert gone == Snapshot(at_node, {}, len(nodes[3]), lost="the cursor's ledger 7 is gone")
     assert isinstance(away, Unreadable)
-    assert NOBODY in away.reason
+    assert UNREACHABLE in away.reason
     assert isinstance(cut, Unreadable)
     assert isinstance(damaged, Unreadable)
 
@@ -125,11 +125,11 @@ def test_the_ledger_that_was_written_to_last_is_measured(bookie: FakeBookie, ent
         bookie.store(last, entry_id, b"entry", ledger_bytes=5 * (entry_id + 1))
     assert lengths.lengths(listed) == {full: 10, last: 3}
     assert lengths.measured(listed) == {full: listed[full], last: LedgerReference(3, 15)}
-    closed = ledger_metadata_bytes(last_entry_id=6, ensemble=[NOBODY], write_quorum_size=1, ack_quorum_size=1)
+    closed = ledger_metadata_bytes(last_entry_id=6, ensemble=[UNREACHABLE], write_quorum_size=1, ack_quorum_size=1)
     store.put(ledger_path(last), closed)
     assert lengths.lengths(listed) == {full: 10, last: 7}
     assert lengths.measured(listed) == {full: listed[full], last: LedgerReference(7, 1000)}
-    store.put(ledger_path(last), _metadata(NOBODY, LedgerState.OPEN))
+    store.put(ledger_path(last), _metadata(UNREACHABLE, LedgerState.OPEN))
     away = lengths.lengths(listed)
     assert isinstance(away, Unreadable)
-    assert NOBODY in away.reason
+    assert UNREACHABLE in away.reason

@@ -15,7 +15,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.stored_topics import StoredTopic
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 Seen = tuple[int, int, bytes]
 Unseen = tuple[int, int, int | None, UnseenCause]
 
@@ -38,7 +38,7 @@ def payloads(count: int) -> list[bytes]:
     return [b"%d" % entry_id for entry_id in range(count)]
 
 
-def told(stream: Iterator[LedgerEntry | UnseenEntries]) -> list[Seen | Unseen]:
+def as_tuples(stream: Iterator[LedgerEntry | UnseenEntries]) -> list[Seen | Unseen]:
     return [
         (each.ledger_id, each.entry_id, each.payload)
         if isinstance(each, LedgerEntry)
@@ -51,7 +51,7 @@ def test_ledgers_come_in_order_and_the_open_one_too(topic: StoredTopic) -> None:
     topic.add(3, payloads(2000))
     topic.add(5, [])
     topic.add(9, payloads(100), closed=False)
-    assert told(topic.reader().read(topic.name)) == of(3, 0, 2000) + of(9, 0, 100)
+    assert as_tuples(topic.reader().read(topic.name)) == of(3, 0, 2000) + of(9, 0, 100)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_ledgers_come_in_order_and_the_open_one_too(topic: StoredTopic) -> None:
 def test_from_and_to(topic: StoredTopic, first: Position, last: Position, expected: list[Seen]) -> None:
     topic.add(3, payloads(10))
     topic.add(9, payloads(3), closed=False)
-    assert told(topic.reader().read(topic.name, first, last)) == expected
+    assert as_tuples(topic.reader().read(topic.name, first, last)) == expected
 
 
 def test_what_is_in_tiered_storage_alone_is_not_seen(topic: StoredTopic) -> None:
@@ -75,9 +75,9 @@ def test_what_is_in_tiered_storage_alone_is_not_seen(topic: StoredTopic) -> None
     topic.offload(topic.add(5, payloads(2)), in_bookkeeper=True)
     topic.add(9, payloads(1), closed=False)
     offloaded = UnseenCause.OFFLOADED
-    assert told(topic.reader().read(topic.name)) == [(3, 0, 3, offloaded), *of(5, 0, 2), *of(9, 0, 1)]
-    assert told(topic.reader().read(topic.name, at(3, 2), at(3, 9))) == [(3, 2, 3, offloaded)]
-    assert told(topic.reader().read(topic.name, at(3, 4), at(3, 9))) == []
+    assert as_tuples(topic.reader().read(topic.name)) == [(3, 0, 3, offloaded), *of(5, 0, 2), *of(9, 0, 1)]
+    assert as_tuples(topic.reader().read(topic.name, at(3, 2), at(3, 9))) == [(3, 2, 3, offloaded)]
+    assert as_tuples(topic.reader().read(topic.name, at(3, 4), at(3, 9))) == []
 
 
 def test_lost_and_damaged_entries_are_not_seen(topic: StoredTopic) -> None:
@@ -86,7 +86,7 @@ def test_lost_and_damaged_entries_are_not_seen(topic: StoredTopic) -> None:
         del topic.bookie.entries[3, entry_id]
     topic.bookie.entries[3, 7] = topic.bookie.entries[3, 7][:-1] + b"x"
     lost = UnseenCause.UNREADABLE
-    assert told(topic.reader().read(topic.name)) == [
+    assert as_tuples(topic.reader().read(topic.name)) == [
         (3, 0, 0, lost), *of(3, 1, 3), (3, 4, 5, lost), *of(3, 6, 1), (3, 7, 7, lost), *of(3, 8, 1),
     ]  # fmt: skip
 
@@ -95,7 +95,7 @@ def test_a_lost_ledger_is_not_one_that_was_trimmed(topic: StoredTopic) -> None:
     topic.add(3, payloads(9))
     topic.add(5, payloads(2), closed=False)
     topic.store.remove(ledger_path(LedgerId(3)))
-    assert told(topic.reader().read(topic.name)) == [(3, 0, 8, UnseenCause.UNREADABLE), *of(5, 0, 2)]
+    assert as_tuples(topic.reader().read(topic.name)) == [(3, 0, 8, UnseenCause.UNREADABLE), *of(5, 0, 2)]
 
 
 def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
@@ -107,7 +107,7 @@ def test_a_ledger_that_is_trimmed_meanwhile(topic: StoredTopic) -> None:
     del topic.info.ledgerInfo[:2]
     topic.write()
     topic.store.remove(ledger_path(LedgerId(5)))
-    assert told(stream) == [(5, 0, 1, UnseenCause.TRIMMED), *of(7, 0, 2)]
+    assert as_tuples(stream) == [(5, 0, 1, UnseenCause.TRIMMED), *of(7, 0, 2)]
 
 
 def test_a_ledger_that_leaves_bookkeeper_for_tiered_storage_meanwhile_is_not_lost(topic: StoredTopic) -> None:
@@ -117,7 +117,7 @@ def test_a_ledger_that_leaves_bookkeeper_for_tiered_storage_meanwhile_is_not_los
     stream = topic.reader().read(topic.name)
     assert next(stream).ledger_id == 3
     topic.offload(listed)
-    assert told(stream) == [(5, 0, 1, UnseenCause.OFFLOADED), *of(7, 0, 1)]
+    assert as_tuples(stream) == [(5, 0, 1, UnseenCause.OFFLOADED), *of(7, 0, 1)]
 
 
 def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
@@ -129,7 +129,7 @@ def test_a_topic_that_is_deleted_meanwhile(topic: StoredTopic) -> None:
     topic.store.remove(ledger_path(LedgerId(5)))
     (unseen,) = stream
     assert isinstance(unseen, UnseenEntries)
-    assert told(iter([unseen])) == [(5, 0, None, UnseenCause.UNREADABLE)], "what it held is not known"
+    assert as_tuples(iter([unseen])) == [(5, 0, None, UnseenCause.UNREADABLE)], "what it held is not known"
     assert unseen.reason == "the topic was deleted while it was being read, and ledger 5 too"
 
 
@@ -142,7 +142,7 @@ def test_a_topic_that_is_deleted_and_made_again_meanwhile(topic: StoredTopic) ->
         topic.store.remove(path)
     del topic.info.ledgerInfo[:]
     topic.add(7, payloads(1), closed=False)
-    assert told(stream) == [(5, 0, 1, UnseenCause.UNREADABLE)]
+    assert as_tuples(stream) == [(5, 0, 1, UnseenCause.UNREADABLE)]
 
 
 def test_an_open_ledger_that_bookies_drop_meanwhile_does_not_end_where_they_stop(topic: StoredTopic) -> None:
@@ -152,7 +152,7 @@ def test_an_open_ledger_that_bookies_drop_meanwhile_does_not_end_where_they_stop
     topic.store.remove(managed_ledger_path(topic.name.managed_ledger_name))
     topic.store.remove(ledger_path(LedgerId(9)))
     topic.bookie.entries.clear()
-    assert told(stream) == [*of(9, 1, 15), (9, 16, None, UnseenCause.UNREADABLE)]
+    assert as_tuples(stream) == [*of(9, 1, 15), (9, 16, None, UnseenCause.UNREADABLE)]
 
 
 def test_a_closed_ledger_that_is_trimmed_while_it_is_read_is_not_lost(topic: StoredTopic) -> None:
@@ -165,7 +165,7 @@ def test_a_closed_ledger_that_is_trimmed_while_it_is_read_is_not_lost(topic: Sto
     topic.store.remove(ledger_path(LedgerId(3)))
     for entry_id in range(20, 40):
         del topic.bookie.entries[3, entry_id]
-    assert told(stream) == [*of(3, 1, 19), (3, 20, 39, UnseenCause.TRIMMED), *of(5, 0, 2)]
+    assert as_tuples(stream) == [*of(3, 1, 19), (3, 20, 39, UnseenCause.TRIMMED), *of(5, 0, 2)]
 
 
 def test_entries_that_the_topic_lists_and_bookkeeper_does_not_are_not_seen(topic: StoredTopic) -> None:
@@ -175,28 +175,28 @@ def test_entries_that_the_topic_lists_and_bookkeeper_does_not_are_not_seen(topic
     topic.write()
     del topic.bookie.entries[5, 1]
     lost = UnseenCause.UNREADABLE
-    assert told(topic.reader().read(topic.name)) == [
+    assert as_tuples(topic.reader().read(topic.name)) == [
         *of(3, 0, 1), (3, 1, 4, lost), *of(5, 0, 1), (5, 1, 1, lost), *of(5, 2, 1), (5, 3, 3, lost),
     ]  # fmt: skip
-    assert told(topic.reader().read(topic.name, at(3, 2), at(3, 3))) == [(3, 2, 3, lost)]
-    assert told(topic.reader().read(topic.name, at(3, 5), at(3, 9))) == []
+    assert as_tuples(topic.reader().read(topic.name, at(3, 2), at(3, 3))) == [(3, 2, 3, lost)]
+    assert as_tuples(topic.reader().read(topic.name, at(3, 5), at(3, 9))) == []
 
 
 def test_bookies_that_do_not_answer(topic: StoredTopic) -> None:
-    topic.add(3, payloads(5), bookie=NOBODY)
+    topic.add(3, payloads(5), bookie=UNREACHABLE)
     topic.add(5, payloads(5))
-    topic.add(9, payloads(5), closed=False, bookie=NOBODY)
+    topic.add(9, payloads(5), closed=False, bookie=UNREACHABLE)
     unreadable = UnseenCause.UNREADABLE
-    assert told(topic.reader().read(topic.name)) == [(3, 0, 4, unreadable), *of(5, 0, 5), (9, 0, None, unreadable)]
+    assert as_tuples(topic.reader().read(topic.name)) == [(3, 0, 4, unreadable), *of(5, 0, 5), (9, 0, None, unreadable)]
 
 
 def test_the_open_end_is_where_recovery_would_close_the_ledger(topic: StoredTopic) -> None:
     topic.add(9, payloads(8), closed=False, last_confirmed=2)
     del topic.bookie.entries[9, 5]
-    assert told(topic.reader().read(topic.name)) == of(9, 0, 5), "6 and 7 cannot have been acknowledged"
+    assert as_tuples(topic.reader().read(topic.name)) == of(9, 0, 5), "6 and 7 cannot have been acknowledged"
     del topic.bookie.entries[9, 1]
     lost = (9, 1, 1, UnseenCause.UNREADABLE)
-    assert told(topic.reader().read(topic.name)) == [*of(9, 0, 1), lost, *of(9, 2, 3)], "1 was acknowledged"
+    assert as_tuples(topic.reader().read(topic.name)) == [*of(9, 0, 1), lost, *of(9, 2, 3)], "1 was acknowledged"
 
 
 def test_an_open_end_that_no_bookie_names_is_not_the_end(topic: StoredTopic) -> None:
@@ -212,13 +212,13 @@ def test_an_open_end_that_no_bookie_names_is_not_the_end(topic: StoredTopic) -> 
     topic.bookie.answer = lambda ledger_id, entry_id: (
         response(ENOENTRY, ledger_id, entry_id) if entry_id == 2 else stored(ledger_id, entry_id)
     )
-    assert told(topic.reader().read(topic.name)) == of(9, 0, 2)
+    assert as_tuples(topic.reader().read(topic.name)) == of(9, 0, 2)
 
 
 def test_damaged_ledger_metadata_is_not_seen(topic: StoredTopic) -> None:
     topic.add(3, payloads(5))
     topic.store.put(ledger_path(LedgerId(3)), b"damaged")
-    assert told(topic.reader().read(topic.name)) == [(3, 0, 4, UnseenCause.UNREADABLE)]
+    assert as_tuples(topic.reader().read(topic.name)) == [(3, 0, 4, UnseenCause.UNREADABLE)]
 
 
 def test_a_damaged_list_of_ledgers_is_an_error_that_names_its_topic(topic: StoredTopic) -> None:
@@ -243,7 +243,7 @@ def test_the_rate_is_kept(topic: StoredTopic) -> None:
     topic.add(3, payloads(500))
     clock = FakeClock()
     before = clock.monotonic_seconds()
-    assert len(told(topic.reader(clock, per_second=100).read(topic.name))) == 500
+    assert len(as_tuples(topic.reader(clock, per_second=100).read(topic.name))) == 500
     assert clock.monotonic_seconds() - before >= 4.9
     assert len(set(topic.bookie.requests)) >= 50, "no burst is longer than a tenth of a second"
 

@@ -120,12 +120,12 @@ def test_a_stopped_audit_is_not_even_shown_as_a_plan(tmp_path: Path) -> None:
 def test_pruning_only_reports_unless_it_is_to_execute(tmp_path: Path) -> None:
     for days in range(3):
         write_audit(tmp_path / f"a{days}", audit_id=str(days), store_time_ms=STORE_TIME_MS - days * DAY_MS)
-    told = prune_archive(tmp_path, keep=1, older_than_days=0)
+    pruned = prune_archive(tmp_path, keep=1, older_than_days=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a0", "a1", "a2"]
-    assert told.removed == (tmp_path / "a1", tmp_path / "a2")
-    assert told.kept == {tmp_path / "a0": "the newest audit"}
+    assert pruned.removed == (tmp_path / "a1", tmp_path / "a2")
+    assert pruned.kept == {tmp_path / "a0": "the newest audit"}
     done = prune_archive(tmp_path, keep=1, older_than_days=0, execute=True)
-    assert done.removed == told.removed
+    assert done.removed == pruned.removed
     assert [path.name for path in tmp_path.iterdir()] == ["a0"]
     for wrong in ((tmp_path, 0), (tmp_path / "nowhere",)):
         with pytest.raises(InvalidInputError):

@@ -81,9 +81,9 @@ def test_while_brokers_are_away_at_the_start_the_door_names_them_and_goes_on(han
         CLOCK.wait_seconds(2, NEVER)
         assert answers(url)
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=10)
-        assert process.returncode == 0, said
-        assert "Traceback" not in said
+        output, _ = process.communicate(timeout=10)
+        assert process.returncode == 0, output
+        assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(("hanging", "flags"), [(False, ()), (True, ("--topic-two-phase-deletion-enabled",))])
@@ -94,9 +94,9 @@ def test_readiness_is_honest_whatever_is_switched_on(hanging: bool, flags: tuple
         assert f"127.0.0.1:{port}" in reason(url, "/readyz")
         assert answers(url)
         process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=20)
-        assert process.returncode in (0, 1), said
-        assert "Traceback" not in said
+        output, _ = process.communicate(timeout=20)
+        assert process.returncode in (0, 1), output
+        assert "Traceback" not in output
 
 
 def test_a_caller_without_a_token_learns_nothing_of_a_start(tmp_path: Path) -> None:

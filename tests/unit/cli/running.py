@@ -61,7 +61,7 @@ class Terminal:
         self._capsys.readouterr()
         try:
             programs = Programs(
-                self._serve, self._play, self._strike, self._noted(self.stuck),
+                self._serve, self._run_demo, self._end_demo, self._noted(self.stuck),
                 self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),
                 push_audit=self._push,
@@ -76,49 +76,49 @@ class Terminal:
         streams = self._capsys.readouterr()
         return Ran(int(code or 0), streams.out, streams.err)
 
-    def _play(self, directory: Path | None, topics: int, say: Callable[[str], None]) -> DemoReport:
+    def _run_demo(self, directory: Path | None, topics: int, write: Callable[[str], None]) -> DemoReport:
         self.played.append((directory, topics))
         raise TemporaryError("no cluster was started for this test")
 
-    def _strike(self, directory: Path | None, say: Callable[[str], None]) -> None:
+    def _end_demo(self, directory: Path | None, write: Callable[[str], None]) -> None:
         self.struck.append(directory)
 
-    def _dump(self, request: audit.DumpRequest, say: Callable[[str], None]) -> Manifest:
+    def _dump(self, request: audit.DumpRequest, write: Callable[[str], None]) -> Manifest:
         self.dumped.append(request)
-        return self._made(say)
+        return self._made(write)
 
-    def _list(self, request: audit.ListingRequest, say: Callable[[str], None]) -> Manifest:
+    def _list(self, request: audit.ListingRequest, write: Callable[[str], None]) -> Manifest:
         self.listed.append(request)
-        return self._made(say)
+        return self._made(write)
 
-    def _made(self, say: Callable[[str], None]) -> Manifest:
-        say("working")
+    def _made(self, write: Callable[[str], None]) -> Manifest:
+        write("working")
         if self.manifest is None:
             raise TemporaryError("nothing was read for this test")
         return self.manifest
 
-    def _audit(self, request: audit.AuditRequest, say: Callable[[str], None]) -> audit.AuditResult:
-        say("working")
+    def _audit(self, request: audit.AuditRequest, write: Callable[[str], None]) -> audit.AuditResult:
+        write("working")
         audited: audit.AuditResult = self._noted(self.audited)(request)
         return audited
 
     def _publish(
-        self, request: PublishFileRequest, say: Callable[[str], None], report: Callable[[str, int, int], None]
+        self, request: PublishFileRequest, write: Callable[[str], None], report: Callable[[str, int, int], None]
     ) -> Published:
         report("reading", 10, 10)
         report("publishing", 5, 10)
         published: Published = self._noted(self.published)(request)
         return published
 
-    def _verify(self, request: VerifyRequest, say: Callable[[str], None]) -> Sequence[VerifiedTopic]:
+    def _verify(self, request: VerifyRequest, write: Callable[[str], None]) -> Sequence[VerifiedTopic]:
         verified: Sequence[VerifiedTopic] = self._noted(self.verified)(request)
         return verified
 
-    def _extract(self, request: ExtractRequest, say: Callable[[str], None]) -> ExtractManifest:
+    def _extract(self, request: ExtractRequest, write: Callable[[str], None]) -> ExtractManifest:
         manifest: ExtractManifest = self._noted(self.extracted)(request)
         return manifest
 
-    def _look(self, request: DuplicatesRequest, say: Callable[[str], None]) -> DuplicatesOutcome:
+    def _look(self, request: DuplicatesRequest, write: Callable[[str], None]) -> DuplicatesOutcome:
         concluded: DuplicatesOutcome = self._noted(self.concluded)(request)
         return concluded
 
@@ -131,9 +131,9 @@ class Terminal:
 
         return asked
 
-    def _apply(self, request: audit.ApplyRequest, tell: Callable[[int, int], None]) -> audit.AppliedPlan:
-        tell(0, 2)
-        tell(2, 2)
+    def _apply(self, request: audit.ApplyRequest, report: Callable[[int, int], None]) -> audit.AppliedPlan:
+        report(0, 2)
+        report(2, 2)
         applied: audit.AppliedPlan = self._noted(self.applied)(request)
         return applied
 

@@ -87,9 +87,9 @@ def test_what_does_not_exist_is_reported(shell: Terminal, states: FakeAckStates)
     assert shell.run("subscriptions", "ack-state", "non-persistent://public/default/x").code == 1
 
 
-@pytest.mark.parametrize(("says", "printed"), [(True, "true"), (False, "false"), (None, "null")])
-def test_a_namespaces_policy(shell: Terminal, states: FakeAckStates, says: bool | None, printed: str) -> None:
-    states.namespace = says
+@pytest.mark.parametrize(("policy", "printed"), [(True, "true"), (False, "false"), (None, "null")])
+def test_a_namespaces_policy(shell: Terminal, states: FakeAckStates, policy: bool | None, printed: str) -> None:
+    states.namespace = policy
     assert shell.run("namespaces", f"get-{POLICY}", "public/default").out == f"{printed}\n"
     assert shell.run("namespaces", f"set-{POLICY}", "public/default").err == "set to true\n"
     removed = shell.run("namespaces", f"remove-{POLICY}", "public/default")

@@ -18,7 +18,7 @@ def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (("audit", "run", "--nonsense"), "--nonsense"),
         (("audit", "run", "--dump", "d"), "--listing"),
@@ -28,11 +28,11 @@ def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         (("--output", "nonsense", "audit", "show", "a"), "--output"),
     ],
 )
-def test_wrong_usage_ends_with_1_and_a_hint(terminal: Terminal, wrong: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_ends_with_1_and_a_hint(terminal: Terminal, wrong: tuple[str, ...], message: str) -> None:
     ran = terminal.run(*wrong)
     assert (ran.code, ran.out) == (1, "")
     assert "Usage: pulsar-sidecar" in ran.err
-    assert said in ran.err
+    assert message in ran.err
 
 
 def test_wrong_usage_ends_a_process_with_1() -> None:

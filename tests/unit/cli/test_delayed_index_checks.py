@@ -69,11 +69,11 @@ def test_findings_are_reported_with_their_remedy(shell: Terminal, index: Checked
         f"dangling-pointer  {TOPIC}  s  {BUCKET}",
         f"  cause       there is no ledger {FIRST}",
     ]
-    told = json.loads(shell.run("delayed-index", "fsck", "public/default", "--output", "json").out)
-    (finding,) = told["findings"]
+    answer = json.loads(shell.run("delayed-index", "fsck", "public/default", "--output", "json").out)
+    (finding,) = answer["findings"]
     assert (finding["kind"], finding["ledgerId"], finding["bucket"]) == ("dangling-pointer", FIRST, BUCKET)
     assert {"consequence", "remedy"} <= finding.keys()
-    assert told["checked"]["buckets"] == 2
+    assert answer["checked"]["buckets"] == 2
 
 
 def test_topics_of_the_first_kind_have_routes_too(shell: Terminal) -> None:

@@ -55,18 +55,18 @@ def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
     with command(
         "ledgers", "list", "--source", f"bookie-http://{address}", "--output", str(tmp_path / "out")
     ) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 3, said
-    assert address in said
-    assert "Traceback" not in said
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 3, output
+    assert address in output
+    assert "Traceback" not in output
 
 
 def test_an_admin_server_that_is_away_is_no_answer(tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{closed_port()}"
     with command("metadata", "dump", "--source", f"zk-admin:{address}", "--output", str(tmp_path / "out")) as process:
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 3, said
-    assert address in said
+        _, output = process.communicate(timeout=60)
+    assert process.returncode == 3, output
+    assert address in output
 
 
 def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interrupted(tmp_path: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interru
             assert waiting.recv(1), "it asks for a session, and waits now"
             begin = CLOCK.monotonic_seconds()
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, output = process.communicate(timeout=60)
             assert CLOCK.monotonic_seconds() - begin < 5
     assert process.returncode != 0
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("content", [None, b"no certificate"])
@@ -105,10 +105,10 @@ def test_a_trusted_certificate_that_cannot_be_used_is_reported_in_a_sentence(
         "--tls-trust-cert-path", str(file), "metadata", "dump", "--source", "zk-admin:https://127.0.0.1:1",
         "--output", str(tmp_path / "out"),
     ) as process:  # fmt: skip
-        _, said = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert str(file) in said
-    assert "Traceback" not in said
+    assert str(file) in output
+    assert "Traceback" not in output
 
 
 def test_a_command_whose_output_is_read_no_further_does_its_work() -> None:
@@ -116,9 +116,9 @@ def test_a_command_whose_output_is_read_no_further_does_its_work() -> None:
         assert it.stdout is not None
         assert it.stderr is not None
         it.stdout.close()
-        said = it.stderr.read()
-        assert it.wait(60) == 0, said
-    assert said == ""
+        output = it.stderr.read()
+        assert it.wait(60) == 0, output
+    assert output == ""
 
 
 def test_a_token_that_travels_in_clear_is_a_warning(terminal: Terminal) -> None:

@@ -9,7 +9,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import LeakState
 from pulsar_sidecar.model.errors import DisabledError
 
 from tests.fakes.deletion_service import FakeDeletionService
-from tests.fakes.leaks import TOPIC, explanation, leak, standing_by, watching
+from tests.fakes.leaks import TOPIC, explanation, leak, standby, watching
 from tests.unit.api.serving import served
 from tests.unit.cli.running import Terminal
 
@@ -29,7 +29,7 @@ def test_status_as_a_table_and_as_json(terminal: Terminal, service: FakeDeletion
 def test_status_on_standby_names_the_command_that_has_the_figures(
     terminal: Terminal, service: FakeDeletionService
 ) -> None:
-    service.watch.answer = standing_by()
+    service.watch.answer = standby()
     table = terminal.run(*WATCH, "status")
     assert re.search(r"^ledgers +-$", table.out, re.MULTILINE)
     assert "--admin-url http://east-1:8750 ledger-deletion watch status" in table.err

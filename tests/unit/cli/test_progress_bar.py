@@ -13,31 +13,31 @@ class _Terminal(io.StringIO):
 
 
 def test_elsewhere_there_are_a_few_lines() -> None:
-    said: list[str] = []
-    with ProgressBar("sending", said.append) as bar:
+    lines: list[str] = []
+    with ProgressBar("sending", lines.append) as bar:
         for done in range(0, 100_001, 100):
             bar.report(done, 100_000)
-    assert said[0] == "sending: 0 of 100,000"
-    assert said[-1] == "sending: 100,000 of 100,000"
-    assert len(said) == 21
+    assert lines[0] == "sending: 0 of 100,000"
+    assert lines[-1] == "sending: 100,000 of 100,000"
+    assert len(lines) == 21
 
 
 def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    said: list[str] = []
-    with ProgressBar("sending", said.append) as bar:
+    lines: list[str] = []
+    with ProgressBar("sending", lines.append) as bar:
         bar.report(3, 10)
         bar.report(10, 10)
-    assert said == []
+    assert lines == []
     assert "sending" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
 
 
 def test_nothing_to_do_shows_nothing() -> None:
-    said: list[str] = []
-    with ProgressBar("sending", said.append) as bar:
+    lines: list[str] = []
+    with ProgressBar("sending", lines.append) as bar:
         bar.report(0, 0)
-    with ProgressBar("sending", said.append):
+    with ProgressBar("sending", lines.append):
         pass
-    assert said == []
+    assert lines == []

@@ -149,5 +149,5 @@ def test_wrong_usage(terminal: Terminal, wrong: tuple[str, ...]) -> None:
 def test_help_teaches(terminal: Terminal) -> None:
     shown = terminal.run("publish", "--help")
     assert shown.code == 0
-    for told in ("Example: pulsar-sidecar publish", "--producer-name", "Exit codes:", "deduplication"):
-        assert told in shown.out
+    for text in ("Example: pulsar-sidecar publish", "--producer-name", "Exit codes:", "deduplication"):
+        assert text in shown.out

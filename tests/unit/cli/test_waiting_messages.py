@@ -78,9 +78,9 @@ def test_a_limit_before_the_end_is_reported(shell: Terminal) -> None:
 
 
 def test_mistakes_are_reported(shell: Terminal, server: Served) -> None:
-    nobody = shell.run("topics", "delayed-messages", "orders", "-s", "nobody")
-    assert (nobody.code, nobody.out) == (1, "")
-    assert "no durable subscription nobody" in nobody.err
+    unknown = shell.run("topics", "delayed-messages", "orders", "-s", "nobody")
+    assert (unknown.code, unknown.out) == (1, "")
+    assert "no durable subscription nobody" in unknown.err
     for query, status in [("limit=0", 400), ("after=x", 400), ("limit=1000001", 400), ("subscription=nobody", 404)]:
         assert server.ask("GET", f"{PATH}?{query}").status == status
     assert server.ask("GET", "/admin/persistent/p/c/n/orders/delayedMessages").status == 404

@@ -14,10 +14,10 @@ PLACE = (TOPIC, "s")
 BEGIN_MS = 1_700_000_000_000
 ENTRIES = st.integers(0, 5)
 DUE_STEP_MS = 700
-OPEN_PROOFS = st.sampled_from([CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED])
+OPEN_STATUSES = st.sampled_from([CancellationStatus.ACCEPTED, CancellationStatus.ACKED, CancellationStatus.PERSISTED])
 CHANGES = st.one_of(
-    st.tuples(st.just("learn"), ENTRIES, OPEN_PROOFS),
-    st.tuples(st.just("lower"), ENTRIES, OPEN_PROOFS),
+    st.tuples(st.just("learn"), ENTRIES, OPEN_STATUSES),
+    st.tuples(st.just("lower"), ENTRIES, OPEN_STATUSES),
     st.tuples(st.just("end"), ENTRIES, st.sampled_from([CancellationStatus.EXPIRED, CancellationStatus.RACED])),
     st.tuples(st.just("forget"), ENTRIES, st.just(CancellationStatus.EXPIRED)),
 )

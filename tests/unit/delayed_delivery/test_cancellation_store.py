@@ -102,8 +102,8 @@ def test_a_failed_end_is_reported() -> None:
     store.record([cancellation(1, CancellationStatus.PERSISTED)])
     store.finish([cancellation(1).at(CancellationStatus.RACED, Cause.LOST, "for this test")])
     other.apply(log.records)
-    (told,) = other.index.find(TOPIC, at(1))
-    assert (told.status, told.cause) == (CancellationStatus.RACED, Cause.LOST)
+    (found,) = other.index.find(TOPIC, at(1))
+    assert (found.status, found.cause) == (CancellationStatus.RACED, Cause.LOST)
 
 
 def test_what_was_known_of_a_record_that_cannot_be_read_any_more_is_kept() -> None:

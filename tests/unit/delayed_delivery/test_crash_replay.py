@@ -45,7 +45,7 @@ class Story:
         self.cluster.publish(MESSAGES, due_in_ms=DUE_MS)
         self.sidecar = FakeSidecar(self.cluster)
         self.others = [FakeSidecar(self.cluster) for _ in range(sidecars - 1)]
-        self.told: list[TargetOutcome] = []
+        self.answers: list[TargetOutcome] = []
         self.seen_persisted: set[Position] = set()
         self.seen_expired: set[Position] = set()
         self.broker_died = False
@@ -72,7 +72,7 @@ class Story:
         self.cluster.before = self.cluster.after = lambda call: None
 
     def request(self, **options: bool) -> None:
-        self._survive(lambda: self.told.extend(self.sidecar.cancel(*WANTED, **options)))
+        self._survive(lambda: self.answers.extend(self.sidecar.cancel(*WANTED, **options)))
 
     def live(self, milliseconds: int) -> None:
         for _ in range(0, milliseconds, 500):
@@ -123,7 +123,7 @@ class Story:
             assert not self.seen_persisted & delivered.keys(), "PERSISTED and delivered"
         assert delivered.keys() >= set(others)
         assert not self.seen_expired & delivered.keys(), "EXPIRED and delivered"
-        for outcome in self.told:
+        for outcome in self.answers:
             for verdict in outcome.results:
                 times = delivered.get(outcome.target.position, 0)
                 if verdict.status is CancellationStatus.PERSISTED:
@@ -178,7 +178,7 @@ def test_a_fault_at_any_call(kind: str, before: bool) -> None:
     assert calls > 12
     for number in range(min(calls, 40)):
         story = run({(number, before): FAULTS[kind]})
-        if story.told and all(one.results[0].status.cancelled for one in story.told):
+        if story.answers and all(one.results[0].status.cancelled for one in story.answers):
             assert not story.subscription.deliveries.keys() & {at(entry) for entry in WANTED}
 
 

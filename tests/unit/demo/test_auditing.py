@@ -65,17 +65,17 @@ def commands(tmp_path: Path) -> FakeCommands:
 
 
 def played(commands: FakeCommands, dangling: frozenset[LedgerId] = NONE) -> tuple[AuditResult, str]:
-    said: list[str] = []
-    story = AuditScenario(commands, ADDRESSES, FakeClock(), said.append, lambda ledger_ids: NONE)
-    return story.run(LEAKED, dangling), "\n".join(said)
+    lines: list[str] = []
+    story = AuditScenario(commands, ADDRESSES, FakeClock(), lines.append, lambda ledger_ids: NONE)
+    return story.run(LEAKED, dangling), "\n".join(lines)
 
 
 def test_what_leaked_is_found_by_both_engines_applied_and_the_last_audit_is_clean(commands: FakeCommands) -> None:
     commands.write("last-1")
-    act, said = played(commands)
+    act, text = played(commands)
     assert act == AuditResult(0, 1, 1, 1, 0, CLEAN, True, commands.path("second") / "report.html")
     assert act.kept_its_promise
-    assert "its answer is the same" in said
+    assert "its answer is the same" in text
     assert [command[:2] for command in commands.ran if command[0] == "audit"] == [
         ("audit", "run"), ("audit", "run"), ("audit", "explain"), ("audit", "apply"), ("audit", "run"),
     ]  # fmt: skip
@@ -85,9 +85,9 @@ def test_what_looks_like_a_finding_for_a_minute_is_looked_at_again(commands: Fak
     commands.write("last-1", missing=[missing(7, kind="compacted")])
     commands.write("last-2", orphans=[orphan(8, standing="first-look")])
     commands.write("last-3")
-    act, said = played(commands)
+    act, text = played(commands)
     assert (act.at_end, commands.looks()) == (CLEAN, 3)
-    assert "0 unreferenced, 1 missing and 0 unattributed ledgers" in said
+    assert "0 unreferenced, 1 missing and 0 unattributed ledgers" in text
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_without_spark_nothing_is_promised_and_that_is_reported(tmp_path: Path) 
     commands = FakeCommands(tmp_path, spark=False)
     for name in ("first", "second", "last-1"):
         commands.write(name)
-    act, said = played(commands)
+    act, text = played(commands)
     assert (act.spark_agrees, act.kept_its_promise) == (None, False)
-    assert "PySpark IS NOT INSTALLED" in said
+    assert "PySpark IS NOT INSTALLED" in text
 
 
 def test_another_answer_of_sparks_breaks_the_promise(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_another_answer_of_sparks_breaks_the_promise(tmp_path: Path) -> None:
     for name in ("first", "second", "last-1"):
         commands.write(name)
     commands.write("second-on-spark", usage=[usage("persistent://a/b/c")])
-    act, said = played(commands)
+    act, text = played(commands)
     assert (act.spark_agrees, act.kept_its_promise) == (False, False)
-    assert "ANOTHER one: usage" in said
+    assert "ANOTHER one: usage" in text
 
 
 FOUND: dict[str, list[dict[str, Any]]] = {

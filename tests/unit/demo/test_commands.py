@@ -17,8 +17,8 @@ def test_an_audit_with_findings_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_or_is_used_wrongly_ends_the_act(tmp_path: Path) -> None:
-    said: list[str] = []
-    commands = Commands(tmp_path, said.append)
+    lines: list[str] = []
+    commands = Commands(tmp_path, lines.append)
     with pytest.raises(TemporaryError, match=r"audit run ended with 1[\s\S]*--nonsense"):
         commands.run("audit", "run", "--nonsense")
-    assert said == ["   $ pulsar-sidecar audit run --nonsense"]
+    assert lines == ["   $ pulsar-sidecar audit run --nonsense"]

@@ -18,8 +18,8 @@ def test_a_watch_that_brakes_is_resumed_and_that_is_reported(braked: str | None,
     def answer(arrived: Arrived) -> Answer:
         return Answer(200, json.dumps({"braked": braked}).encode())
 
-    said: list[str] = []
+    lines: list[str] = []
     with http_broker(answer) as sidecar:
-        resume_if_braked(sidecar.url, said.append)
+        resume_if_braked(sidecar.url, lines.append)
         assert [(each.method, each.target) for each in sidecar.arrived] == asked
-    assert len(said) == len(asked) - 1
+    assert len(lines) == len(asked) - 1

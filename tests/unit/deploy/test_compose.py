@@ -47,9 +47,9 @@ def test_the_schema_would_notice_a_mistake(tmp_path: Path) -> None:
 
 
 def test_the_sidecars_environment_is_accepted_by_the_service(services: dict[str, Any]) -> None:
-    said: list[str] = []
-    settings = load_settings({}, services["sidecar"]["environment"], warn=said.append)
-    assert said == []
+    lines: list[str] = []
+    settings = load_settings({}, services["sidecar"]["environment"], warn=lines.append)
+    assert lines == []
     assert (settings.topic_two_phase_deletion_enabled, settings.authentication_enabled) == (True, True)
     assert settings.metadata_store_url == COMPOSE_ADDRESSES.metadata_store_url
     assert settings.broker_service_url == COMPOSE_ADDRESSES.broker_service_url

@@ -16,7 +16,7 @@ from tests.faults.tally import Tally
 ABOUT = {"date": "2026-01-02", "pulsar": "4.0.8", "pulsar-client": "3.13.0", "kazoo": "2.11.0"}
 
 
-def settled(decision: str, reason: str) -> Outcome:
+def processed(decision: str, reason: str) -> Outcome:
     return Outcome("settled", "sidecar-1", {"ledgerId": 7, "decision": decision, "reason": reason})
 
 
@@ -41,7 +41,7 @@ def test_a_run_of_some_tests_leaves_the_others_counts(tmp_path: Path) -> None:
 
 def test_retries_are_no_ends() -> None:
     tally = Tally("1")
-    tally.line("a").ended(2, [settled("retry", "too-young"), settled("deleted", "unreferenced")])
+    tally.line("a").ended(2, [processed("retry", "too-young"), processed("deleted", "unreferenced")])
     assert tally.line("a").outcomes == {"deleted: unreferenced": 1}
 
 
@@ -50,7 +50,7 @@ def test_only_the_place_of_the_counts_is_replaced(tmp_path: Path) -> None:
     line = tally.line("tests/faults/test_x.py::test_y")
     line.rounds = 20
     line.fault("sidecar killed", 40)
-    line.ended(60, [settled("deleted", "unreferenced")])
+    line.ended(60, [processed("deleted", "unreferenced")])
     counts, page = tmp_path / "counts.json", tmp_path / "page.md"
     tally.save(counts, ABOUT)
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")

@@ -287,7 +287,7 @@ def until_next_ms(fake_pulsar: FakePulsar) -> int:
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def settled(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
+def processed_entries(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
     """Every line of every ``settled`` message of the outcome topic, in order."""
     documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
     return [entry for document in documents if document["step"] == "settled" for entry in document["entries"]]
@@ -302,14 +302,14 @@ def judged(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
 def endings(fake_pulsar: FakePulsar) -> dict[tuple[int, str], list[tuple[str, str]]]:
     """For each ledger and storage how its records ended: decisions and reasons, retries left out."""
     found: dict[tuple[int, str], list[tuple[str, str]]] = {}
-    for entry in settled(fake_pulsar):
+    for entry in processed_entries(fake_pulsar):
         if entry["decision"] != "retry" and "ledgerId" in entry:
             key = (int(str(entry["ledgerId"])), str(entry["ledgerType"]))
             found.setdefault(key, []).append((str(entry["decision"]), str(entry["reason"])))
     return found
 
 
-def told(fake_pulsar: FakePulsar) -> list[PendingDeleteLedgerInfo]:
+def accepted_records(fake_pulsar: FakePulsar) -> list[PendingDeleteLedgerInfo]:
     """Every record that the system topic ever accepted."""
     return [parse_record(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.PENDING)]
 
@@ -327,7 +327,7 @@ def check(fake_pulsar: FakePulsar, *, foreign_ok: bool = False) -> None:
     assert at_rest(fake_pulsar), waiting_records(fake_pulsar)
     ended, in_dlq = endings(fake_pulsar), dead(fake_pulsar)
     referenced, present = fake_pulsar.referenced(), fake_pulsar.ledgers()
-    for record in told(fake_pulsar):
+    for record in accepted_records(fake_pulsar):
         key = (record.ledger_id, record.ledger_type.value)
         assert key in ended or key in in_dlq, f"{record} was accepted and never ended"
         if record.ledger_type is LedgerType.LEDGER and not foreign_ok:

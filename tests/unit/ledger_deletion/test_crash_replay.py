@@ -12,7 +12,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step
 
 from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.replay_settings import SETTINGS, Build, Setting, attempt, live, small, troubled
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, told
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check
 
 THOROUGH = settings.get_current_profile_name() == "thorough"
 ELSEWHERE = {
@@ -47,7 +47,7 @@ def test_without_faults_nothing_is_left(build: Build) -> None:
     setting = build()
     steps = live(setting)[0]
     assert setting.fake_pulsar.ledgers() == setting.remaining
-    assert told(setting.fake_pulsar)
+    assert accepted_records(setting.fake_pulsar)
     taken = set(steps.seen)
     assert taken == SMOOTH if build is not troubled else taken >= TROUBLE
 

@@ -176,9 +176,9 @@ def test_in_use_is_final_only_where_no_marker_can_still_shrink(case: Facts) -> N
     mark = case.record.mark
     assert isinstance(case.references, Referenced)
     assert not case.operation_running
-    settled = case.in_use_since_ms is not None and case.now_ms - case.in_use_since_ms >= POLICY.in_use_wait_ms
+    waited = case.in_use_since_ms is not None and case.now_ms - case.in_use_since_ms >= POLICY.in_use_wait_ms
     fenced = mark.marked_version is not None and case.references.by.version > mark.marked_version
-    assert mark.unreferenced or fenced or (mark.marked_version is None and settled)
+    assert mark.unreferenced or fenced or (mark.marked_version is None and waited)
 
 
 @given(any_facts())

@@ -27,7 +27,7 @@ from tests.fakes.bookkeeper import (
 )
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import DELETED, GONE, RETRY, about, ends, orphan, waiting
-from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, send, settled
+from tests.unit.ledger_deletion.sidecars import METRICS, Sidecar, check, endings, judged, processed_entries, send
 
 # --- deleting ----------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def test_a_node_that_changes_all_the_time_goes_to_the_retry_topic(fake_pulsar: F
     sidecar.process()
     (message,) = fake_pulsar.topics.waiting(RETRY)
     assert message.properties[RECONSUMETIMES] == "1"
-    assert settled(fake_pulsar)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
+    assert processed_entries(fake_pulsar)[-1]["reason"] == OutcomeReason.CHANGED_MEANWHILE.value
     sidecar.work()
     assert ends(fake_pulsar, ledger_id) == [DELETED]
 
@@ -137,7 +137,7 @@ def test_a_record_whose_deletion_is_never_answered_carries_that_up_to_its_dead_l
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=-1)
     send(fake_pulsar, about(topic, orphan(fake_pulsar, topic)))
     Sidecar(fake_pulsar).work()
-    assert {line["reason"] for line in settled(fake_pulsar)} == {OutcomeReason.OUTCOME_UNKNOWN.value}
+    assert {line["reason"] for line in processed_entries(fake_pulsar)} == {OutcomeReason.OUTCOME_UNKNOWN.value}
     (dead,) = fake_pulsar.topics.waiting(DeletionTopic.DEAD_LETTER)
     assert dead.properties[REASON].startswith("outcome-unknown: ")
 
@@ -193,7 +193,7 @@ def test_bookkeeper_is_asked_only_where_the_store_takes_no_deletion(fake_pulsar:
     send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar, direct=bookies).process()
     assert bookies.deleted == [ledger_id]
-    (line,) = settled(fake_pulsar)
+    (line,) = processed_entries(fake_pulsar)
     assert (line["decision"], line["conditional"]) == ("deleted", False)
 
 
@@ -206,7 +206,7 @@ def test_a_lost_answer_is_no_reason_to_do_without_guards(fake_pulsar: FakePulsar
     send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar, direct=bookies).process()
     assert bookies.deleted == []
-    assert "conditional" not in settled(fake_pulsar)[-1]
+    assert "conditional" not in processed_entries(fake_pulsar)[-1]
 
 
 def test_a_conflict_never_leads_to_an_unconditional_deletion(fake_pulsar: FakePulsar, topic: TopicName) -> None:

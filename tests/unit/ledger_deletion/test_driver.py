@@ -16,7 +16,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.driving import NAME, OP, asked, begin, running
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, endings, told
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, endings
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
@@ -29,7 +29,7 @@ def test_records_come_first_and_then_the_broker_is_asked_once() -> None:
     topic = fake_pulsar.topic(NAME)
     ids = fake_pulsar.ledgers()
     before = []
-    fake_pulsar.admin.hooks.before("delete_topic", lambda: before.extend(told(fake_pulsar)))
+    fake_pulsar.admin.hooks.before("delete_topic", lambda: before.extend(accepted_records(fake_pulsar)))
     assert Sidecar(fake_pulsar).delete_topic(topic, force=True) is OperationState.DONE
     assert {record.ledger_id for record in before} == ids
     assert asked(fake_pulsar) == [TopicDeletion(topic, partitioned=False, force=True)]
@@ -70,7 +70,7 @@ def test_partitions_that_are_added_meanwhile_are_recorded_too() -> None:
     ids = fake_pulsar.ledgers()
     tried = sidecar.deleter.attempt(operation)
     assert tried.state is OperationState.DONE
-    assert {record.ledger_id for record in told(fake_pulsar)} == ids
+    assert {record.ledger_id for record in accepted_records(fake_pulsar)} == ids
     assert tried.held.operation.partitions == 2
 
 

@@ -20,7 +20,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.driving import NAME, OP, asked, begin, running
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
@@ -28,7 +28,7 @@ REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 def recreated(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     """Somebody deletes the topic and creates it again."""
     fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
-    for record in told(fake_pulsar):
+    for record in accepted_records(fake_pulsar):
         fake_pulsar.remove_ledger(record.ledger_id)
     fake_pulsar.topic(str(topic))
 

@@ -12,7 +12,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.sidecars import Sidecar, told
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 
 NAME = "persistent://public/default/orders"
 
@@ -23,7 +23,7 @@ def test_what_loading_creates_is_recorded_with_the_rest() -> None:
     created = []
     fake_pulsar.admin.hooks.before("load_topic", lambda: created.append(fake_pulsar.rollover(topic)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
-    assert set(created) <= {record.ledger_id for record in told(fake_pulsar)}
+    assert set(created) <= {record.ledger_id for record in accepted_records(fake_pulsar)}
     assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
 
 
@@ -31,9 +31,9 @@ def test_it_is_loaded_after_the_sending_which_may_have_taken_long() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME)
     sent_before = []
-    fake_pulsar.admin.hooks.before("load_topic", lambda: sent_before.extend(told(fake_pulsar)))
+    fake_pulsar.admin.hooks.before("load_topic", lambda: sent_before.extend(accepted_records(fake_pulsar)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
-    assert len(sent_before) == len(told(fake_pulsar)) > 0
+    assert len(sent_before) == len(accepted_records(fake_pulsar)) > 0
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(failure: SidecarE
     ids = fake_pulsar.ledgers()
     fake_pulsar.admin.hooks.fail_next("load_topic", failure, times=-1)
     assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
-    assert {record.ledger_id for record in told(fake_pulsar)} == ids
+    assert {record.ledger_id for record in accepted_records(fake_pulsar)} == ids
     assert fake_pulsar.ledgers() == set()
 
 

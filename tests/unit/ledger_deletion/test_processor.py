@@ -30,7 +30,7 @@ from tests.fakes.bookkeeper import (
 )
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import DELETED, GONE, NAME, PENDING, RETRY, about, ends, orphan, waiting
-from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, send, settled
+from tests.unit.ledger_deletion.sidecars import Sidecar, check, dead, endings, judged, processed_entries, send
 
 # --- poison ------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def test_a_malformed_message_ends_with_its_reason_and_alone(fake_pulsar: FakePul
     fake_pulsar.topics.put(PENDING, b'{"ledgerId":7}')
     send(fake_pulsar, about(topic, ledger_id))
     Sidecar(fake_pulsar).process()
-    rejected = [line for line in settled(fake_pulsar) if line["decision"] == "rejected"]
+    rejected = [line for line in processed_entries(fake_pulsar) if line["decision"] == "rejected"]
     assert [line["reason"] for line in rejected] == ["malformed", "malformed"]
     assert ends(fake_pulsar, ledger_id) == [DELETED]
     assert waiting(fake_pulsar) == 0
@@ -71,7 +71,7 @@ def test_ten_failures_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, to
     (letter,) = fake_pulsar.topics.messages(DeletionTopic.DEAD_LETTER)
     assert letter.properties[RECONSUMETIMES] == "11"
     assert len(fake_pulsar.topics.messages(RETRY)) == 10
-    assert [line["decision"] for line in settled(fake_pulsar)] == [*["retry"] * 10, "dead-letter"]
+    assert [line["decision"] for line in processed_entries(fake_pulsar)] == [*["retry"] * 10, "dead-letter"]
     assert ledger_id in fake_pulsar.ledgers()
 
 
@@ -98,7 +98,7 @@ def test_while_its_operation_runs_a_record_waits_without_counting(fake_pulsar: F
         sidecar.process()
         fake_pulsar.clock.advance_ms(60_000)
     assert fake_pulsar.topics.messages(RETRY) == []
-    assert settled(fake_pulsar) == []
+    assert processed_entries(fake_pulsar) == []
     fake_pulsar.admin.hooks.forget()
     sidecar.work()
     check(fake_pulsar)
@@ -114,7 +114,7 @@ def test_facts_that_cannot_be_gathered_postpone_the_batch(fake_pulsar: FakePulsa
     report = sidecar.process()
     assert report is not None
     assert report.postponed == 1
-    assert settled(fake_pulsar) == []
+    assert processed_entries(fake_pulsar) == []
     assert waiting(fake_pulsar) == 1
     sidecar.work()
     assert ends(fake_pulsar, ledger_id) == [DELETED]
@@ -275,7 +275,9 @@ def test_offloaded_copies_are_retried_refused_or_deleted(fake_pulsar: FakePulsar
     check(fake_pulsar)
     found = {ledger_id: ending for (ledger_id, _), ending in endings(fake_pulsar).items()}
     assert found == {70: [DELETED], 71: [DELETED], 72: [GONE], 73: [("kept", "refused-by-storage")]}
-    assert [line["reason"] for line in settled(fake_pulsar) if line["decision"] == "retry"] == ["temporary-failure"]
+    assert [line["reason"] for line in processed_entries(fake_pulsar) if line["decision"] == "retry"] == [
+        "temporary-failure"
+    ]
 
 
 def test_a_copy_whose_answer_was_lost_is_looked_at_again(fake_pulsar: FakePulsar, topic: TopicName) -> None:
@@ -285,7 +287,7 @@ def test_a_copy_whose_answer_was_lost_is_looked_at_again(fake_pulsar: FakePulsar
     send(fake_pulsar, replace(about(topic, 70), ledger_type=LedgerType.OFFLOAD_LEDGER, offload_context=context))
     Sidecar(fake_pulsar).work()
     assert endings(fake_pulsar) == {(70, "OFFLOAD_LEDGER"): [GONE]}
-    assert [line["reason"] for line in settled(fake_pulsar)] == ["outcome-unknown", "already-gone"]
+    assert [line["reason"] for line in processed_entries(fake_pulsar)] == ["outcome-unknown", "already-gone"]
 
 
 # --- directly ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes, mana
 from tests.fakes.brokers import FakeLiveOwners
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import view
-from tests.unit.ledger_deletion.sidecars import METRICS, Crash, CrashAt, Sidecar, restarted, told
+from tests.unit.ledger_deletion.sidecars import METRICS, Crash, CrashAt, Sidecar, accepted_records, restarted
 
 NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
@@ -42,7 +42,7 @@ def resumed(fake_pulsar: FakePulsar) -> HeldOperation:
 
 
 def ids(fake_pulsar: FakePulsar) -> list[int]:
-    return [record.ledger_id for record in told(fake_pulsar)]
+    return [record.ledger_id for record in accepted_records(fake_pulsar)]
 
 
 def copies(fake_pulsar: FakePulsar) -> list[tuple[str, str, int]]:
@@ -61,8 +61,8 @@ def test_everything_that_is_referenced_is_recorded_once() -> None:
     sidecar.recorder.record(held(sidecar, topic))
     everything = fake_pulsar.ledgers() & fake_pulsar.referenced().keys()
     assert sorted(ids(fake_pulsar)) == sorted([*everything, fake_pulsar.listed(topic)[1]])
-    assert {record.mark.operation_id for record in told(fake_pulsar)} == {OP}
-    assert {record.mark.instance_id for record in told(fake_pulsar)} == {INSTANCE_ID}
+    assert {record.mark.operation_id for record in accepted_records(fake_pulsar)} == {OP}
+    assert {record.mark.instance_id for record in accepted_records(fake_pulsar)} == {INSTANCE_ID}
     assert len(set(copies(fake_pulsar))) == len(copies(fake_pulsar))
 
 
@@ -71,7 +71,10 @@ def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema() ->
     topic = fake_pulsar.partitioned_topic("persistent://public/default/a-partition-3", 2, TopicPlan(schema_versions=1))
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic, partitioned=True))
-    assert {str(record.topic) for record in told(fake_pulsar)} >= {f"{topic}-partition-0", f"{topic}-partition-1"}
+    assert {str(record.topic) for record in accepted_records(fake_pulsar)} >= {
+        f"{topic}-partition-0",
+        f"{topic}-partition-1",
+    }
     assert sorted(ids(fake_pulsar)) == sorted(
         fake_pulsar.ledgers() - schema_of_a_name_that_looks_like_a_partition(fake_pulsar, topic)
     )
@@ -168,7 +171,7 @@ def test_a_ledger_without_metadata_is_recorded_without_birth() -> None:
     fake_pulsar.remove_ledger(fake_pulsar.listed(topic)[0])
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic))
-    births = {record.ledger_id: record.mark.created_ms for record in told(fake_pulsar)}
+    births = {record.ledger_id: record.mark.created_ms for record in accepted_records(fake_pulsar)}
     assert births[fake_pulsar.listed(topic)[0]] is None
     assert births[fake_pulsar.listed(topic)[1]] is not None
 
@@ -304,10 +307,10 @@ def test_lower_ids_that_turn_up_later_go_to_the_end_even_after_a_crash() -> None
     assert resumed(fake_pulsar).operation.recorded[-1] == "1"
     restarted(fake_pulsar).recorder.record(resumed(fake_pulsar))
     assert set(before) < set(copies(fake_pulsar))
-    assert told_numbers(fake_pulsar)[1] == len(before)
+    assert accepted_numbers(fake_pulsar)[1] == len(before)
 
 
-def told_numbers(fake_pulsar: FakePulsar) -> dict[int, int]:
+def accepted_numbers(fake_pulsar: FakePulsar) -> dict[int, int]:
     """Sequence ids by ledger."""
     return {
         json.loads(message.payload)["ledgerId"]: message.sequence_id
@@ -470,6 +473,6 @@ def test_a_ledgers_length_travels_with_its_record() -> None:
     topic = fake_pulsar.topic(NAME)
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic))
-    lengths = {record.ledger_id: record.mark.length_bytes for record in told(fake_pulsar)}
+    lengths = {record.ledger_id: record.mark.length_bytes for record in accepted_records(fake_pulsar)}
     assert [lengths[ledger_id] for ledger_id in fake_pulsar.listed(topic)] == [1000, 1000, 0]
     assert fake_pulsar.store.peek(ledger_path(fake_pulsar.listed(topic)[0])) is not None

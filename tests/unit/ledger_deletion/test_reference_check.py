@@ -94,9 +94,9 @@ def test_no_node_no_reference_and_no_guard(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CLAIMS)
-@pytest.mark.parametrize("damage", [b"\xff", b"\x0a\x05", b"Gx\x00"])
-def test_a_damaged_node_proves_nothing(kind: str, damage: bytes) -> None:
-    assert isinstance(nodes(PATHS[kind], damage).references(CLAIMS[kind], LedgerId(7)), ReferencesUnknown)
+@pytest.mark.parametrize("damaged", [b"\xff", b"\x0a\x05", b"Gx\x00"])
+def test_a_damaged_node_proves_nothing(kind: str, damaged: bytes) -> None:
+    assert isinstance(nodes(PATHS[kind], damaged).references(CLAIMS[kind], LedgerId(7)), ReferencesUnknown)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.bookkeeper import compressed, data_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, told
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
 
 SOURCE = "persistent://public/default/orders"
 SHADOW = "persistent://public/default/orders-shadow"
@@ -30,7 +30,7 @@ OP = OperationId("op-1")
 
 def untouched(fake_pulsar: FakePulsar, before: set[int]) -> None:
     """Nothing was recorded, asked for or begun."""
-    assert told(fake_pulsar) == []
+    assert accepted_records(fake_pulsar) == []
     assert fake_pulsar.admin.deletions == []
     assert fake_pulsar.admin.loads == []
     node = fake_pulsar.store.peek(OPERATIONS)
@@ -143,7 +143,7 @@ def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read()
     fake_pulsar.store.before("read", become_shadow, path=path)
     assert isinstance(sidecar.deleter.attempt(held).refusal, DataLossError)
     assert reads == [1]
-    assert told(fake_pulsar) == []
+    assert accepted_records(fake_pulsar) == []
     assert fake_pulsar.admin.deletions == []
 
 
@@ -202,7 +202,7 @@ def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_fo
     with pytest.raises(DataLossError):
         Sidecar(fake_pulsar).delete_topic(topic)
     assert fake_pulsar.admin.deletions == []
-    assert not {record.ledger_id for record in told(fake_pulsar)} & set(fake_pulsar.listed(source))
+    assert not {record.ledger_id for record in accepted_records(fake_pulsar)} & set(fake_pulsar.listed(source))
 
 
 def test_a_deletion_that_an_older_version_began_ends_refused() -> None:

@@ -26,7 +26,17 @@ from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import offload_record, record
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
-from tests.unit.ledger_deletion.sidecars import POLICY, Crash, CrashAt, Sidecar, check, dead, endings, send, settled
+from tests.unit.ledger_deletion.sidecars import (
+    POLICY,
+    Crash,
+    CrashAt,
+    Sidecar,
+    check,
+    dead,
+    endings,
+    processed_entries,
+    send,
+)
 
 TOPIC = "persistent://public/default/orders"
 KEY = b"k" * 32
@@ -86,7 +96,7 @@ def test_an_offloaded_copy_that_only_looks_unreferenced_stays(fake_pulsar: FakeP
     topic = fake_pulsar.topic(TOPIC)
     send(fake_pulsar, replace(offload_record(), topic=topic))
     Sidecar(fake_pulsar, policy=MAY_BE_SHARED).work()
-    assert [line["decision"] for line in settled(fake_pulsar)] == ["set-aside"]
+    assert [line["decision"] for line in processed_entries(fake_pulsar)] == ["set-aside"]
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

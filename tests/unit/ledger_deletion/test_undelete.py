@@ -24,7 +24,7 @@ from pulsar_sidecar.model.names import TopicName
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.orphans import about, orphan
-from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, send, settled
+from tests.unit.ledger_deletion.sidecars import Sidecar, dead, endings, processed_entries, send
 
 FOR_EVER = 0
 PROTECTION_MS = 86_400_000
@@ -202,7 +202,7 @@ def test_a_second_record_waits_until_the_protection_ends(fake_pulsar: FakePulsar
     other = Sidecar(fake_pulsar, name="sidecar-2")
     other.process()
     assert ledger_id in fake_pulsar.ledgers()
-    lines = [line for line in settled(fake_pulsar) if line["reason"] == "brought-back"]
+    lines = [line for line in processed_entries(fake_pulsar) if line["reason"] == "brought-back"]
     assert [line["decision"] for line in lines] == ["retry", "retry"]
     assert "protected until 2023-11-" in str(lines[0]["detail"])
     fake_pulsar.clock.advance_ms(PROTECTION_MS - 1)

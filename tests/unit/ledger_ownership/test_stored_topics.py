@@ -19,7 +19,7 @@ def store() -> FakeMetadataStore:
     return made
 
 
-def told(store: FakeMetadataStore, scope: str | None = None) -> list[str]:
+def listed(store: FakeMetadataStore, scope: str | None = None) -> list[str]:
     topics = StoredTopics(store)
     return [str(place) for place in (topics.all_places() if scope is None else topics.places_below(scope))]
 
@@ -29,11 +29,11 @@ def places(*namespaces: str) -> list[str]:
 
 
 def test_every_scope(store: FakeMetadataStore) -> None:
-    assert sorted(told(store)) == sorted(places(*NAMESPACES))
-    assert sorted(told(store, "shop")) == sorted(places(*NAMESPACES[:3]))
-    assert told(store, "web/clicks") == places("web/clicks")
+    assert sorted(listed(store)) == sorted(places(*NAMESPACES))
+    assert sorted(listed(store, "shop")) == sorted(places(*NAMESPACES[:3]))
+    assert listed(store, "web/clicks") == places("web/clicks")
     with pytest.raises(NotFoundError, match="no namespace or tenant web/views"):
-        told(store, "web/views")
+        listed(store, "web/views")
 
 
 def test_what_is_noted_of_transactions_is_no_topic(store: FakeMetadataStore) -> None:
@@ -41,7 +41,9 @@ def test_what_is_noted_of_transactions_is_no_topic(store: FakeMetadataStore) -> 
     logs = ["web/clicks/persistent/b-sub__transaction_pending_ack", "pulsar/system/persistent/__transaction_log_12"]
     for name in (*logs, *(f"web/clicks/persistent/{each}" for each in mine)):
         store.put(f"{MANAGED_LEDGERS}/{name}", b"")
-    assert sorted(told(store)) == sorted([*places(*NAMESPACES), *(f"persistent://web/clicks/{each}" for each in mine)])
+    assert sorted(listed(store)) == sorted(
+        [*places(*NAMESPACES), *(f"persistent://web/clicks/{each}" for each in mine)]
+    )
 
 
 @pytest.mark.parametrize("scope", [None, "shop"])
@@ -49,7 +51,7 @@ def test_what_is_noted_of_transactions_is_no_topic(store: FakeMetadataStore) -> 
 def test_a_namespace_is_deleted_in_the_walk(store: FakeMetadataStore, scope: str | None, gone: str) -> None:
     path = f"{MANAGED_LEDGERS}/{gone}"
     store.before("children", lambda: store.remove(path), path=path)
-    found = told(store, scope)
+    found = listed(store, scope)
     assert set(places("shop/orders", "shop/global/old")) <= set(found)
     assert not set(places("shop/returns")) & set(found)
 
@@ -57,4 +59,4 @@ def test_a_namespace_is_deleted_in_the_walk(store: FakeMetadataStore, scope: str
 def test_a_store_that_does_not_answer_is_no_absence(store: FakeMetadataStore) -> None:
     store.fail_next("children", UnreachableError("lost"), path=f"{MANAGED_LEDGERS}/shop/returns")
     with pytest.raises(UnreachableError):
-        told(store)
+        listed(store)

@@ -148,17 +148,17 @@ def test_without_java_the_message_names_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("said", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "25" 2025-09-16', 25)]
+    ("printed", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "25" 2025-09-16', 25)]
 )
-def test_a_new_enough_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, major: int) -> None:
-    install(tmp_path, "java", f"echo '{said}' >&2", monkeypatch)
+def test_a_new_enough_java_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, major: int) -> None:
+    install(tmp_path, "java", f"echo '{printed}' >&2", monkeypatch)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     assert (find_java().major_version, find_java().executable) == (major, tmp_path / "bin" / "java")
 
 
-@pytest.mark.parametrize("said", ['java version "1.8.0_382"', 'openjdk version "11.0.2"', "no version here"])
-def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    install(tmp_path, "java", f"echo '{said}' >&2", monkeypatch)
+@pytest.mark.parametrize("printed", ['java version "1.8.0_382"', 'openjdk version "11.0.2"', "no version here"])
+def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str) -> None:
+    install(tmp_path, "java", f"echo '{printed}' >&2", monkeypatch)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(MissingPrerequisiteError, match="JDK 17"):
         find_java()
@@ -217,8 +217,8 @@ def test_a_recording_that_fails_is_reported_and_not_kept(tmp_path: Path, monkeyp
         (directory / "broker.jsa").touch()
         raise MemberFailedError("broker-1 ended")
 
-    said = list[str]()
+    printed = list[str]()
     software = Software(JavaRuntime(Path("java"), 17, "17.0.15"), tmp_path / "pulsar")
-    assert class_archives(software, fail, said.append) is None
-    assert "broker-1 ended" in said[-1]
+    assert class_archives(software, fail, printed.append) is None
+    assert "broker-1 ended" in printed[-1]
     assert [path.suffix for path in (tmp_path / "class-archives").iterdir()] == [".lock"]

@@ -116,7 +116,7 @@ if not pathlib.Path("refused").exists():
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shown"),
     [
         ("BindException: Address already in use", "port taken"),
         ("LayoutManager$LockBusyException", "session of the process before it"),
@@ -125,9 +125,9 @@ if not pathlib.Path("refused").exists():
         ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),
     ],
 )
-def test_a_restart_that_was_refused_for_a_moment_is_repeated(setup: Setup, said: str, shown: str) -> None:
+def test_a_restart_that_was_refused_for_a_moment_is_repeated(setup: Setup, message: str, shown: str) -> None:
     (port,) = free_ports(1)
-    setup.start(setup.member("zookeeper", port, REFUSED_ONCE % said + LISTEN))
+    setup.start(setup.member("zookeeper", port, REFUSED_ONCE % message + LISTEN))
     refused, served = (member.process for member in setup.started)
     assert refused is not None
     assert served is not None

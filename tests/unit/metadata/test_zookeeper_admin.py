@@ -118,12 +118,12 @@ def test_a_stream_without_its_time(admin: ZooKeeperAdmin, headers: dict[str, str
 
 
 def test_versions_with_a_known_hole_are_named(admin: ZooKeeperAdmin) -> None:
-    said: list[str] = []
+    lines: list[str] = []
     for version in ("3.9.3", "3.9.4", "3.10.0"):
         admin.version = version
-        list(AdminServer(admin.url, said.append).batches())
-    assert len(said) == 1
-    assert "CVE-2025-58457" in said[0]
+        list(AdminServer(admin.url, lines.append).batches())
+    assert len(lines) == 1
+    assert "CVE-2025-58457" in lines[0]
 
 
 def test_no_listener_and_no_address() -> None:

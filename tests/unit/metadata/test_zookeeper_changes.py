@@ -45,9 +45,9 @@ class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
     def url(self) -> str:
         return f"zk:127.0.0.1:{self.server_address[1]}"
 
-    def tell(self, kind: int, path: str) -> None:
+    def notify(self, kind: int, path: str) -> None:
         """Send an event over the newest connection."""
-        self.connections[-1].tell(kind, path)
+        self.connections[-1].notify(kind, path)
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -64,13 +64,13 @@ class _Connection(socketserver.StreamRequestHandler):
             if kind == ADD_WATCH and not error:
                 self.server.watched.append(path)
             if kind == CREATE and not error and self.server.echoes:
-                self.tell(CREATED, path)
+                self.notify(CREATED, path)
             body = struct.pack("!i", len(path)) + path.encode() if kind == CREATE else b""
             self._send(_HEAD.pack(xid, 1, error) + (b"" if error else body))
             if error == UNIMPLEMENTED or kind == CLOSE:
                 return
 
-    def tell(self, kind: int, path: str) -> None:
+    def notify(self, kind: int, path: str) -> None:
         self._send(_HEAD.pack(-1, 1, 0) + struct.pack("!iii", kind, 3, len(path.encode())) + path.encode())
 
     def _next(self) -> bytes:
@@ -147,7 +147,7 @@ def test_an_echo_that_is_refused_proves_nothing_about_the_events(
     with pytest.raises(TemporaryError, match="credential") as refused:
         changes.echo_seconds()
     assert not isinstance(refused.value, ChangesLostError)
-    server.tell(CHANGED, "/schemas/a")
+    server.notify(CHANGED, "/schemas/a")
     assert changes.take(60) == Changes(("/schemas/a",))
 
 
@@ -157,9 +157,9 @@ def test_events_of_roots_of_other_kinds_and_of_others_nodes(
     changes.arm()
     for kind in (CREATED, DELETED, CHANGED, 4, 7):
         for path in ("/managed-ledgers", "/schemas", "/bk/ledgers", "/bk/ledgers/00/0000", "/ledgers/00/0000/L0001"):
-            server.tell(kind, path)
-    server.tell(4, "/bk/ledgers/00/0000/L0001")
-    server.tell(DELETED, "/bk/ledgers/00/0000/L0002")
-    server.tell(7, "/schemas/a")
+            server.notify(kind, path)
+    server.notify(4, "/bk/ledgers/00/0000/L0001")
+    server.notify(DELETED, "/bk/ledgers/00/0000/L0002")
+    server.notify(7, "/schemas/a")
     changes.echo_seconds()
     assert changes.take(0) == Changes(("/schemas/a",), {LedgerId(2): False})

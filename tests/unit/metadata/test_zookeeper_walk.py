@@ -95,14 +95,14 @@ def test_an_empty_or_short_list_of_children_fails(server: WalkableZooKeeper, par
     "missing", ["/ledgers/00", "/ledgers/00/0001", LEDGERS[200], "/managed-ledgers/t/n/persistent"]
 )
 def test_a_node_that_is_listed_and_then_called_missing_fails(server: WalkableZooKeeper, missing: str) -> None:
-    server.said_to_be_missing[missing] = 10**6
+    server.answered_as_missing[missing] = 10**6
     with pytest.raises(TemporaryError, match="lists it, and ZooKeeper has no such node"):
         rows_of(server.walk())
 
 
 @pytest.mark.parametrize("missing", ["/ledgers/00", "/ledgers/00/0001", LEDGERS[200]])
 def test_a_lie_that_ends_costs_nothing(server: WalkableZooKeeper, missing: str) -> None:
-    server.said_to_be_missing[missing] = 2
+    server.answered_as_missing[missing] = 2
     walk = server.walk()
     assert set(paths_of(walk)) == set(server.nodes)
     assert walk.checks["branchesListedAgain"] >= 1

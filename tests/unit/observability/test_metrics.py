@@ -12,7 +12,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.observability.metrics import process_registry
 
 from tests.fakes.ack_states import state_of
-from tests.fakes.leaks import standing_by, watching
+from tests.fakes.leaks import standby, watching
 
 PIP_186 = {
     "pulsar_ledger_deletion_sent_total",
@@ -135,7 +135,7 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
 def test_the_watch_is_reported_by_the_sidecar_that_watches(
     metrics: DeletionMetrics, registry: CollectorRegistry
 ) -> None:
-    readings = [standing_by(), watching(), watching(braked="too many")]
+    readings = [standby(), watching(), watching(braked="too many")]
     metrics.bind(lambda: GaugeReadings(None, False, None, 0, watch=readings[0]))
     watch = "pulsar_ledger_deletion_watch"
     known = ("braked", "lag_seconds", "walk_seconds", "walk_timestamp_seconds", "ledgers", "references")

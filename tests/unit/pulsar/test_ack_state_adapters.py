@@ -269,13 +269,13 @@ def test_a_namespaces_policy_is_taken_out_and_nothing_else(
 def test_a_change_by_another_writer_is_never_overwritten(store: FakeMetadataStore, brokers: BrokerAckStates) -> None:
     changes = iter(range(3))
 
-    def somebody_else() -> None:
+    def another_client() -> None:
         if (number := next(changes, None)) is not None:
             content = {"dispatcherPauseOnAckStatePersistentEnabled": False, "theirs": number}
             store.put(POLICIES, json.dumps(content).encode())
 
-    somebody_else()
-    store.before("write", somebody_else, path=POLICIES, times=2)
+    another_client()
+    store.before("write", another_client, path=POLICIES, times=2)
     assert brokers.remove_from_namespace("public/default") is None
     after = store.read(POLICIES)
     assert after is not None

@@ -272,9 +272,9 @@ def test_a_refused_handshake_and_a_closed_port(broker: BinaryBroker) -> None:
         acknowledge(helper, SHARED, [at(1)])
     clock = FakeClock()
     connections = BinaryConnections(ClientCredentials(), TlsOptions(), clock)
-    nobody = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), clock)
+    unreachable = ConsumerAcknowledger(TopicOwners("pulsar://127.0.0.1:1", connections), clock)
     with pytest.raises(TemporaryError):
-        acknowledge(nobody, SHARED, [at(1)])
+        acknowledge(unreachable, SHARED, [at(1)])
 
 
 def test_an_owner_that_is_gone_is_looked_up_again(broker: BinaryBroker) -> None:

@@ -11,7 +11,7 @@ BOOKKEEPER = "metadata-store:zk:zk-1:2181/ledgers"
 
 
 def mismatch(
-    told: object,
+    advertised: object,
     bookkeeper: object = BOOKKEEPER,
     *,
     own: str = "zk:zk-1:2181,zk-2:2181",
@@ -22,7 +22,7 @@ def mismatch(
     rest, store = FakeAdminRest(), FakeMetadataStore()
     rest.answers = {
         "/admin/v2/brokers/internal-configuration": {
-            "metadataStoreUrl": told,
+            "metadataStoreUrl": advertised,
             "bookkeeperMetadataServiceUri": bookkeeper,
             "ledgersRootPath": "/ledgers",
         },
@@ -34,24 +34,24 @@ def mismatch(
     return compared.mismatch()
 
 
-@pytest.mark.parametrize("told", ["zk:zk-1:2181", "zk-2:2181,zk-3:2181", "zk:zk-1,zk-7"])
-def test_the_same_store_by_another_name(told: str) -> None:
-    assert mismatch(told) is None
+@pytest.mark.parametrize("advertised", ["zk:zk-1:2181", "zk-2:2181,zk-3:2181", "zk:zk-1,zk-7"])
+def test_the_same_store_by_another_name(advertised: str) -> None:
+    assert mismatch(advertised) is None
 
 
 @pytest.mark.parametrize(
-    "told", ["zk:zk-9:2181", "zk:zk-1:2182", "zk:zk-1:2181/pulsar-b", "etcd:http://e:2379", "zk:no-one"]
+    "advertised", ["zk:zk-9:2181", "zk:zk-1:2182", "zk:zk-1:2181/pulsar-b", "etcd:http://e:2379", "zk:no-one"]
 )
-def test_another_store(told: str) -> None:
-    said = mismatch(told)
-    assert said is not None
-    assert told in said
-    assert "set metadataStoreUrl" in said
+def test_another_store(advertised: str) -> None:
+    message = mismatch(advertised)
+    assert message is not None
+    assert advertised in message
+    assert "set metadataStoreUrl" in message
 
 
 def test_a_store_by_other_names_is_known_by_its_brokers() -> None:
-    for told in ("zk:inside:2181", "zk:zk-1.svc:2181"):
-        assert mismatch(told, brokers=["b-1:8080"], registered="b-1:8080") is None
+    for advertised in ("zk:inside:2181", "zk:zk-1.svc:2181"):
+        assert mismatch(advertised, brokers=["b-1:8080"], registered="b-1:8080") is None
     assert mismatch("zk:inside:2181", brokers=["b-1:8080"], registered="b-2:8080") is not None
     assert mismatch("zk:inside:2181/pulsar-b", brokers=["b-1:8080"], registered="b-1:8080") is not None
 
@@ -69,16 +69,16 @@ def test_the_same_ledgers(uri: object) -> None:
 )
 def test_other_ledgers(uri: str) -> None:
     """As where a second cluster was initialised with ``--existing-bk-metadata-service-uri``."""
-    said = mismatch("zk:zk-1:2181", uri)
-    assert said is not None
-    assert uri in said
+    message = mismatch("zk:zk-1:2181", uri)
+    assert message is not None
+    assert uri in message
 
 
 def test_without_a_uri_the_root_path_counts() -> None:
     assert mismatch("zk:zk-1:2181/a", None, own="zk:zk-1:2181/a") is None
-    said = mismatch("zk:zk-1:2181", None, root="/other/ledgers")
-    assert said is not None
-    assert "/other/ledgers" in said
+    message = mismatch("zk:zk-1:2181", None, root="/other/ledgers")
+    assert message is not None
+    assert "/other/ledgers" in message
 
 
 def test_a_chroot_is_part_of_both() -> None:

@@ -144,9 +144,9 @@ def test_where_entries_lie_may_be_remembered_and_absences_may_not(topic: StoredT
     topic.hold(at(CLOSED, 1))
     topic.hold(at(OPEN, 0))
     both = [at(CLOSED, 1), at(OPEN, 0)]
-    told = entries.read(TOPIC, both, max_age_seconds=10)
+    answers = entries.read(TOPIC, both, max_age_seconds=10)
     topic.store.remove(managed_ledger_path(TOPIC.managed_ledger_name))
-    assert entries.read(TOPIC, both, max_age_seconds=10) == told, "the entries themselves were read"
+    assert entries.read(TOPIC, both, max_age_seconds=10) == answers, "the entries themselves were read"
     for not_from_memory in ([at(OPEN, 2)], [at(CLOSED, -1)], [at(99, 1)], [*both, at(CLOSED, 10)]):
         with pytest.raises(NotFoundError):
             entries.read(TOPIC, not_from_memory, max_age_seconds=10)

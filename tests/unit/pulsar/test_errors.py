@@ -151,8 +151,8 @@ def test_an_unusable_url_is_invalid_input() -> None:
 def test_a_failure_of_tls_names_its_kind_and_what_to_check() -> None:
     refused = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] ...")
     refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-    told = http_error(http.SSLError(refused), "GET /x", change=False)
-    assert isinstance(told, TemporaryError)
-    assert "GET /x: TLS failed (TLSV13_ALERT_CERTIFICATE_REQUIRED); check tlsTrustCertsFilePath" in str(told)
+    error = http_error(http.SSLError(refused), "GET /x", change=False)
+    assert isinstance(error, TemporaryError)
+    assert "GET /x: TLS failed (TLSV13_ALERT_CERTIFICATE_REQUIRED); check tlsTrustCertsFilePath" in str(error)
     assert isinstance(http_error(http.SSLError(refused), "PUT /x", change=True), OutcomeUnknownError)
     assert "TLS failed (SSLError)" in str(http_error(http.SSLError(), "GET /x", change=False))

@@ -62,11 +62,11 @@ class Log:
 
     def once(self, wanted: int, answer: Callable[[api.BaseCommand], Answers]) -> None:
         """Answer the first command of a kind so, and the rest as usual."""
-        told = []
+        sent_back = []
 
         def reply(of: BinaryBroker, came: api.BaseCommand) -> Answers:
-            if came.type == wanted and not told:
-                told.append(came)
+            if came.type == wanted and not sent_back:
+                sent_back.append(came)
                 return answer(came)
             return usual(of, came)
 

@@ -33,10 +33,10 @@ def row(entry: bytes) -> MessageRow:
 
 
 def test_a_message_that_is_in_no_batch() -> None:
-    told = row(stored_message(b"payload", sequence_id=7, publish_time=99))
-    expected = ("p", 7, 4, 0, 0, 1, -1, 1, 99, told.payload_hash, MessageKind.MESSAGE, READ, None)
-    assert told == expected
-    assert -(2**63) <= told.payload_hash < 2**63
+    shown = row(stored_message(b"payload", sequence_id=7, publish_time=99))
+    expected = ("p", 7, 4, 0, 0, 1, -1, 1, 99, shown.payload_hash, MessageKind.MESSAGE, READ, None)
+    assert shown == expected
+    assert -(2**63) <= shown.payload_hash < 2**63
 
 
 @given(
@@ -44,12 +44,12 @@ def test_a_message_that_is_in_no_batch() -> None:
     st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=40)), min_size=1, max_size=9),
 )
 def test_a_batch_is_opened(compression: str, messages: list[tuple[int, bytes]]) -> None:
-    told = rows(stored_batch(messages, compression))
-    assert [each.sequence_id % 2**64 for each in told] == [sequence_id for sequence_id, _ in messages]
-    assert [each.batch_index for each in told] == list(range(len(messages)))
-    assert {(each.batch_size, each.payload_state, each.entry_id) for each in told} == {(len(messages), READ, 0)}
+    shown = rows(stored_batch(messages, compression))
+    assert [each.sequence_id % 2**64 for each in shown] == [sequence_id for sequence_id, _ in messages]
+    assert [each.batch_index for each in shown] == list(range(len(messages)))
+    assert {(each.batch_size, each.payload_state, each.entry_id) for each in shown} == {(len(messages), READ, 0)}
     alone = [row(stored_message(payload)).payload_hash for _, payload in messages]
-    assert [each.payload_hash for each in told] == alone
+    assert [each.payload_hash for each in shown] == alone
 
 
 @pytest.mark.parametrize("compression", sorted(COMPRESSORS))
@@ -64,9 +64,9 @@ def test_ids_are_as_java_has_them() -> None:
 
 def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
     entry = stored_batch([(None, b"a"), (None, b"b")], sequence_id=30, highest_sequence_id=31)
-    told = row(entry)
-    assert (told.sequence_id, told.batch_index, told.batch_size, told.payload_state) == (30, WHOLE_BATCH, 2, READ)
-    assert told.payload_hash == row(entry).payload_hash != row(stored_batch([(None, b"a"), (None, b"c")])).payload_hash
+    shown = row(entry)
+    assert (shown.sequence_id, shown.batch_index, shown.batch_size, shown.payload_state) == (30, WHOLE_BATCH, 2, READ)
+    assert shown.payload_hash == row(entry).payload_hash != row(stored_batch([(None, b"a"), (None, b"c")])).payload_hash
     single = row(stored_batch([(None, b"a")], sequence_id=30))
     assert (single.sequence_id, single.batch_index) == (30, 0), "of one message there is no doubt"
 
@@ -87,8 +87,8 @@ def test_a_batch_whose_messages_carry_no_ids_is_one_row() -> None:
     ],
 )
 def test_what_cannot_be_opened_is_an_unreadable_row(entry: bytes, batch_index: int, state: PayloadState) -> None:
-    told = row(entry)
-    assert (told.sequence_id, told.batch_index, told.payload_state, told.payload_hash) == (3, batch_index, state, 0)
+    shown = row(entry)
+    assert (shown.sequence_id, shown.batch_index, shown.payload_state, shown.payload_hash) == (3, batch_index, state, 0)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_what_cannot_be_opened_is_an_unreadable_row(entry: bytes, batch_index: i
 def test_a_payload_compressed_in_an_unknown_way_is_not_taken_for_plain(entry: bytes, batch_index: int) -> None:
     (length,) = struct.unpack_from(">I", entry, 6)
     head = entry[10 : 10 + length] + bytes([api.MessageMetadata.COMPRESSION_FIELD_NUMBER << 3, 9])
-    told = row(entry[:6] + struct.pack(">I", len(head)) + head + entry[10 + length :])
-    assert (told.sequence_id, told.batch_index, told.payload_state) == (3, batch_index, UNDECODABLE)
+    shown = row(entry[:6] + struct.pack(">I", len(head)) + head + entry[10 + length :])
+    assert (shown.sequence_id, shown.batch_index, shown.payload_state) == (3, batch_index, UNDECODABLE)
 
 
 @pytest.mark.parametrize("compression", ["LZ4", "ZLIB", "ZSTD", "SNAPPY"])
@@ -114,8 +114,8 @@ def test_kinds() -> None:
         MessageKind.REPLICATED: {"replicated_from": "west"},
     }
     for kind, fields in kinds.items():
-        told = row(stored_message(b"", **fields))
-        assert (told.kind, told.replicated_from) == (kind, fields.get("replicated_from"))
+        shown = row(stored_message(b"", **fields))
+        assert (shown.kind, shown.replicated_from) == (kind, fields.get("replicated_from"))
 
 
 def chunk(number: int, of: int, payload: bytes, uuid: str = "p-3", **fields: object) -> bytes:
@@ -124,10 +124,10 @@ def chunk(number: int, of: int, payload: bytes, uuid: str = "p-3", **fields: obj
 
 def test_a_chunked_message_is_known_by_all_its_chunks() -> None:
     first, second, last = (chunk(number, 3, b"%d" % number) for number in range(3))
-    told = rows(first, second, last)
-    assert [(each.chunk_id, each.chunks) for each in told] == [(0, 3), (1, 3), (2, 3)]
-    assert [each.is_judged for each in told] == [False, False, True]
-    whole = told[-1]
+    shown = rows(first, second, last)
+    assert [(each.chunk_id, each.chunks) for each in shown] == [(0, 3), (1, 3), (2, 3)]
+    assert [each.is_judged for each in shown] == [False, False, True]
+    whole = shown[-1]
     assert whole.payload_state is READ
     other = rows(first, chunk(1, 3, b"another"), last)[-1]
     assert (other.payload_state, other.payload_hash == whole.payload_hash) == (READ, False)

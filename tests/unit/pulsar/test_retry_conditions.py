@@ -62,19 +62,19 @@ def test_any_delay_is_allowed_on_the_retry_topic_once(policies: Policies) -> Non
 
 
 @pytest.mark.parametrize(
-    ("holds", "most_delay_ms", "told"),
+    ("holds", "most_delay_ms", "expected"),
     [
         ({"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}, 0, "delayedDeliveryEnabled"),
         ({"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}, 500, "refuse delays over 500 ms"),
     ],
 )
 def test_what_holds_although_it_was_set_otherwise_is_reported(
-    policies: Policies, holds: dict[str, object], most_delay_ms: int, told: str
+    policies: Policies, holds: dict[str, object], most_delay_ms: int, expected: str
 ) -> None:
     policies.refused, policies.over = {DELAYS}, holds
     refused, warning = policies.apply()
     assert "not yours" in refused
-    assert told in warning
+    assert expected in warning
     assert policies.conditions.most_delay_ms == most_delay_ms
 
 

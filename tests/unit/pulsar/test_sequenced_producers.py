@@ -70,25 +70,25 @@ def cluster() -> Iterator[Cluster]:
 
 def receipt(came: api.BaseCommand, entry_id: int, ledger_id: int = 3) -> api.BaseCommand:
     position = api.MessageIdData(ledgerId=ledger_id, entryId=entry_id)
-    told = api.CommandSendReceipt(
+    reply = api.CommandSendReceipt(
         producer_id=came.send.producer_id, sequence_id=came.send.sequence_id, message_id=position
     )
-    return KINDS(type=KINDS.SEND_RECEIPT, send_receipt=told)
+    return KINDS(type=KINDS.SEND_RECEIPT, send_receipt=reply)
 
 
 def send_error(came: api.BaseCommand, error: int) -> api.BaseCommand:
-    told = api.CommandSendError(
+    reply = api.CommandSendError(
         producer_id=came.send.producer_id,
         sequence_id=came.send.sequence_id,
         error=api.ServerError.ValueType(error),
         message="for this test",
     )
-    return KINDS(type=KINDS.SEND_ERROR, send_error=told)
+    return KINDS(type=KINDS.SEND_ERROR, send_error=reply)
 
 
 def opened_with(came: api.BaseCommand, name: str, last: int) -> api.BaseCommand:
-    told = api.CommandProducerSuccess(request_id=came.producer.request_id, producer_name=name, last_sequence_id=last)
-    return KINDS(type=KINDS.PRODUCER_SUCCESS, producer_success=told)
+    reply = api.CommandProducerSuccess(request_id=came.producer.request_id, producer_name=name, last_sequence_id=last)
+    return KINDS(type=KINDS.PRODUCER_SUCCESS, producer_success=reply)
 
 
 def takes_small_messages(cluster: Cluster, send: Callable[[api.BaseCommand], Answers]) -> None:
@@ -237,7 +237,7 @@ def test_a_topic_that_moves_meanwhile_is_noticed_at_the_next_call(cluster: Clust
 # --- what is asked over REST ---------------------------------------------------------------------------------------
 
 
-def says(cluster: Cluster, status: int, document: object) -> None:
+def answer_with(cluster: Cluster, status: int, document: object) -> None:
     body = json.dumps(document).encode()
 
     def answer(arrived: Arrived) -> Answer:
@@ -247,7 +247,7 @@ def says(cluster: Cluster, status: int, document: object) -> None:
 
 
 def test_the_status_is_the_topics_own(cluster: Cluster) -> None:
-    says(cluster, 200, {"deduplicationStatus": "Enabled", **NO_CLIENTS})
+    answer_with(cluster, 200, {"deduplicationStatus": "Enabled", **NO_CLIENTS})
     assert cluster.producers.deduplication_status(TOPIC) == "Enabled"
     assert cluster.web.arrived[0].target.startswith(f"/admin/v2/persistent/{TOPIC.namespace}/")
 
@@ -263,14 +263,14 @@ def test_the_status_is_the_topics_own(cluster: Cluster) -> None:
     ],
 )
 def test_a_status_that_is_not_answered_is_asked_for_again(status: int, document: object, cluster: Cluster) -> None:
-    says(cluster, status, document)
+    answer_with(cluster, status, document)
     with pytest.raises(TemporaryError):
         cluster.producers.deduplication_status(TOPIC)
 
 
 def test_the_number_of_partitions_of_a_topic_that_exists(cluster: Cluster) -> None:
-    says(cluster, 200, {"partitions": 3})
+    answer_with(cluster, 200, {"partitions": 3})
     assert cluster.producers.partitions(TOPIC) == 3
-    says(cluster, 404, {"reason": "Topic not found"})
+    answer_with(cluster, 404, {"reason": "Topic not found"})
     with pytest.raises(NotFoundError, match="create it"):
         cluster.producers.partitions(TOPIC)

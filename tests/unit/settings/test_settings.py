@@ -16,8 +16,8 @@ def load(
     config: Path | None = None,
     warnings: list[str] | None = None,
 ) -> Settings:
-    told = [] if warnings is None else warnings
-    return load_settings({**STORE, **(flags or {})}, environment or {}, config, told.append)
+    messages = [] if warnings is None else warnings
+    return load_settings({**STORE, **(flags or {})}, environment or {}, config, messages.append)
 
 
 def refused(flags: Mapping[str, str | None], environment: Mapping[str, str] | None = None) -> str:
@@ -144,22 +144,22 @@ def test_a_wrong_setting_is_named_with_its_source_and_what_to_write(field: str, 
     environment = {environment_variable("metadata_store_url"): "zk:h", environment_variable(field): text}
     with pytest.raises(InvalidInputError) as raised:
         load_settings({}, environment)
-    told = str(raised.value)
-    assert told.startswith(f"{setting_key(field)} (environment): ")
-    assert f"write for example {setting_key(field)}=" in told
+    messages = str(raised.value)
+    assert messages.startswith(f"{setting_key(field)} (environment): ")
+    assert f"write for example {setting_key(field)}=" in messages
 
 
 def test_every_wrong_setting_is_reported_at_once() -> None:
-    told = refused({"listen": "x", "log_level": "y"})
-    assert "listen" in told
-    assert "logLevel" in told
+    messages = refused({"listen": "x", "log_level": "y"})
+    assert "listen" in messages
+    assert "logLevel" in messages
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8750", "[::]:8750", "10.1.2.3:8750", "sidecar.example:8750"])
 def test_other_machines_only_with_authentication(listen: str) -> None:
-    told = refused({"listen": listen})
-    assert listen in told
-    assert "authenticationEnabled" in told
+    messages = refused({"listen": listen})
+    assert listen in messages
+    assert "authenticationEnabled" in messages
     settings = load(
         {"listen": listen, "authentication_enabled": "true", "token_secret_key": SECRET, "super_user_roles": "admin"}
     )
@@ -207,8 +207,8 @@ def test_secrets_are_not_shown() -> None:
     assert "c2Vj" not in repr(settings)
     assert settings.auth_params is not None
     assert settings.auth_params.get_secret_value() == "token:abcdef"
-    told = refused({"auth_params": "token:abcdef", "listen": "0.0.0.0:1"})
-    assert "abcdef" not in told
+    messages = refused({"auth_params": "token:abcdef", "listen": "0.0.0.0:1"})
+    assert "abcdef" not in messages
 
 
 def test_where_others_find_this_sidecar() -> None:

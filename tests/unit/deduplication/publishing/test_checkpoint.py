@@ -160,9 +160,9 @@ def test_marks_are_kept_at_steps_that_double(fed: int, ends: tuple[int, ...]) ->
 
 
 def test_progress_of_verification_is_reported() -> None:
-    told: list[tuple[int, int]] = []
-    verified(BytesIO(b"0123456789"), 10, marked([b"0123456789"]), lambda done, total: told.append((done, total)))
-    assert told == [(7, 10), (10, 10)]
+    reported: list[tuple[int, int]] = []
+    verified(BytesIO(b"0123456789"), 10, marked([b"0123456789"]), lambda done, total: reported.append((done, total)))
+    assert reported == [(7, 10), (10, 10)]
 
 
 pieces = st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=60)

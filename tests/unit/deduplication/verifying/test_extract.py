@@ -86,8 +86,8 @@ def test_the_manifest_counts_all_of_it(orders: StoredTopic, tmp_path: Path) -> N
     for file in manifest.files:
         demand_sha256(directory / file.path, file.sha256)
     ledgers = table(directory, "ledgers").to_pylist()
-    told = [(row["ledger_id"], row["first_entry_id"], row["last_entry_id"], row["entries"]) for row in ledgers]
-    assert told == [(3, 0, 2, 2), (5, 0, 0, 1)]
+    spans = [(row["ledger_id"], row["first_entry_id"], row["last_entry_id"], row["entries"]) for row in ledgers]
+    assert spans == [(3, 0, 2, 2), (5, 0, 0, 1)]
     unseen = table(directory, "unseen").to_pylist()
     assert [(row["ledger_id"], row["first_entry_id"], row["last_entry_id"]) for row in unseen] == [(2, 0, 3), (3, 1, 1)]
 

@@ -34,7 +34,7 @@ def found(rows: list[MessageRow]) -> list[Finding]:
     return list(occurrences.findings())
 
 
-def told(log: Log) -> list[tuple[int, FindingKind, MessagePlace | None]]:
+def findings_of(log: Log) -> list[tuple[int, FindingKind, MessagePlace | None]]:
     return [(each.sequence_id, each.kind, each.earlier) for each in found(log.rows)]
 
 
@@ -101,7 +101,7 @@ def test_rising_ids_are_no_finding_and_gaps_neither() -> None:
     log = Log()
     for sequence_id in (0, 1, 2, 10, 11, 2**63 - 1):
         log.add(sequence_id)
-    assert told(log) == []
+    assert findings_of(log) == []
     watch = SequenceComparison()
     for row in log.rows:
         watch.take(row)
@@ -159,7 +159,7 @@ def test_a_resend_after_a_broken_connection() -> None:
     log.add(8, payload=8)
     log.add(9, payload=9)
     log.add(10)
-    assert told(log) == [(8, DUPLICATE, place(stored[1])), (9, DUPLICATE, place(stored[2]))]
+    assert findings_of(log) == [(8, DUPLICATE, place(stored[1])), (9, DUPLICATE, place(stored[2]))]
 
 
 def test_a_producer_that_begins_again() -> None:
@@ -168,7 +168,7 @@ def test_a_producer_that_begins_again() -> None:
     log.add(0, payload=77)
     log.add(1, payload=78)
     log.add(2, payload=79)
-    assert told(log) == [
+    assert findings_of(log) == [
         (0, REUSED, place(stored[0])),
         (0, EPOCH, None),
         (1, GOING_BACK, None),
@@ -180,7 +180,7 @@ def test_one_message_out_of_order_is_no_epoch() -> None:
     log = Log()
     for sequence_id in (5, 7, 6, 8):
         log.add(sequence_id)
-    assert told(log) == [(6, GOING_BACK, None)]
+    assert findings_of(log) == [(6, GOING_BACK, None)]
 
 
 def test_an_unreadable_payload_is_neither_the_same_nor_another() -> None:
@@ -189,7 +189,7 @@ def test_an_unreadable_payload_is_neither_the_same_nor_another() -> None:
     log.add(5, state=PayloadState.ENCRYPTED)
     log.add(5, payload=1)
     log.add(5, payload=1)
-    assert told(log) == [
+    assert findings_of(log) == [
         (5, REPEATED, place(first)),
         (5, REPEATED, place(first)),
         (5, DUPLICATE, MessagePlace(LedgerId(0), EntryId(2), 0)),
@@ -203,7 +203,7 @@ def test_markers_and_the_beginnings_of_chunked_messages_are_not_judged() -> None
     for chunk_id in range(3):
         log.add(10, chunk_id=chunk_id, chunks=3)
     log.add(10, chunk_id=0, chunks=3)
-    assert told(log) == []
+    assert findings_of(log) == []
     log.add(10, chunk_id=2, chunks=3)
     assert [each.kind for each in found(log.rows)] == [DUPLICATE]
     watch = SequenceComparison()
@@ -217,6 +217,6 @@ def test_the_same_name_in_another_cluster_is_another_producer() -> None:
     log.add(5)
     log.add(5, replicated_from="west", kind=MessageKind.REPLICATED)
     log.add(5, producer="q")
-    assert told(log) == []
+    assert findings_of(log) == []
     log.add(5, replicated_from="west", kind=MessageKind.REPLICATED)
     assert [(each.producer, each.kind) for each in found(log.rows)] == [(Producer("p", "west"), DUPLICATE)]

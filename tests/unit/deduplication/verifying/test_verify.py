@@ -112,8 +112,8 @@ def test_a_batch_whose_messages_carry_no_ids_proves_nothing() -> None:
 
 
 def test_progress_is_reported_now_and_then() -> None:
-    clock, said = FakeClock(), list[str]()
-    progress = Progress(said.append, clock)
+    clock, lines = FakeClock(), list[str]()
+    progress = Progress(lines.append, clock)
 
     class Slow(Readings):
         def read(self, topic: TopicName, last: Position | None = None) -> Iterator[Streamed]:
@@ -122,8 +122,8 @@ def test_progress_is_reported_now_and_then() -> None:
                 yield each
 
     verify_topic(TOPIC, Slow(rows(*range(1024))), progress)
-    assert len(said) == 2
-    assert said[1].startswith("reading: 1,024 entries, 1,024 messages; persistent://public/default/orders at 341:0")
+    assert len(lines) == 2
+    assert lines[1].startswith("reading: 1,024 entries, 1,024 messages; persistent://public/default/orders at 341:0")
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_never_clean() -> None:

@@ -52,7 +52,7 @@ def _one_by_one(rows: list[tuple[int, int, int]]) -> bytes:
     return segment_pb.SnapshotSegment(indexes=indexes).SerializeToString()
 
 
-DAMAGE = st.lists(
+CORRUPTIONS = st.lists(
     st.tuples(
         st.integers(0, 60),
         st.sampled_from(["set", "drop", "add"]),
@@ -63,12 +63,12 @@ DAMAGE = st.lists(
 )
 
 
-@given(ROWS, DAMAGE)
+@given(ROWS, CORRUPTIONS)
 def test_damaged_segments_are_read_as_protobuf_reads_them(
-    rows: list[tuple[int, int, int]], damage: list[tuple[int, str, int]]
+    rows: list[tuple[int, int, int]], corruptions: list[tuple[int, str, int]]
 ) -> None:
     payload = bytearray(encode_segment(DelayedIndexes.of(rows[:3])))
-    for at, kind, byte in damage:
+    for at, kind, byte in corruptions:
         payload[at : at + (kind != "add")] = b"" if kind == "drop" else bytes([byte])
     try:
         indexes = decode_exactly(segment_pb.SnapshotSegment, bytes(payload)).indexes

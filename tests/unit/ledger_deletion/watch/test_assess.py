@@ -110,15 +110,15 @@ def test_each_ledger_is_reported_in_order(asking: Asking) -> None:
     assert second.claim == second.ledger.claim
     assert second.ledger.replication_locked is False, "locks are the second phase's to ask for"
     assert all(isinstance(each, NotDeletable) for each in others)
-    told = {
+    details = {
         ledger_id: each.reason
         for ledger_id, each in zip(asked[2:], others, strict=True)
         if isinstance(each, NotDeletable)
     }
-    assert told[nobodys] == "its metadata does not show that Pulsar made it"
-    assert told[unknown].startswith("this version does not know its kind: component b'new' is not known")
-    assert told[no_topics] == "its owner /managed-ledgers/just-a-name is not a topic's"
-    assert told[broken].startswith("its metadata is not understood: ")
+    assert details[nobodys] == "its metadata does not show that Pulsar made it"
+    assert details[unknown].startswith("this version does not know its kind: component b'new' is not known")
+    assert details[no_topics] == "its owner /managed-ledgers/just-a-name is not a topic's"
+    assert details[broken].startswith("its metadata is not understood: ")
 
 
 def test_ledgers_below_another_root(asking: Asking) -> None:

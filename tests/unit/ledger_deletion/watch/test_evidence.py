@@ -161,16 +161,16 @@ def test_what_a_record_holds() -> None:
 
 
 def test_a_record_names_what_its_kind_needs_and_no_more() -> None:
-    def told(component: LedgerComponent) -> tuple[TopicName, str | None, str | int | None]:
+    def shown(component: LedgerComponent) -> tuple[TopicName, str | None, str | int | None]:
         record = made(CLAIMS[component])
         assert record is not None
         return record.topic, record.cursor_name, record.schema_id
 
-    assert told(LedgerComponent.MANAGED_LEDGER) == (ORDERS, None, None)
-    assert told(LedgerComponent.MANAGED_CURSOR) == (ORDERS, "a/b", None)
-    assert told(LedgerComponent.SCHEMA_STORAGE) == (ORDERS, None, "public/default/orders")
-    assert told(LedgerComponent.COMPACTED_LEDGER) == (ORDERS, None, None)
-    assert told(LedgerComponent.DELAYED_INDEX_BUCKET) == (ORDERS, "a/b", None)
+    assert shown(LedgerComponent.MANAGED_LEDGER) == (ORDERS, None, None)
+    assert shown(LedgerComponent.MANAGED_CURSOR) == (ORDERS, "a/b", None)
+    assert shown(LedgerComponent.SCHEMA_STORAGE) == (ORDERS, None, "public/default/orders")
+    assert shown(LedgerComponent.COMPACTED_LEDGER) == (ORDERS, None, None)
+    assert shown(LedgerComponent.DELAYED_INDEX_BUCKET) == (ORDERS, "a/b", None)
 
 
 def test_a_ledger_that_was_never_seen_referenced_has_no_time_of_that() -> None:

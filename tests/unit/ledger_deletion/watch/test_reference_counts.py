@@ -406,13 +406,13 @@ def test_a_ledger_that_is_linked_between_the_listing_of_ledgers_and_the_reading_
 def test_ledgers_are_listed_before_nodes_are_read() -> None:
     order: list[str] = []
 
-    def told(word: str, items: Iterator[object]) -> Iterator[object]:
+    def noted(word: str, items: Iterator[object]) -> Iterator[object]:
         for item in items:
             order.append(word)
             yield item
 
-    walked = told("node", iter(nodes((TOPIC, b""))))
-    ReferenceCounts().walk(told("ledgers", listing([1], [2])), walked)  # type: ignore[arg-type]
+    walked = noted("node", iter(nodes((TOPIC, b""))))
+    ReferenceCounts().walk(noted("ledgers", listing([1], [2])), walked)  # type: ignore[arg-type]
     assert order == ["ledgers", "ledgers", "node"]
 
 

@@ -24,13 +24,13 @@ def test_a_ledger_takes_few_bytes_and_a_node_a_few_hundred() -> None:
         for number in range(ledgers, ledgers + ledgers // 4):
             counts.hear(LedgerId(number), exists=True)
         counts.unreferenced()
-        told, _ = tracemalloc.get_traced_memory()
+        traced, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert (counts.ledgers, counts.references) == (ledgers + ledgers // 4, ledgers)
     nodes_bytes = (ledgers // each) * (8 * each + 150)
     assert walked < 12 * ledgers + nodes_bytes
-    assert told - walked < 12 * ledgers // 4
+    assert traced - walked < 12 * ledgers // 4
 
 
 def test_a_walk_anew_keeps_no_second_copy_of_paths_and_ids() -> None:

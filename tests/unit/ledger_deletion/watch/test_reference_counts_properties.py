@@ -33,7 +33,7 @@ ids = st.lists(st.sampled_from(IDS), unique=True, max_size=4)
 class LedgerChange:
     ledger_id: int
     exists: bool
-    told: bool
+    reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class NodeChange:
     path: str
     data: bytes | None
     names: NamedLedgers | None
-    told: bool
+    reported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,12 @@ def _ids(numbers: Iterable[int]) -> frozenset[LedgerId]:
 
 @st.composite
 def node_changes(draw: st.DrawFn) -> NodeChange:
-    path, told = draw(st.sampled_from(PATHS)), draw(st.booleans())
+    path, reported = draw(st.sampled_from(PATHS)), draw(st.booleans())
     kind = draw(st.sampled_from(["names", "names", "names", "garbage", "removed"]))
     if kind == "names":
         data, names = node_data(path, draw(ids), draw(ids) if path == TOPIC else [])
-        return NodeChange(path, data, names, told)
-    return NodeChange(path, GARBAGE if kind == "garbage" else None, None, told)
+        return NodeChange(path, data, names, reported)
+    return NodeChange(path, GARBAGE if kind == "garbage" else None, None, reported)
 
 
 events = st.lists(
@@ -178,7 +178,7 @@ def pieces_of_ids(numbers: Iterable[int]) -> Iterator[LedgerIds]:
         yield np.array([number], np.int64)
 
 
-def play(history: Sequence[Event], threshold: int) -> None:
+def replay(history: Sequence[Event], threshold: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_AT_ONCE", threshold)
         counts, truth = ReferenceCounts(), Truth()
@@ -189,18 +189,18 @@ def play(history: Sequence[Event], threshold: int) -> None:
 
 def step(counts: ReferenceCounts, truth: Truth, event: Event) -> None:
     match event:
-        case LedgerChange(number, exists, told):
+        case LedgerChange(number, exists, reported):
             ledger_id = LedgerId(number)
             _set(truth.ledgers, ledger_id, exists)
-            if told:
+            if reported:
                 _set(truth.known, ledger_id, exists)
                 counts.hear(ledger_id, exists=exists)
-        case NodeChange(path, data, names, told):
+        case NodeChange(path, data, names, reported):
             if data is None:
                 truth.nodes.pop(path, None)
             else:
                 truth.nodes[path] = (data, names)
-            if told:
+            if reported:
                 found = counts.read(path, data)
                 assert set(found) == truth.reads(path)
                 assert found == sorted(found, key=lambda each: each.ledger_id)
@@ -234,7 +234,7 @@ def agree(counts: ReferenceCounts, truth: Truth) -> None:
 
 @given(history=events, threshold=st.sampled_from([1, 2, 3, 100_000]))
 def test_any_history_gives_what_counting_from_scratch_gives(history: list[Event], threshold: int) -> None:
-    play(history, threshold)
+    replay(history, threshold)
 
 
 @given(histories=st.lists(events, min_size=2, max_size=2))

@@ -40,7 +40,7 @@ from tests.unit.ledger_deletion.watch.watching import (
     has_signature,
     kept,
     made,
-    settle,
+    run_second_phase,
     with_policies,
 )
 
@@ -192,7 +192,7 @@ def test_what_lost_its_last_reference_is_appended_after_the_wait_and_not_before(
         assert leak.appended_ms is not None
     assert watcher.status().leaked == {cause: len(gone)}
     assert watcher.status().appended == len(gone)
-    settle(fake_pulsar, MAY_BE_SHARED)
+    run_second_phase(fake_pulsar, MAY_BE_SHARED)
     assert not gone & fake_pulsar.ledgers()
     watcher.go(SOON)
     assert {watcher.state(each) for each in gone} == {LeakState.DELETED}
@@ -210,7 +210,7 @@ def test_a_compacted_ledger_that_a_newer_one_replaced(fake_pulsar: FakePulsar, w
     leak = watcher.leak(first)
     assert leak is not None
     assert leak.cause is LeakCause.COMPACTION
-    settle(fake_pulsar, MAY_BE_SHARED)
+    run_second_phase(fake_pulsar, MAY_BE_SHARED)
 
 
 def test_a_compacted_ledger_that_only_the_cursors_own_ledger_names(fake_pulsar: FakePulsar, watcher: Watcher) -> None:
@@ -1089,20 +1089,25 @@ def test_the_leaks_are_listed_oldest_first(fake_pulsar: FakePulsar, topic: Topic
 
 def test_a_ledger_is_explained(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     first, second, _ = fake_pulsar.listed(topic)
-    told = watcher.watch.explain(second)
-    assert (told.exists, told.named_by, told.owner, told.leak) == (True, (path_of(topic),), path_of(topic), None)
-    assert told.verdict.startswith("ledger-still-in-use: ")
+    explained = watcher.watch.explain(second)
+    assert (explained.exists, explained.named_by, explained.owner, explained.leak) == (
+        True,
+        (path_of(topic),),
+        path_of(topic),
+        None,
+    )
+    assert explained.verdict.startswith("ledger-still-in-use: ")
     fake_pulsar.trim(topic, 1, dies_between=True)
     watcher.go(SOON)
-    told = watcher.watch.explain(first)
-    assert (told.named_by, told.leak) == ((), watcher.leak(first))
-    assert told.verdict == "nothing references it, and it may be deleted"
+    explained = watcher.watch.explain(first)
+    assert (explained.named_by, explained.leak) == ((), watcher.leak(first))
+    assert explained.verdict == "nothing references it, and it may be deleted"
     fake_pulsar.remove_ledger(first)
     watcher.go(SOON)
-    told = watcher.watch.explain(first)
-    assert (told.exists, told.owner, told.verdict) == (False, None, "the ledger does not exist")
-    assert told.leak is not None
-    assert told.leak.state is LeakState.DELETED
+    explained = watcher.watch.explain(first)
+    assert (explained.exists, explained.owner, explained.verdict) == (False, None, "the ledger does not exist")
+    assert explained.leak is not None
+    assert explained.leak.state is LeakState.DELETED
     stray = fake_pulsar.ledger({})
     assert watcher.watch.explain(stray).verdict == "its metadata does not show that Pulsar made it"
 
@@ -1138,7 +1143,7 @@ def test_a_receipt_that_was_lost_is_no_receipt(
     watcher.go(70)
     assert {watcher.state(each) for each in gone} == {LeakState.APPENDED}
     assert set(appended(fake_pulsar)) == gone
-    settle(fake_pulsar, MAY_BE_SHARED)
+    run_second_phase(fake_pulsar, MAY_BE_SHARED)
     assert not gone & fake_pulsar.ledgers()
 
 

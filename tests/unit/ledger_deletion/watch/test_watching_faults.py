@@ -18,7 +18,7 @@ from tests.fakes.bookkeeper import cursor_bytes, data_custom_metadata, managed_l
 from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send, settled
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, processed_entries, send
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
@@ -31,7 +31,7 @@ from tests.unit.ledger_deletion.watch.watching import (
     has_signature,
     kept,
     made,
-    settle,
+    run_second_phase,
     with_policies,
 )
 
@@ -90,7 +90,7 @@ def test_changes_that_are_lost_at_any_moment_are_found_by_a_walk(
     assert appended(fake_pulsar) == [gone, later]
     assert all(has_signature(fake_pulsar, appended_record(fake_pulsar, each)) for each in (gone, later))
     assert watcher.changes.times_armed == 2
-    settle(fake_pulsar, MAY_BE_SHARED)
+    run_second_phase(fake_pulsar, MAY_BE_SHARED)
     watcher.go(SOON)
     assert kept(fake_pulsar) == []
 
@@ -193,7 +193,7 @@ def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
     watcher.store.fail_next(method, TemporaryError("ZooKeeper is away"), times=5)
     watcher.go(SETTLE_SECONDS + MINUTE)
     assert appended(fake_pulsar) == [gone]
-    settle(fake_pulsar, MAY_BE_SHARED)
+    run_second_phase(fake_pulsar, MAY_BE_SHARED)
     assert gone not in fake_pulsar.ledgers()
 
 
@@ -320,7 +320,7 @@ def test_when_the_leader_dies_the_other_takes_over_with_what_was_written_down(
         assert has_signature(fake_pulsar, record)
         assert record.mark.dereferenced_ms is not None
         assert record.mark.dereferenced_ms - began_ms <= 1_000
-        settle(fake_pulsar, MAY_BE_SHARED)
+        run_second_phase(fake_pulsar, MAY_BE_SHARED)
         assert gone not in fake_pulsar.ledgers()
         other.go(SOON)
         assert other.state(gone) is LeakState.DELETED
@@ -402,7 +402,7 @@ def test_a_forged_record_makes_no_young_ledger_old(
     )
     Sidecar(fake_pulsar, name="second-phase").process()
     assert own in fake_pulsar.ledgers()
-    assert [entry["reason"] for entry in settled(fake_pulsar)] == ["too-young"]
+    assert [entry["reason"] for entry in processed_entries(fake_pulsar)] == ["too-young"]
 
 
 def test_a_leader_that_lost_its_session_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
@@ -467,14 +467,14 @@ def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
         first.go(10)
         gone = fake_pulsar.trim(topic, 2, dies_between=True)
         first.go(SETTLE_SECONDS + SOON)
-        settle(fake_pulsar, MAY_BE_SHARED)
+        run_second_phase(fake_pulsar, MAY_BE_SHARED)
         first.go(SOON)
         assert isinstance(first.died_of, Crash)
     written = set(kept(fake_pulsar)) | set(appended(fake_pulsar))
     with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as second:
         second.go(SETTLE_SECONDS + SOON)
         assert written <= set(appended(fake_pulsar)) <= set(gone)
-        settle(fake_pulsar, MAY_BE_SHARED)
+        run_second_phase(fake_pulsar, MAY_BE_SHARED)
         second.go(SOON)
         assert kept(fake_pulsar) == []
     assert not written & fake_pulsar.ledgers()
@@ -483,7 +483,7 @@ def test_a_crash_around_any_step_loses_nothing_that_was_written_down(
     with Watcher(fake_pulsar, QUICK, name="three") as third:
         third.go(13 * MINUTE)
     assert set(appended(fake_pulsar)) == set(gone)
-    settle(fake_pulsar)
+    run_second_phase(fake_pulsar)
     assert not set(gone) & fake_pulsar.ledgers()
 
 

@@ -25,7 +25,7 @@ from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
 from tests.fakes.offload import PARTS
 from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
-from tests.unit.ledger_deletion.sidecars import POLICY, Crash, Sidecar, check, told
+from tests.unit.ledger_deletion.sidecars import POLICY, Crash, Sidecar, accepted_records, check
 
 MINUTE = 60.0
 APPEND = WatchConfiguration(
@@ -232,11 +232,11 @@ def made(configuration: WatchConfiguration = APPEND, **changes: object) -> Watch
 
 def appended(fake_pulsar: FakePulsar) -> list[LedgerId]:
     """Every ledger whose record was ever appended, in order."""
-    return sorted(record.ledger_id for record in told(fake_pulsar))
+    return sorted(record.ledger_id for record in accepted_records(fake_pulsar))
 
 
 def appended_record(fake_pulsar: FakePulsar, ledger_id: LedgerId) -> PendingDeleteLedgerInfo:
-    (found,) = (record for record in told(fake_pulsar) if record.ledger_id == ledger_id)
+    (found,) = (record for record in accepted_records(fake_pulsar) if record.ledger_id == ledger_id)
     return found
 
 
@@ -251,7 +251,7 @@ def kept(fake_pulsar: FakePulsar) -> list[LedgerId]:
     return sorted(LedgerId(int(name)) for name in names)
 
 
-def settle(fake_pulsar: FakePulsar, policy: DeletionPolicy = POLICY) -> None:
+def run_second_phase(fake_pulsar: FakePulsar, policy: DeletionPolicy = POLICY) -> None:
     """The second phase works off what was appended, and nothing referenced went."""
     Sidecar(fake_pulsar, name="second-phase", policy=policy).work()
     check(fake_pulsar)

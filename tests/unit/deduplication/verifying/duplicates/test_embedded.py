@@ -72,11 +72,11 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
                     **about,
                     "finding": each.kind.value,
                     "sequence_id": each.sequence_id,
-                    **_told(each.place, ""),
+                    **_columns_of(each.place, ""),
                     "message_kind": each.message_kind.name.lower(),
                     "publish_time_ms": each.publish_time_ms,
                     "highest": each.highest,
-                    **_told(each.earlier, "earlier_"),
+                    **_columns_of(each.earlier, "earlier_"),
                 }
             )
         counts = Counter((each.producer, each.kind) for each in found)
@@ -98,7 +98,7 @@ def by_the_rules(topics: Mapping[str, Sequence[MessageRow]]) -> tuple[list[dict[
     return findings, producers
 
 
-def _told(place: MessagePlace | None, prefix: str) -> dict[str, int | None]:
+def _columns_of(place: MessagePlace | None, prefix: str) -> dict[str, int | None]:
     parts = (None, None, None) if place is None else place
     names = ("ledger_id", "entry_id", "batch_index")
     return {f"{prefix}{name}": part for name, part in zip(names, parts, strict=True)}

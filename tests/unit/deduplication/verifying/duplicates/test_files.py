@@ -28,11 +28,11 @@ def resent() -> Log:
 def test_the_tables_are_files_that_only_their_owner_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_SUSPECTS_OF_A_PART", 2)  # so that suspects lie in several files meanwhile
     topics = {TOPICS[0]: resent().rows, TOPICS[1]: rising(9)}
-    extract, said = write_extract(tmp_path / "extract", topics), list[str]()
-    concluded = look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), said.append)
+    extract, lines = write_extract(tmp_path / "extract", topics), list[str]()
+    concluded = look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), lines.append)
     assert concluded.exit_code == 2
     assert concluded.sentence == "findings: 36 messages of 2 producers, 6 duplicate, in 1 topic"
-    assert said == ["looking through 36 rows of 2 topics", "6 messages do not rise; looking for their ids"]
+    assert lines == ["looking through 36 rows of 2 topics", "6 messages do not rise; looking for their ids"]
     findings, producers = by_the_rules(topics)
     tables = {name: ds.dataset(tmp_path / "found" / name).to_table() for name in SCHEMAS}
     assert {name: table.schema for name, table in tables.items()} == SCHEMAS

@@ -128,12 +128,12 @@ def test_a_bucket_that_cannot_be_read_is_counted_by_its_entries(waiting: Waiting
     assert (counts(found), found.from_buckets) == ((5, 1, 23, 0, 0), 0)
 
 
-@pytest.mark.parametrize("damage", [b"\xff", None, encode_segment(DelayedIndexes.of([(NOW + 1_000, 7, 1)]))])
-def test_what_a_segment_does_not_state_is_counted_by_its_entries(waiting: Waiting, damage: bytes | None) -> None:
-    if damage is None:
+@pytest.mark.parametrize("damaged", [b"\xff", None, encode_segment(DelayedIndexes.of([(NOW + 1_000, 7, 1)]))])
+def test_what_a_segment_does_not_state_is_counted_by_its_entries(waiting: Waiting, damaged: bytes | None) -> None:
+    if damaged is None:
         del waiting.buckets.payloads[100, 1]
     else:
-        waiting.buckets.payloads[100, 1] = damage
+        waiting.buckets.payloads[100, 1] = damaged
     found = waiting.calendar(exact=True)
     assert counts(found) == counts(waiting.calendar()) == (5, 1, 23, 0, 0)
     assert (8, 2) in waiting.messages.asked
@@ -260,7 +260,7 @@ def test_exact_is_the_truth_and_metadata_are_near_it(data: st.DataObject) -> Non
     assert rough.delayed + rough.due == len(left)
     assert rough.undelayed == exact.undelayed == len(set(entries) - acked - set(delayed))
     for bound in range(NOW + 1_000, NOW + 21_000, 1_000):
-        told = sum(time.messages for time in rough.times if time.from_ms < bound) + rough.due
+        shown = sum(time.messages for time in rough.times if time.from_ms < bound) + rough.due
         true = sum(due < bound for due, _, _ in left)
         early = sum(due < bound + 1_000 + rough.resolution_ms for due, _, _ in left)
-        assert true <= told <= early
+        assert true <= shown <= early

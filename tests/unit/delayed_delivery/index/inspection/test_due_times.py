@@ -89,9 +89,9 @@ def test_where_two_buckets_differ_the_entry_is_read(buckets: Buckets) -> None:
     assert buckets.outside(300, 500) == {5: [1], 6: [1, 2]}
 
 
-@pytest.mark.parametrize("damage", ["gone", "entry 0", "segment", "cut segment", "another ledger", "no bit"])
-def test_what_cannot_be_read_rules_nothing_out(buckets: Buckets, damage: str) -> None:
-    match damage:
+@pytest.mark.parametrize("damaged", ["gone", "entry 0", "segment", "cut segment", "another ledger", "no bit"])
+def test_what_cannot_be_read_rules_nothing_out(buckets: Buckets, damaged: str) -> None:
+    match damaged:
         case "gone":
             buckets.store.delete(ledger_path(LedgerId(90)), None)
         case "entry 0":
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_rules_nothing_out(buckets: Buckets, damage: str) ->
             assert buckets.outside(301, 302) == {5: [0, 1, 2], 6: [1, 2]}
             return
     found = buckets.outside(350, 450)
-    assert found == ({} if damage in ("gone", "entry 0", "another ledger") else {5: [0, 1], 6: [1, 2]})
+    assert found == ({} if damaged in ("gone", "entry 0", "another ledger") else {5: [0, 1], 6: [1, 2]})
 
 
 @given(

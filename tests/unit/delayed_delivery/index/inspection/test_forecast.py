@@ -87,17 +87,17 @@ def test_what_a_bucket_holds_is_not_read_and_its_first_segment_is_in_memory(stor
 
 
 @pytest.mark.parametrize(
-    ("damage", "reason"), [("gone", "ledger 91 does not exist"), ("unreadable", "6_6"), ("overlap", "overlap")]
+    ("damaged", "reason"), [("gone", "ledger 91 does not exist"), ("unreadable", "6_6"), ("overlap", "overlap")]
 )
-def test_one_bucket_that_is_of_no_use_costs_all_of_them(stored: Stored, damage: str, reason: str) -> None:
+def test_one_bucket_that_is_of_no_use_costs_all_of_them(stored: Stored, damaged: str, reason: str) -> None:
     stored.topic.seal("s", 90, 5, 5, rows(5, {4: 10_000}))
     stored.topic.seal("s", 91, 6, 6, rows(6, {4: 10_000}))
-    if damage == "overlap":
+    if damaged == "overlap":
         stored.topic.seal("s", 92, 5, 6, rows(6, {5: 10_000}))
     stored.topic.cursor("s", (5, 3))
-    if damage == "gone":
+    if damaged == "gone":
         stored.store.delete(ledger_path(LedgerId(91)), None)
-    if damage == "unreadable":
+    if damaged == "unreadable":
         stored.entries.unreadable[91, 0] = "no bookie"
     (topic,) = stored.of_topic().worst
     (found,) = topic.subscriptions

@@ -375,7 +375,7 @@ def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    "corrupted",
     [
         [(DUE + 1, 3, 1), (DUE + 5, 3, 0)],
         [(DUE, 4, 1), (DUE + 5, 4, 0)],
@@ -383,9 +383,11 @@ def test_a_bucket_that_cannot_be_deleted_again_is_named() -> None:
         [(DUE, 3, 1)],
     ],
 )
-def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(damage: list[tuple[int, int, int]]) -> None:
+def test_a_bucket_that_reads_otherwise_than_it_was_written_is_not_attached(
+    corrupted: list[tuple[int, int, int]],
+) -> None:
     setup = IndexToBuild({3: THREE[3]}, small_buckets())
-    setup.snapshots.damage = damage
+    setup.snapshots.corrupted = corrupted
     refused(setup, TemporaryError, "read otherwise")
 
 

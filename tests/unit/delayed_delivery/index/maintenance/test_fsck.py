@@ -262,7 +262,7 @@ def merge_three(index: CheckedIndex) -> None:
     index.brokers["b"] = tracker(max_num_buckets=3)
 
 
-DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int | None]]]] = [
+DEFECTS: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int | None]]]] = [
     (lose_a_ledger, [(K.DANGLING_POINTER, FIRST)]),
     (point_to_data, [(K.FOREIGN_LEDGER, FIRST)]),
     (stamp_as_a_newer_broker_may, [(K.UNREADABLE_NODE, FIRST)]),
@@ -300,12 +300,12 @@ DAMAGE: list[tuple[Callable[[CheckedIndex], None], list[tuple[FindingKind, int |
 ]
 
 
-@pytest.mark.parametrize(("damage", "expected"), [pytest.param(*row, id=row[0].__name__) for row in DAMAGE])
+@pytest.mark.parametrize(("defect", "expected"), [pytest.param(*row, id=row[0].__name__) for row in DEFECTS])
 def test_damaged_bytes_are_found(
-    damage: Callable[[CheckedIndex], None], expected: list[tuple[FindingKind, int | None]]
+    defect: Callable[[CheckedIndex], None], expected: list[tuple[FindingKind, int | None]]
 ) -> None:
     index = CheckedIndex()
-    damage(index)
+    defect(index)
     report = check(index)
     assert [(each.kind, each.ledger_id) for each in report.findings] == expected
     assert all(each.cause and each.consequence and each.remedy for each in report.findings)
@@ -316,10 +316,10 @@ def lose_entry_0(index: CheckedIndex) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "place", "cause"),
+    ("defect", "place", "cause"),
     [
-        pytest.param(damage, place, cause, id=damage.__name__)
-        for damage, place, cause in [
+        pytest.param(defect, place, cause, id=defect.__name__)
+        for defect, place, cause in [
             (downgrade, (TOPIC, SUBSCRIPTION), "b runs InMemoryDelayedDeliveryTrackerFactory"),
             (garble_the_cursor, (TOPIC, SUBSCRIPTION), "ManagedCursorInfo"),
             (garble_the_managed_ledger, (TOPIC, None), "ManagedLedgerInfo"),
@@ -341,10 +341,10 @@ def lose_entry_0(index: CheckedIndex) -> None:
     ],
 )
 def test_a_finding_names_the_place_and_the_reason(
-    damage: Callable[[CheckedIndex], None], place: tuple[object, object], cause: str
+    defect: Callable[[CheckedIndex], None], place: tuple[object, object], cause: str
 ) -> None:
     index = CheckedIndex()
-    damage(index)
+    defect(index)
     finding = check(index).findings[0]
     assert (finding.topic, finding.subscription) == place
     assert re.search(cause, finding.cause), finding.cause
@@ -384,7 +384,7 @@ def test_each_subscription_and_each_topic_is_checked() -> None:
 
 
 def test_every_kind_is_made_here() -> None:
-    assert {kind for _, expected in DAMAGE for kind, _ in expected} == set(FindingKind)
+    assert {kind for _, expected in DEFECTS for kind, _ in expected} == set(FindingKind)
 
 
 def test_of_overlapping_buckets_with_as_many_indexes_the_first_is_kept() -> None:

@@ -303,7 +303,7 @@ def claim_every_entry(metadata: bytes) -> bytes:
 
 @pytest.mark.parametrize("behaviour", Behaviour)
 @pytest.mark.parametrize(
-    ("entry", "damage", "why"),
+    ("entry", "corrupt", "why"),
     [
         (0, lambda payload: payload[:-1], "are not a SnapshotMetadata"),
         (0, claim_every_entry, "claims 4,294,967,296 entries"),
@@ -311,12 +311,12 @@ def claim_every_entry(metadata: bytes) -> bytes:
     ],
 )
 def test_a_damaged_bucket_ends_the_recovery_and_stays(
-    entry: int, damage: Callable[[bytes], bytes], why: str, behaviour: Behaviour
+    entry: int, corrupt: Callable[[bytes], bytes], why: str, behaviour: Behaviour
 ) -> None:
     site = Site(SMALL)
     _filled(site, 3)
     snapshot = site.storage.snapshots[LedgerId(1)]
-    payloads = [damage(each) if at == entry else each for at, each in enumerate(snapshot.payloads)]
+    payloads = [corrupt(each) if at == entry else each for at, each in enumerate(snapshot.payloads)]
     site.storage.snapshots[LedgerId(1)] = replace(snapshot, payloads=tuple(payloads))
     before = copy.deepcopy((site.storage.snapshots, site.properties.properties))
     site.behaviour = behaviour

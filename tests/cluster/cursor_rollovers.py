@@ -12,7 +12,7 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from tests.cluster.background import running_until
 from tests.cluster.topics import Workload
 
-CURSOR_SWITCHES_CONF = {
+CURSOR_ROLLOVERS_CONF = {
     # Clients send acknowledgements together, ten times a second: nearly every such group begins another ledger.
     "managedLedgerCursorMaxEntriesPerLedger": "1",
     # Each is stored at once, not one a second.
@@ -25,7 +25,7 @@ _BETWEEN_SECONDS = 0.12
 _RECEIVE_MS = 60_000
 
 
-class CursorSwitches:
+class CursorRollovers:
     """Acknowledges messages one by one, on several subscriptions of several topics."""
 
     def __init__(self, workload: Workload, namespace: str) -> None:
