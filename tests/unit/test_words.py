@@ -1,4 +1,4 @@
-"""Names, texts and documentation use the field's words; the words that were retired do not come back.
+"""Names, texts and documentation use the field's words, in tests too; the retired ones do not come back.
 
 Words that users already have in options, JSON, columns, settings and files stay (`PUBLIC`).
 """
@@ -52,6 +52,7 @@ RETIRED_ON_PAGES = (
     "mended", "mends", "nobody", "put back", "puts back", "said", "say", "saying", "says", "see to", "sees to",
     "settler", "sheet", "shields", "somebody", "tell", "telling", "tells", "told", "whoever", "wishes",
 )  # fmt: skip
+PRODUCT = ("service", "pyspark_jobs")
 HELP_PAGES = ("cli.md", "configuration.md", "rest.md")
 PAGES = sorted(
     path.relative_to(PROJECT)
@@ -62,19 +63,19 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 @cache
-def sources() -> dict[Path, str]:
-    """Every module of the product, but for generated ones."""
+def sources(*folders: str) -> dict[Path, str]:
+    """Every module in the folders, but for generated ones."""
     return {
         place: path.read_text()
-        for folder in ("service", "pyspark_jobs")
+        for folder in folders
         for path in sorted((PROJECT / folder).rglob("*.py"))
         if "pulsar_sidecar/wire/" not in str(place := path.relative_to(PROJECT))
     }
 
 
 @cache
-def modules() -> dict[Path, ast.Module]:
-    return {place: ast.parse(text) for place, text in sources().items()}
+def modules(*folders: str) -> dict[Path, ast.Module]:
+    return {place: ast.parse(text) for place, text in sources(*folders).items()}
 
 
 def names_in(module: ast.Module) -> Iterator[str]:
@@ -108,7 +109,7 @@ def retired_in(text: str, words: Sequence[str]) -> list[str]:
 def test_no_name_uses_a_retired_word() -> None:
     found = {
         f"{place}: {name}"
-        for place, module in modules().items()
+        for place, module in modules(*PRODUCT, "tests").items()
         for name in (*place.with_suffix("").parts, *names_in(module))
         if is_retired(name) and name not in PUBLIC
     }
@@ -145,7 +146,10 @@ def test_every_kind_of_name_is_looked_at(code: str) -> None:
 
 def test_each_of_the_seven_nouns_names_one_thing() -> None:
     declared = Counter(
-        node.name for module in modules().values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
+        node.name
+        for module in modules(*PRODUCT).values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.ClassDef)
     )
     assert {noun: declared[noun] for noun in NOUNS if declared[noun] > 1} == {}
 
@@ -159,7 +163,7 @@ def test_no_help_uses_a_retired_word(page: str) -> None:
 def test_no_error_log_line_or_metric_uses_a_retired_word() -> None:
     found = [
         f"{place}: {text!r:.120}"
-        for place, module in modules().items()
+        for place, module in modules(*PRODUCT).items()
         for text in texts_in(module)
         if retired_in(text, RETIRED_IN_TEXTS)
     ]
@@ -170,7 +174,7 @@ def test_no_comment_and_no_docstring_uses_a_retired_word() -> None:
     calls = re.compile(r"\.\w+\(")  # such as `file.tell()`
     found = {
         str(place): words
-        for place, text in sources().items()
+        for place, text in sources(*PRODUCT).items()
         if (words := retired_in(calls.sub("", text), RETIRED_ON_PAGES))
     }
     assert found == {}
