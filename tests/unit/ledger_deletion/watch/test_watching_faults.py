@@ -8,7 +8,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.watch.control import find_leader
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchState
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path
+from pulsar_sidecar.ledger_ownership.paths import cursor_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -19,6 +19,7 @@ from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, processed_entries, send
+from tests.unit.ledger_deletion.watch.leak_causes import path_of
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
@@ -32,16 +33,10 @@ from tests.unit.ledger_deletion.watch.watching import (
     kept,
     made,
     run_second_phase,
-    with_policies,
 )
 
 METHODS: tuple[Method, ...] = ("read", "read_many", "children", "create", "now_ms")
 PLAN = TopicPlan(ledgers=4, schema_versions=1, age_ms=0)
-
-
-@pytest.fixture
-def fake_pulsar() -> FakePulsar:
-    return with_policies(FakePulsar())
 
 
 @pytest.fixture
@@ -53,10 +48,6 @@ def topic(fake_pulsar: FakePulsar) -> TopicName:
 def watcher(fake_pulsar: FakePulsar, topic: TopicName) -> Iterator[Watcher]:
     with Watcher(fake_pulsar, policy=MAY_BE_SHARED) as watcher:
         yield watcher
-
-
-def path_of(topic: TopicName) -> str:
-    return managed_ledger_path(topic.managed_ledger_name)
 
 
 def trim_one(fake_pulsar: FakePulsar, topic: TopicName) -> LedgerId:

@@ -1,0 +1,99 @@
+"""What the watch withholds by its mode or for an operator."""
+
+from collections.abc import Sequence
+
+import pytest
+from pulsar_sidecar.ledger_deletion.ports import Publisher
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
+from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
+from pulsar_sidecar.ledger_deletion.workflow import leak_tracking
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.pulsar import FakePulsar
+from tests.unit.ledger_deletion.replay_settings import TOPIC
+from tests.unit.ledger_deletion.watch.leak_causes import trim
+from tests.unit.ledger_deletion.watch.watching import A_WHILE, SETTLE_SECONDS, SOON, Watcher, appended, kept, made
+
+
+def test_report_shows_what_leaked_and_appends_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)) as watcher:
+        watcher.go(10)
+        gone = trim(fake_pulsar, topic)
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        assert appended(fake_pulsar) == []
+        assert {watcher.state(each) for each in gone} == {LeakState.LEAKED}
+        assert watcher.status().leaked == {LeakCause.TRIM: 2}
+        assert watcher.status().leaks == {LeakState.LEAKED: 2}
+        assert set(kept(fake_pulsar)) == gone
+        assert "ledgerDeletionWatch=report" in watcher.detail(next(iter(gone)))
+
+
+@pytest.mark.parametrize("hold", ["the ledger", "public", "public/default", TOPIC])
+def test_what_is_held_is_not_appended_until_it_is_let_go(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, hold: str
+) -> None:
+    first = fake_pulsar.listed(topic)[0]
+    item = str(first) if hold == "the ledger" else hold
+    control = WatchControlNode(fake_pulsar.store)
+    assert control.hold(item).holds == (item,)
+    fake_pulsar.trim(topic, 1, dies_between=True)
+    watcher.go(SETTLE_SECONDS + A_WHILE)
+    assert appended(fake_pulsar) == []
+    assert watcher.detail(first) == f"{item} is on the hold list"
+    assert watcher.watch.explain(first).hold == item
+    control.unhold(item)
+    watcher.go(70)
+    assert appended(fake_pulsar) == [first]
+
+
+def test_a_hold_that_comes_during_the_judgement_is_obeyed(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = leak_tracking.send
+
+    def send_and_hold(publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], key: None) -> object:
+        answers = sent(publisher, records, key)
+        WatchControlNode(fake_pulsar.store).hold("public")
+        return answers
+
+    monkeypatch.setattr(leak_tracking, "_JUDGED_AT_ONCE", 1)
+    monkeypatch.setattr(leak_tracking, "send", send_and_hold)
+    trim(fake_pulsar, topic)
+    watcher.go(SETTLE_SECONDS + A_WHILE)
+    assert len(appended(fake_pulsar)) == 1
+    assert watcher.status().leaks[LeakState.LEAKED] == 1
+
+
+def test_what_cannot_be_sent_is_reported_as_leaked_and_sent_later(
+    fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_ready() -> Publisher:
+        raise TemporaryError("the topics are not ready")
+
+    gone = trim(fake_pulsar, topic)
+    with monkeypatch.context() as away:
+        away.setattr(fake_pulsar.topics, "publisher", lambda *_: not_ready())
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        assert appended(fake_pulsar) == []
+        assert watcher.status().leaks == {LeakState.LEAKED: len(gone)}
+        assert watcher.status().detail == "the topics are not ready"
+    watcher.go(12)
+    assert set(appended(fake_pulsar)) == gone
+
+
+def test_a_hold_of_something_else_holds_nothing(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
+    WatchControlNode(fake_pulsar.store).hold("other")
+    gone = trim(fake_pulsar, topic)
+    watcher.go(SETTLE_SECONDS + SOON)
+    assert set(appended(fake_pulsar)) == gone
+
+
+def test_the_defaults_are_those_of_the_settings() -> None:
+    defaults = WatchConfiguration()
+    assert (defaults.mode, defaults.settle_ms, defaults.brake_references) == (WatchMode.REPORT, 200_000, 1_000)
+    assert (defaults.unlinked_min_age_ms, defaults.unlinked_window_ms) == (72 * 3_600_000, 12 * 3_600_000)
+    assert (defaults.walk_interval_ms, defaults.nodes_per_second) == (6 * 3_600_000, 20_000)
