@@ -117,7 +117,9 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -
                 """When they are due, and the messages, of which the first thirty are cancelled for good."""
                 sent = topic.send(60, due)
                 # A request's wait for that proof has an end; whoever needs it asks again.
-                until(lambda: statuses(sent[:30]) == {"PERSISTED"}, "the statuses are PERSISTED", (due - now_ms()) / 1000)
+                until(
+                    lambda: statuses(sent[:30]) == {"PERSISTED"}, "the statuses are PERSISTED", (due - now_ms()) / 1000
+                )
                 return due, sent
 
             due, sent = before_due(cancelled, (15_000, 60_000, 240_000))
