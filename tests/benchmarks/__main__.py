@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks NAME [OPTIONS]`` runs one benchmark, ``... all`` runs each with its defaults.
 
 Every benchmark starts what it needs, measures its contenders side by side in one run, and prints Markdown tables.
-Nothing here passes or fails: figures of a machine that is busy with something else say little.
+Nothing here passes or fails: figures of a machine that is busy with something else mean little.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Audits: made-up clusters of millions of ledgers through both engines, and the bare join by DuckDB and by Spark.
 
 An engine's figure is for the whole audit: every file compared with its manifest, nodes decoded, ledgers compared,
-orphans judged, tables and report written. The comparisons are given ids that somebody decoded for them, and answer how
+orphans judged, tables and report written. The comparisons are given ids that were decoded for them, and answer how
 many are left over: the engines' own sets of ids, Spark's join and DuckDB's. Each runs in a process of its own, so that
 memory is its own; Spark's is asked twice, the second time with everything started and compiled.
 """
@@ -132,7 +132,7 @@ def _sets(place: Path) -> int:
 
 
 def _spark_sets(place: Path) -> int:
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+    from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
     from pyspark_jobs.orphan_ledgers.engine import compared
     from pyspark_jobs.orphan_ledgers.first_pass import FACTS, IDS, LISTED, collect_listed

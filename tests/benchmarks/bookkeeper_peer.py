@@ -1,4 +1,4 @@
-"""BookKeeper's own Java client as a process that deletes ledgers when it is told to.
+"""BookKeeper's own Java client as a process that deletes ledgers on request.
 
 Invariant: a deletion that failed ends the benchmark.
 """

@@ -59,7 +59,7 @@ _SERVER_OPTIONS = ("-XX:TieredStopAtLevel=4", "-Xmx512m")
 
 @dataclass(slots=True)
 class _Listened:
-    """What a listener says of one round."""
+    """What a listener reports of one round."""
 
     named: int = 0
     processor_seconds: float = 0.0
@@ -185,7 +185,7 @@ def _at_rest(url: str) -> _Listened:
 
 
 def _listen(takes_per_echo: int, url: str, pipe: Connection) -> None:
-    """Hear changes until told to end; an echo precedes one in so many takes, and the last."""
+    """Hear changes until asked to end; an echo precedes one in so many takes, and the last."""
     listened = _Listened()
     balance = ReferenceCounts()
     with closing(ZooKeeperChanges(url, _CLOCK)) as changes, closing(ZooKeeperMetadataStore(url, _CLOCK)) as store:

@@ -1,6 +1,6 @@
 """What benchmarks run on: a cluster of this machine, and the processor time that all its processes used.
 
-The members' JVMs are told to compile as servers do: the local cluster's own options make members start quickly, which
+The members' JVMs are set to compile as servers do: the local cluster's own options make members start quickly, which
 is the opposite of what a measurement wants.
 """
 
@@ -62,7 +62,7 @@ class ProcessorTime:
 
 
 def wait_until_quiet(addresses: ClusterAddresses) -> None:
-    """Let the members finish what they were told before: watches are told of every node, long after its change."""
+    """Let the members finish what they were asked before: watches hear of every node, long after its change."""
     give_up = time.monotonic() + _QUIET_PATIENCE_SECONDS
     while time.monotonic() < give_up:
         used = ProcessorTime(addresses.members)

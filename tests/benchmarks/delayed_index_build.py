@@ -1,7 +1,7 @@
 """Loading a topic of delayed messages: by reading its backlog, from a broker's buckets, and after `build`; as forecast.
 
 Every contender has the same messages in a topic of its own. The time is that from the first consumer's arrival after
-an unload until the broker counts every message as delayed; the memory is what the broker then says of its queues.
+an unload until the broker counts every message as delayed; the memory is what the broker then reports of its queues.
 """
 
 import argparse

@@ -69,7 +69,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Somebody who deletes ledgers.
+    """A contender that deletes ledgers.
 
     Attributes:
         prepare: what is done before the clock starts.
@@ -186,7 +186,7 @@ class SidecarUnderLoad:
         return self._sidecar.pid
 
     def record(self, orphans: Sequence[Orphan]) -> None:
-        """Have the records on the topic, and nobody at work on them."""
+        """Have the records on the topic, and no consumer at work on them."""
         self._sidecar.call("POST", f"{BASE}/pause")
         for start in range(0, len(orphans), _RECORDS_PER_CALL):
             self._sidecar.append(

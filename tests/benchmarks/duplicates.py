@@ -2,7 +2,7 @@
 
 An engine's figure is for the whole way: every file compared with its manifest, all messages looked at, findings, tables
 and report written. Spark's grouping of ids by topic and producer only counts those that are there twice; it compares no
-payloads, tells no order, and reads nothing but these columns. Each runs in a process of its own, so that memory is its
+payloads, gives no order, and reads nothing but these columns. Each runs in a process of its own, so that memory is its
 own.
 """
 
@@ -198,7 +198,7 @@ def _spark(place: Path) -> int:
 
 
 def _group_by(place: Path) -> int:
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody writes it
+    from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
     rows = _spark_builder().getOrCreate().read.parquet(str(place / "extract" / "messages"))
     ids = rows.groupBy("topic", "producer", "replicated_from", "sequence_id").count()

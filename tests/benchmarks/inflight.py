@@ -102,7 +102,7 @@ def _server_that_does_nothing() -> Iterator[int]:
     with socket.create_server((LOOPBACK, 0)) as listening:
         threading.Thread(target=_accept, args=(listening,), daemon=True).start()
         yield listening.getsockname()[1]
-        # Closing a socket wakes nobody who waits in accept().
+        # Closing a socket wakes no thread that waits in accept().
         listening.shutdown(socket.SHUT_RDWR)
 
 

@@ -2,8 +2,8 @@
 
 The other client is a process with a session of its own that reads and writes a node at fixed moments (`open_loop`).
 Before each contender it is measured alone, then while the contender deletes; that contender's "times idle" compares the
-two. Contenders take turns on one cluster. What the cluster's members use of the processors meanwhile is told for each
-ledger: a limit must not make others pay with processor time for what it spares them in waiting.
+two. Contenders take turns on one cluster. The members' use of the processors meanwhile is reported for each ledger:
+a limit must not make others pay with processor time for what it spares them in waiting.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The watch for leaked ledgers: memory, a walk after a disconnect, how soon a leak is deleted, and its cost at rest.
 
-Each part has a control in the same run: the made-up nodes alone, a walk that decodes nothing, records that somebody
+Each part has a control in the same run: the made-up nodes alone, a walk that decodes nothing, records that a client
 appends by hand, a sidecar without a watch. What hearing of changes costs others is the benchmark ``changes``.
 """
 
@@ -160,7 +160,7 @@ class _Walked:
 
 @dataclass(slots=True)
 class _Counted:
-    """What one process says."""
+    """What one process reports."""
 
     control_seconds: float = 0.0
     before: int = 0
@@ -365,7 +365,7 @@ def _wait_until_watching(sidecar: SidecarProcess) -> None:
 
 
 def _leak(workload: Workload, topics: Sequence[TopicLedgers], informed: SidecarProcess | None) -> list[float]:
-    """Seconds for each ledger from its list's end, or from when a sidecar was told, to its own end."""
+    """Seconds for each ledger from its list's end, or from its append to a sidecar, to its own end."""
     waiting: dict[LedgerId, float] = {}
     delays: list[float] = []
     upcoming = deque(topics)

@@ -1,6 +1,6 @@
 """Measure the ZooKeeper driver against plain kazoo: ``python -m tests.benchmarks.metadata_store zk:host:port``.
 
-Works below a node of its own that it removes again. Figures of a store that others use at the same time say little.
+Works below a node of its own that it removes again. Figures of a store that others use at the same time mean little.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """What a Key_Shared subscription's own consumers notice while the sidecar's helper consumer comes and goes.
 
 Messages without a delay are published at a steady rate over many keys; three consumers acknowledge them at once. In one
-phase nobody cancels; in the others a delayed message of the same subscription is cancelled so many times a second, each
-by a visit of its own.
+phase no client cancels; in the others a delayed message of the same subscription is cancelled so many times a second,
+each by a visit of its own.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Subscriptions with many holes on a real cluster, and what is delivered of them.
 
-Invariant: what was acknowledged and what was delivered is what this client did and saw, never what the code under test
-says.
+Invariant: what was acknowledged and what was delivered is what this client did and saw, never an answer of the code
+under test.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -55,7 +55,7 @@ class Audits:
     looks: list[Look] = field(default_factory=list)
 
     def look(self) -> Look:
-        """One more audit; the listing comes first, as users are told."""
+        """One more audit; the listing comes first, as the documentation asks."""
         here = self.directory / f"look-{len(self.looks)}"
         here.mkdir(parents=True)
         listing, dump, audit = here / "listing", here / "dump", here / "audit"
@@ -99,7 +99,7 @@ def _let_time_pass(metadata_store_url: str) -> None:
 
 
 def demand_unused(look: Look, deletable: frozenset[int], in_use: Mapping[int, set[str]]) -> None:
-    """No ledger that a broker names is deletable, and nothing belongs to nobody."""
+    """No ledger that a broker names is deletable, and nothing is without an owner."""
     wrong = {ledger_id: in_use[ledger_id] for ledger_id in deletable & in_use.keys()}
     assert not wrong, f"{look.directory} would delete what is in use: {wrong}"
     assert not look.unattributed, look.unattributed

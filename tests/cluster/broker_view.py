@@ -1,6 +1,6 @@
-"""What brokers and bookies themselves say exists and is used: an oracle that shares no decoder with the product.
+"""What brokers and bookies themselves report as existing and used: an oracle that shares no decoder with the product.
 
-Brokers tell of managed ledgers, cursors, compacted ledgers and schemas. Two kinds of reference no broker tells: delayed
+Brokers report managed ledgers, cursors, compacted ledgers and schemas. Two kinds are reported by none: delayed
 buckets, which are found as text in cursors' nodes, and DistributedLog's records, which are text.
 
 Invariant: a reference that could not be asked for is a failure and never an absence; what was deleted while it was
@@ -30,7 +30,7 @@ _BUCKET = re.compile(rb"#pulsar\.internal\.delayed\.bucket_\d+_\d+\x12(.)(\d+)",
 _SEGMENT = re.compile(r"/(?:logrecs|inprogress)_\d+$")
 _LOGS = ("/pulsar", "/stream")
 _INTERNAL = re.compile(r"__transaction_log_\d+$|__transaction_pending_ack$")
-"""Managed ledgers that are no topics: their live state cannot be asked for, and their nodes say everything."""
+"""Managed ledgers that are no topics: their live state cannot be asked for, and their nodes hold everything."""
 
 
 class BrokerView:
@@ -64,7 +64,7 @@ class BrokerView:
         return found
 
     def unreferenced(self) -> frozenset[int]:
-        """Ledgers that exist before and after everything was asked for its references, and that nobody uses."""
+        """Ledgers that exist before and after everything was asked for its references, and that nothing uses."""
         before = self.existing()
         return (before & self.existing()) - self.references().keys()
 

@@ -2,7 +2,7 @@
 
 A broker that recovers buckets waits for bookies while it holds the dispatcher's lock (Pulsar #26103). A consumer that
 is closed meanwhile blocks the event loop of its connection at that lock, and connections to bookies share these event
-loops: if the answer is to come through that one, nobody moves until reading times out, four minutes later. Seen in a
+loops: if the answer is to come through that one, no thread moves until reading times out, four minutes later. Seen in a
 thread dump of 4.0.8: `BucketDelayedDeliveryTracker.recoverBucketSnapshot` under the lock of
 `PersistentDispatcherMultipleConsumers`, and ``pulsar-io`` in `ServerCnx.handleCloseConsumer` waiting for it. With the
 few event loops that a small machine gets by default that is one time in four; with these, hardly ever.

@@ -1,4 +1,4 @@
-"""Certificates of a test's own, for whoever listens on this machine."""
+"""Certificates of a test's own, for the servers of this machine."""
 
 import ipaddress
 from dataclasses import dataclass

@@ -49,7 +49,7 @@ COMPOSE_ADDRESSES = ClusterAddresses(
     },
 )
 FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
-"""Until it has ended nobody serves a killed broker's topics; 30 s by default."""
+"""Until it has ended no broker serves a killed broker's topics; 30 s by default."""
 FAST_BOOKIE_SESSIONS = {"zkTimeout": "10000"}
 """A killed bookie cannot be registered again before its session has ended."""
 
@@ -88,7 +88,7 @@ def named_cluster(value: str) -> ClusterAddresses:
 
 
 def parse_addresses(text: str) -> ClusterAddresses:
-    """Read a line written by ``json_line``; keys that do not say how to reach the cluster may be absent."""
+    """Read a line written by ``json_line``; keys that are not needed to reach the cluster may be absent."""
     try:
         return msgspec.json.decode(text, type=ClusterAddresses, dec_hook=lambda kind, value: kind(value))
     except msgspec.DecodeError as error:

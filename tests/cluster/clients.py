@@ -1,6 +1,6 @@
 """Pulsar clients of tests: quiet, and patient with brokers that have just come back.
 
-Told by such a broker that it does not serve a topic (yet), the C++ client of 4.2.0 was seen to ask nobody any more
+When such a broker answers that it does not serve a topic (yet), the C++ client of 4.2.0 was seen to ask no more
 until its operation timed out, two minutes later. So an operation here ends soon, and is done again.
 """
 

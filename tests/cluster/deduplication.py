@@ -36,7 +36,7 @@ class Setup:
 
     @contextmanager
     def namespace(self, deduplication: bool | None = None) -> Iterator[str]:
-        """A namespace of its own, which says this of deduplication."""
+        """A namespace of its own, which sets this for deduplication."""
         name = f"public/dedup-{unique()}"
         self.workload.admin("PUT", f"namespaces/{name}")
         if deduplication is not None:
@@ -51,7 +51,7 @@ class Setup:
         return topic
 
     def status(self, topic: TopicName) -> Any:
-        """What the broker says; loads the topic."""
+        """What the broker answers; loads the topic."""
         return self.workload.admin("GET", self.workload.of_topic(topic, "stats"))["deduplicationStatus"]
 
     def call(self, method: str, path: str, body: object = None, **params: str) -> Any:

@@ -73,7 +73,7 @@ class Scene:
         return started
 
     def append(self, sidecar: SidecarProcess, records: Sequence[Mapping[str, Any]]) -> None:
-        """Tell a sidecar about ledgers; the oracles remember."""
+        """Append records of ledgers to a sidecar; the oracles remember."""
         sidecar.append(records)
         self.oracles.add_accepted(record["ledgerId"] for record in records)
 

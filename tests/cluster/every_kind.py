@@ -154,7 +154,7 @@ def _quoted(topic: TopicName) -> str:
 
 
 class Churn:
-    """Makes, rolls, unloads and deletes topics and cursors of its own namespace, until told to stop."""
+    """Makes, rolls, unloads and deletes topics and cursors of its own namespace, until asked to stop."""
 
     def __init__(self, workload: Workload, addresses: ClusterAddresses, namespace: str, dice: random.Random) -> None:
         self._workload = workload
@@ -204,7 +204,7 @@ class Churn:
         producer.close()
 
     def _acknowledge(self, topic: TopicName, dice: random.Random) -> None:
-        """Rolls the cursor's ledger and has what is read by everybody trimmed."""
+        """Rolls the cursor's ledger and has what every reader has read trimmed."""
         consumer = self._client.subscribe(str(topic), f"sub-{dice.randrange(2)}", pulsar.ConsumerType.Shared)
         self._roll(topic, dice)
         with suppress(pulsar.Timeout):

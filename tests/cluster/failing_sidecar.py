@@ -30,7 +30,7 @@ KILLED = 137
 """The exit code of a process that SIGKILL has ended."""
 
 INJECTED = "injected fault: "
-"""How the line in the sidecar's log begins that says which fault it was."""
+"""How the line in the sidecar's log begins that names the fault."""
 
 _IMPORTED_LATE = (
     *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc"),
@@ -45,9 +45,9 @@ class Effect(Enum):
     CRASH = "crash"
     """The process is gone at once, as by ``kill -9``."""
     FAIL = "fail"
-    """The step fails, as if nobody had answered."""
+    """The step fails, as if no answer had come."""
     FREEZE = "freeze"
-    """The process stops as by SIGSTOP, until somebody lets it go on."""
+    """The process stops as by SIGSTOP, until a test lets it go on."""
     EXPIRE = "expire"
     """The process's session of the metadata store is ended, as ZooKeeper ends one that was silent for too long."""
 
@@ -136,7 +136,7 @@ def run_nursery() -> None:
 
     A line is ``{"environment": {}, "log": "path", "faults": ["crash:..."]}`` or ``{"ended": <process id>}``. Everything
     is imported once, which saves most of a start. The sidecars end with the nursery, and the nursery when its standard
-    input does. One that has ended keeps its process id until its code is asked for; `/proc` tells who has ended.
+    input does. One that has ended keeps its process id until its code is asked for; `/proc` shows which have ended.
     """
     for name in _IMPORTED_LATE:
         importlib.import_module(name)

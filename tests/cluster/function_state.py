@@ -33,7 +33,7 @@ class FunctionState:
 
 @contextmanager
 def function_state(addresses: ClusterAddresses, directory: Path) -> Iterator[FunctionState]:
-    """Start a storage server (a bookie's own cannot be told ``metadata-store:``), with some state in its table.
+    """Start a storage server (a bookie's own cannot be given ``metadata-store:``), with some state in its table.
 
     Args:
         addresses: the cluster's.

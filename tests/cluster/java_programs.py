@@ -1,4 +1,4 @@
-"""Programs in one Java file each, run against a distribution's jars and told what to do by lines.
+"""Programs in one Java file each, run against a distribution's jars and driven by lines.
 
 Java compiles the file when it starts. Invariant: the process ends with the `with` block, by itself or killed.
 """

@@ -72,7 +72,7 @@ class LeakingBrokers:
     """Makes brokers leak ledgers, by each cause that a client of theirs can bring about."""
 
     def __init__(self, scene: Scene, watching: SidecarProcess) -> None:
-        """The sidecar must have seen a reference before it is taken away: otherwise nobody could tell that it was."""
+        """The sidecar must have seen a reference before it is taken away: otherwise it could not know that it was."""
         self._scene = scene
         self._workload = scene.workload
         self._watching = watching
@@ -294,7 +294,7 @@ class LeakingBrokers:
 
 @contextmanager
 def no_deletion_of(metadata_store_url: str, ledger_ids: Iterable[LedgerId]) -> Iterator[None]:
-    """Meanwhile ZooKeeper lets nobody delete the nodes of these ledgers, nor their neighbours' (as many as 10,000)."""
+    """Meanwhile no client can delete the nodes of these ledgers, nor their neighbours' (as many as 10,000)."""
     parents = {ledger_path(ledger_id).rpartition("/")[0] for ledger_id in ledger_ids}
     client = KazooClient(parse_metadata_store_url(metadata_store_url).hosts)
     client.start()

@@ -2,7 +2,7 @@
 
 Sidecars in it use the cluster's own addresses, also those that brokers and bookies advertise, since the routes of the
 namespace lead ``127.0.0.1:<port of a member>`` over that port's link. A link can be cut both ways (it goes down) or one
-way (frames are sent to nobody), and its connections can be reset. Nothing is told about a cut: packets are lost.
+way (frames are sent nowhere), and its connections can be reset. Neither side hears of a cut: packets are lost.
 
 Invariant: the namespace, its links and its routes end with the process that made them, however that ends, and nothing
 of this machine's own network is changed.
@@ -105,7 +105,7 @@ class SidecarNetwork:
                 self._inside("ip", *_to_nowhere(wires.here_address, wires.there))
 
     def restore(self, links: Iterable[Link] | None = None) -> None:
-        """Let the packets through again; of all links unless told otherwise."""
+        """Let the packets through again; of all links by default."""
         for wires in self._chosen(self._wires if links is None else links):
             _run("ip", "link", "set", "dev", wires.here, "up")
             _run("ip", "neigh", "flush", "dev", wires.here, "nud", "permanent")
@@ -291,7 +291,7 @@ def sidecar_network(addresses: ClusterAddresses) -> Iterator[SidecarNetwork]:
 
 
 def skip_without_namespaces() -> None:
-    """Skip the test where the system lets no network namespace be made, and say what would."""
+    """Skip the test where the system lets no network namespace be made, and name what would."""
     missing = [tool for tool in ("unshare", "nsenter", "ip", "ss") if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"network namespaces need {', '.join(missing)} (util-linux, iproute2)")

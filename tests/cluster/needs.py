@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 15
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """``is_there`` is asked before each test that is marked; ``reason`` is what a skipped one says."""
+    """``is_there`` is asked before each test that is marked; ``reason`` is what a skipped one shows."""
 
     about: str
     is_there: Callable[[], bool]

@@ -2,12 +2,12 @@
 
 - S1: no referenced ledger is gone. - S2: topics that stay read from their first message to their last.
 - L1: no accepted record is unfinished: the backlog returns to 0, no topic deletion runs on, and each ledger that a
-sidecar was told about has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar was told
-about is left an orphan. - Every step that a sidecar told of is one that the protocol's model allows: looked at when the
+sidecar accepted has a final outcome. - E1: each ledger's effect happened once. - Nothing that a sidecar accepted is
+left an orphan. - Every step that a sidecar reported is one that the protocol's model allows: looked at when the
 session ends and the replay is switched on (`tests.model.conformance`).
 
 Invariant: everything is counted on the cluster itself, by a scan of the metadata store and by reading the outcome
-topic from its beginning; nothing is believed because a sidecar says so, except that its backlog is empty.
+topic from its beginning; nothing is believed because a sidecar reports it, except that its backlog is empty.
 """
 
 import json
@@ -102,7 +102,7 @@ class OutcomeLog:
             payload = bytes(reader.read_next(_READ_MS).data())
             if payload in self._seen:
                 # A client whose connection broke sends again what was stored, and brokers deduplicate no system topic.
-                # One message says which sidecar did what in which millisecond, so it is the same effect told twice.
+                # One message names the sidecar, its step and the millisecond, so this is the same effect again.
                 continue
             self._seen.add(payload)
             document = json.loads(payload)
@@ -211,7 +211,7 @@ class Oracles:
             status = sidecar.status()
             inflight = status["inflight"]
             if inflight is None or inflight["ageMs"] / 1000 > time.monotonic() - started:
-                return False  # measured before anybody asked
+                return False  # measured before the question
             return (inflight["count"], status["runningTopicDeletions"]) == (0, 0)
 
         _demand(is_drained, f"nothing waits any more\n{sidecar.log()}")

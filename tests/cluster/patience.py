@@ -1,6 +1,6 @@
 """Waiting for a cluster: by looking until it is so, never by sleeping for long enough.
 
-Invariant: a wait that ends without success says what it was that did not come true, by an error of its own kind: a test
+Invariant: a wait that ends without success names what did not come true, by an error of its own kind: a test
 gets a second try when a wait ran out, and for nothing else (docs/decisions/0009-second-tries.md).
 """
 
@@ -21,7 +21,7 @@ Longer than a broker that blocks itself stands still (`tests.cluster.buckets`)."
 _PAUSE_SECONDS = 0.1
 
 
-class NotInTime(AssertionError):  # noqa: N818 - said of a wait, as `pytest` says Failed and Skipped
+class NotInTime(AssertionError):  # noqa: N818 - a wait that ended, as `pytest` has Failed and Skipped
     """A wait ran out."""
 
 

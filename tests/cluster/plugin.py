@@ -1,4 +1,4 @@
-"""The fixtures through which every test gets its cluster, and what a report of a failure says of its processes.
+"""The fixtures through which every test gets its cluster, and what a report of a failure shows of its processes.
 
 A report is to fit on a page: the whole logs go into files, which it names.
 """
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
     """The cluster shared by all tests that need nothing special: 2 bookies, 2 brokers, stock configuration.
 
-    Only sessions are shorter, where the tests start it as processes: 10 s after its kill a member is nobody's any more.
+    Only sessions are shorter, where the tests start it as processes: 10 s after its kill a member's session is over.
 
     A test that breaks a member restarts it before it ends.
     """
@@ -65,7 +65,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTe
 def special_cluster(tmp_path_factory: pytest.TempPathFactory) -> ClusterFactory:
     """Starts a local cluster of one's own: ``with special_cluster(brokers=1, broker_conf={...}) as cluster``.
 
-    The arguments are those of ``ClusterSpec``; 1 bookie and 1 broker unless told otherwise. Share it within a module
+    The arguments are those of ``ClusterSpec``; 1 bookie and 1 broker by default. Share it within a module
     by a module-scoped fixture: every member is a Java process.
     """
 

@@ -1,6 +1,6 @@
 """A cluster that tests may talk to and, where the tests started it themselves, break on purpose.
 
-Invariant: a test that breaks a member never touches a cluster that somebody else started; it is skipped with a reason.
+Invariant: a test that breaks a member never touches a cluster that others started; it is skipped with a reason.
 """
 
 import signal
@@ -125,7 +125,7 @@ class ComposeClusterUnderTest:
 
 
 class ExternalClusterUnderTest:
-    """A cluster that somebody else started: tests use it and never break it."""
+    """A cluster that others started: tests use it and never break it."""
 
     def __init__(self, addresses: ClusterAddresses) -> None:
         self._addresses = addresses

@@ -1,4 +1,4 @@
-"""What a member's threads are busy with, for the report of a failed test: a broker that waits for itself says so here.
+"""What a member's threads are busy with, for the report of a failed test: a broker that waits for itself shows it here.
 
 Recovering the buckets of a delayed index can block a broker for minutes (`tests.cluster.buckets`), and recovering a
 ledger whose bookies go away can deadlock BookKeeper's client (BookKeeper #4457): both look like silent bookies.

@@ -17,7 +17,7 @@ TOKEN_CONF: Final = {
     "authorizationEnabled": "true",
     "authenticationProviders": "org.apache.pulsar.broker.authentication.AuthenticationProviderToken",
     "tokenSecretKey": "data:;base64," + base64.b64encode(_KEY).decode(),
-    # The cluster's own readiness probe shows no identity; everybody who shows one is judged by it.
+    # The cluster's own readiness probe shows no identity; every client that shows one is judged by it.
     "anonymousUserRole": "anonymous",
     "superUserRoles": "admin,anonymous",
     "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",

@@ -41,7 +41,7 @@ from tests.cluster.patience import OPERATION_SECONDS, holds_soon, until
 from tests.cluster.running import ClusterUnderTest
 
 ENTRIES_PER_LEDGER = 2
-"""What the brokers of these tests are told (``managedLedgerMaxEntriesPerLedger``)."""
+"""What the brokers of these tests are set to (``managedLedgerMaxEntriesPerLedger``)."""
 
 _RECEIVE_MS = 60_000
 _STORED_SECONDS = 20

@@ -189,7 +189,7 @@ def _changes_in(zxid: int, session: int, kind: int, body: bytes) -> Iterator[Cha
 
 
 def _buffer(body: bytes, offset: int) -> tuple[bytes, int]:
-    """A string's or a buffer's bytes, and what comes after them; a length of -1 says that there are none."""
+    """A string's or a buffer's bytes, and what comes after them; a length of -1 means that there are none."""
     (length,) = _INT.unpack_from(body, offset)
     start, end = offset + _INT.size, offset + _INT.size + max(length, 0)
     return body[start:end], end

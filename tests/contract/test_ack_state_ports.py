@@ -1,4 +1,4 @@
-"""What brokers and stores say of acknowledgements, in memory and on a cluster."""
+"""What brokers and stores show of acknowledgements, in memory and on a cluster."""
 
 from collections.abc import Iterator
 from typing import Protocol

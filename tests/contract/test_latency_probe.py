@@ -28,7 +28,7 @@ CLOCK = SystemClock()
 
 @dataclass
 class Listener:
-    """Remembers what it was told."""
+    """Remembers what it observed."""
 
     observed: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What brokers say about the topics they own, in memory and on a cluster, where asking must change nothing."""
+"""What brokers answer about the topics they own, in memory and on a cluster, where asking must change nothing."""
 
 import json
 from collections.abc import Callable, Iterator, Set

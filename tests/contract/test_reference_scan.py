@@ -1,4 +1,4 @@
-"""A census of a real metadata store: whole, or an error."""
+"""A scan of a real metadata store: whole, or an error."""
 
 from collections.abc import Iterator, Mapping
 

@@ -201,7 +201,7 @@ def test_what_does_not_arrive_at_a_sidecar(scene: Scene) -> None:
         failed(run_command("--admin-url", nowhere, *command), UNREACHABLE, nowhere)
     failed(run_command("--admin-url", "ftp://x", "ledger-deletion", "status"), REFUSED, "http://")
     failed(run_command("--admin-url", nowhere, "ledger-deletion", "explode"), REFUSED, "explode")
-    # A broker is no sidecar, and says so.
+    # A broker answers that it is no sidecar.
     broker = scene.cluster.addresses.web_service_urls[0]
     assert run_command("--admin-url", broker, "ledger-deletion", "status").exit_code == REFUSED
 

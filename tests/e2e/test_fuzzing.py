@@ -1,7 +1,7 @@
 """schemathesis against a real sidecar beside a real cluster; `tests/contract/test_openapi_fuzzing.py` tries more.
 
 Nothing that other tests need is at stake: no generated name is one of a topic, redriving and undeleting are called with
-what must be refused only, and the switches are put back.
+what must be refused only, and the settings are restored.
 """
 
 from tests.cluster.deletion import Scene
@@ -21,7 +21,7 @@ def test_every_operation_of_a_real_sidecar(scene: Scene) -> None:
         sidecar.call("POST", "/admin/v2/ledger-deletion/resume")
         sidecar.call("PUT", "/admin/v2/ledger-deletion/rate", {"ledgersPerSecond": None})
     assert sidecar.is_running
-    # Records of the tests before this one may have been postponed; a failure that nobody foresaw is another thing.
+    # Records of the tests before this one may have been postponed; an unforeseen failure is another thing.
     assert "unexpected" not in (sidecar.status()["lastError"] or "")
     # It still does its work, and what was appended comes to its end (the oracles wait for it).
     left = scene.orphans(scene.topic("after-the-storm"), 2)

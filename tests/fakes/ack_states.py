@@ -1,4 +1,4 @@
-"""`AckStateService` in memory, for tests of its doors, and states as a broker and a store would tell them."""
+"""`AckStateService` in memory, for tests of its doors, and states as a broker and a store would show them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields

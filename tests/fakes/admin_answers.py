@@ -6,7 +6,7 @@ from pulsar_sidecar.model.errors import NotFoundError
 
 
 class FakeAdminRest:
-    """The methods of `AdminRest`; a path that nobody wrote an answer for is unknown to the broker."""
+    """The methods of `AdminRest`; a path without a prepared answer is unknown to the broker."""
 
     def __init__(self) -> None:
         self.answers: dict[str, object] = {}

@@ -1,4 +1,4 @@
-"""A broker's binary port: it shakes hands, says who owns a topic, admits a consumer and confirms acknowledgements.
+"""A broker's binary port: it shakes hands, names the owner of a topic, admits a consumer and confirms acknowledgements.
 
 Tests replace ``answer`` to refuse, to fall silent or to break the connection.
 """
@@ -80,7 +80,7 @@ def last_message(request_id: int, ledger_id: int, entry_id: int) -> api.BaseComm
 
 
 def closed_consumer(consumer_id: int) -> api.BaseCommand:
-    """What a broker says to a consumer whose topic moves away."""
+    """What a broker sends to a consumer whose topic moves away."""
     reply = api.CommandCloseConsumer(consumer_id=consumer_id, request_id=2**64 - 1)
     return api.BaseCommand(type=api.BaseCommand.CLOSE_CONSUMER, close_consumer=reply)
 
@@ -91,7 +91,7 @@ def refusal(request_id: int, error: int) -> api.BaseCommand:
 
 
 def challenge() -> api.BaseCommand:
-    """What a broker says when it wants to see the credential again."""
+    """What a broker sends when it wants to see the credential again."""
     return api.BaseCommand(type=api.BaseCommand.AUTH_CHALLENGE, authChallenge=api.CommandAuthChallenge())
 
 

@@ -1,6 +1,6 @@
 """Bookies in memory, and builders of the bytes that Pulsar and BookKeeper keep in the metadata store.
 
-The builders write what a 4.0.8 broker writes, so that a test says which ledgers exist and who references them without
+The builders write what a 4.0.8 broker writes, so that a test names which ledgers exist and who references them without
 knowing any protobuf.
 """
 
@@ -77,7 +77,7 @@ def ledger_metadata_bytes(
     later_ensembles: Mapping[int, Sequence[str]] | None = None,
     digest_type: DigestType = DigestType.CRC32C,
 ) -> bytes:
-    """A ledger's metadata node in BookKeeper's format 3; a closed ledger has 10 entries unless told otherwise."""
+    """A ledger's metadata node in BookKeeper's format 3; a closed ledger has 10 entries by default."""
     closed = state is LedgerState.CLOSED
     metadata = bookkeeper.LedgerMetadataFormat(
         quorumSize=write_quorum_size,

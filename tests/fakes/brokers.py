@@ -29,7 +29,7 @@ class FakeLiveOwners:
         self._views.pop(topic, None)
 
     def own(self, topic: TopicName, url: str | None) -> None:
-        """Let the broker at ``url`` own the topic's bundle; None: nobody."""
+        """Let the broker at ``url`` own the topic's bundle; None: no broker."""
         self._urls.pop(topic, None)
         if url is not None:
             self._urls[topic] = url

@@ -25,7 +25,7 @@ TOPIC = parse_topic_name("persistent://public/default/orders")
 
 
 class FakeSnapshots:
-    """`StoredSnapshots`: what the node itself holds, or what the test says of the node's data."""
+    """`StoredSnapshots`: what the node itself holds, or what the test makes of the node's data."""
 
     def __init__(self) -> None:
         self.answers: dict[bytes, Snapshot | Unreadable] = {}

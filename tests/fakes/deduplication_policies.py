@@ -1,4 +1,4 @@
-"""The policies of deduplication in memory: what brokers store and what they do about it, as a test says."""
+"""The policies of deduplication in memory: what brokers store and what they do about it, as a test sets it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -91,7 +91,7 @@ class FakeCluster:
         self.store = FakeMetadataStore()
         self.ledger = LEDGER
         self.ruled_out: dict[LedgerId, BitMap] = {}
-        """What an index says of due times."""
+        """What an index holds of due times."""
         self._followers: list[Callable[[LogRecords], None]] = []
 
     # --- what a test does ------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class FakeCluster:
         self.crash_broker()
 
     def seek(self, name: str) -> None:
-        """Somebody moves the cursor to the beginning."""
+        """An operator moves the cursor to the beginning."""
         subscription = self.subscriptions_[name]
         subscription.acked, subscription.stored = set(), set()
         subscription.out.clear()
@@ -352,7 +352,7 @@ class _AtOnce(Executor):
 
 
 class FakeSidecar:
-    """One sidecar's room over the cluster, driven by hand: the log is read at once, rounds happen when a test says."""
+    """One sidecar's room over the cluster, driven by hand: the log is read at once, rounds happen when a test asks."""
 
     def __init__(self, cluster: FakeCluster, configuration: Configuration | None = None) -> None:
         self.cluster = cluster

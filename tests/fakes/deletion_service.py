@@ -1,6 +1,6 @@
 """`LedgerDeletion` in memory, for tests of its doors.
 
-It answers what a test has put in, remembers what it was asked, and raises what it is told to.
+It answers what a test has put in, remembers what it was asked, and raises what a test has asked for.
 """
 
 from collections import Counter

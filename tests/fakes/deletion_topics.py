@@ -2,7 +2,7 @@
 
 Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_deletion_topics.py`` runs one
 suite on both. A message that was stored stays until it is acknowledged,
-whoever closes or crashes; a test asks by name for everything that is to go wrong.
+whichever client closes or crashes; a test asks by name for everything that is to go wrong.
 """
 
 import threading

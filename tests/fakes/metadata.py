@@ -170,7 +170,7 @@ class FakeMetadataStore:
         return self._epoch
 
     def observe(self, observer: Observer) -> None:
-        """Tell of every node that any session changes, just after the change and in order; the store is locked then."""
+        """Report every node that any session changes, just after the change and in order; the store is locked then."""
         self._tree.observers.append(observer)
 
     # The port ----------------------------------------------------------------------------------------------------

@@ -73,12 +73,12 @@ class FakeOffloadedLedgers:
         parts: Collection[str] = PARTS,
         cluster_name: str | None = None,
     ) -> None:
-        """Have a copy there; with another ``cluster_name`` it is somebody else's."""
+        """Have a copy there; with another ``cluster_name`` it is another cluster's."""
         copy = _Copy(managed_ledger, cluster_name or self._cluster_name, set(parts))
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)] = copy
 
     def cut(self, ledger_id: LedgerId, context: OffloadContext) -> None:
-        """Have a part of the copy be shorter than its index says."""
+        """Have a part of the copy be shorter than its index states."""
         self._copies[_Name(ledger_id, context.uid_msb, context.uid_lsb)].cut = True
 
     def parts(self, ledger_id: LedgerId, context: OffloadContext) -> set[str]:

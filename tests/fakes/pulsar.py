@@ -178,7 +178,7 @@ class FakePulsar:
         return created
 
     def topic(self, name: str, plan: TopicPlan | None = None) -> TopicName:
-        """A topic with everything the plan says, not loaded."""
+        """A topic with everything in the plan, not loaded."""
         topic = parse_topic_name(name)
         plan = plan or TopicPlan()
         ids = [self._data_ledger(topic, plan, place) for place in range(plan.ledgers)]
@@ -340,7 +340,7 @@ class FakePulsar:
         return self.listed_at(managed_ledger_path(topic.managed_ledger_name))
 
     def cursors(self, topic: TopicName) -> dict[CursorName, CursorReferences]:
-        """The topic's cursors, as their nodes say."""
+        """The topic's cursors, as in their nodes."""
         prefix = managed_ledger_path(topic.managed_ledger_name) + "/"
         paths = [path for path in self.store.paths() if path.startswith(prefix)]
         return {CursorName(path.removeprefix(prefix)): cursor_references(self._node(path).data) for path in paths}
@@ -380,7 +380,7 @@ class FakePulsar:
         return ids | (self.compacted(cursor) if parts[-1] == COMPACTION_CURSOR else frozenset())
 
     def view(self, topic: TopicName) -> TopicInternalStats:
-        """What the broker that has the topic loaded says of it."""
+        """What the broker that has the topic loaded answers about it."""
         cursors = self.cursors(topic)
         compacted = self.compacted(cursors[COMPACTION_CURSOR]) if COMPACTION_CURSOR in cursors else frozenset()
         listed = self.listed(topic)

@@ -42,10 +42,10 @@ class WalkableZooKeeper:
 
     Attributes:
         nodes: by path; parents are there.
-        zxid: what every reply's header says.
+        zxid: what is in every reply's header.
         hidden_children: names that the list of a node leaves out although the node counts them.
         answered_as_missing: how often reading a node is answered with NoNode although it is there.
-        forbidden: nodes that nobody may read.
+        forbidden: nodes that no client may read.
         before: called with the kind of operation and the path before each operation.
         lost_requests: so many of the next requests lose their connection.
     """

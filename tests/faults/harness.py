@@ -101,7 +101,7 @@ def line_of(request: pytest.FixtureRequest) -> Line:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say how to replay a round that failed, and count it."""
+    """Show how to replay a round that failed, and count it."""
     report = yield
     names = getattr(item, "fixturenames", ())
     if not {"tally", "dice", "fault_rounds"}.isdisjoint(names):

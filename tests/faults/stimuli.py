@@ -206,7 +206,7 @@ class Stimuli:
     # --- afterwards ------------------------------------------------------------------------------------------------
 
     def finish(self, sidecar: SidecarProcess) -> None:
-        """Ask a sidecar without faults for all that was not answered; then say what must have become of it."""
+        """Ask a sidecar without faults for all that was not answered; then state what must have become of it."""
         for topic in self._deleting:
             until(lambda asked=topic: self._delete(sidecar, asked), f"{topic} is deleted")
         if self._unanswered:

@@ -18,7 +18,7 @@ class Line:
     """One test's counts.
 
     Attributes:
-        rounds: how often it was begun; ``skipped`` says why when it could not be.
+        rounds: how often it was begun; ``skipped`` names the reason when it could not be.
         faults: how often each kind of fault was injected.
         accepted: ledgers that a sidecar had accepted a record of.
         outcomes: how their records ended, by decision and reason.

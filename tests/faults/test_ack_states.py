@@ -1,4 +1,4 @@
-"""Acknowledgement states on brokers that crash, unload and pause: what was said of them must come true."""
+"""Acknowledgement states on brokers that crash, unload and pause: what was shown of them must come true."""
 
 from collections.abc import Iterator
 
@@ -64,7 +64,7 @@ def test_a_removed_namespace_policy_lets_the_brokers_own_count_again(small: AckS
         stopped.produce(400)
         stopped.acknowledge(consumer, every_other)
     assert len(stopped.acknowledged) < 190, "the broker's own true counts again"
-    # A topic's own policy cannot be told apart from none, so this much is unknown from outside.
+    # A topic's own policy cannot be distinguished from none, so this much is unknown from outside.
     assert small.state(stopped.topic).pause is PauseState.UNKNOWN
 
 

@@ -1,6 +1,6 @@
 """Audits while everything changes and brokers are killed: nothing referenced is deletable, all that leaked is found.
 
-What is referenced, and so what leaked, is told by brokers and bookies themselves (`tests.cluster.broker_view`).
+What is referenced, and so what leaked, is reported by brokers and bookies themselves (`tests.cluster.broker_view`).
 """
 
 import contextlib
@@ -94,7 +94,7 @@ class Setup:
             until(lambda: not self._left(look), f"it is, after a second time\n{self._why_they_are_left(look)}")
 
     def unused_at_rest(self) -> frozenset[int]:
-        """What nobody references, once two looks of the brokers agree."""
+        """What nothing references, once two looks of the brokers agree."""
 
         def agreeing() -> list[frozenset[int]] | None:
             first, second = self.view.unreferenced(), self.view.unreferenced()
@@ -285,7 +285,7 @@ def kill_while_cursors_switch(setup: Setup, dice: random.Random) -> None:
 
 
 def demand_found_and_deleted(setup: Setup, audits: Audits, line: Line) -> list[dict[str, Any]]:
-    """The second of two looks plans to delete all that no broker knows, says why, and it is deleted; its rows."""
+    """The second of two looks plans to delete all that no broker knows, gives the reason, and it goes; its rows."""
     unused = setup.unused_at_rest()
     audits.look()
     audits.wait_between_looks()
@@ -318,11 +318,11 @@ def delete_and_kill(
 
 
 def _unheard() -> None:
-    """An answer that nobody waits for."""
+    """An answer without a reader."""
 
 
 def demand_owner_and_cause(setup: Setup, row: dict[str, Any]) -> None:
-    """Both as the ledger's own bytes and the brokers say."""
+    """Both as in the ledger's own bytes and at the brokers."""
     kind, cause = LedgerKind(row["kind"]), OrphanCause(row["cause"])
     (stamp,) = setup.view.custom_metadata([row["ledger_id"]]).values()
     named = {
@@ -335,9 +335,9 @@ def demand_owner_and_cause(setup: Setup, row: dict[str, Any]) -> None:
 
 
 def demand_missing(setup: Setup, look: Look) -> None:
-    """What is said to be missing is named by brokers and gone.
+    """What is reported missing is named by brokers and gone.
 
-    Compacted ledgers are left out, and whatever was made while the audit's inputs were: ``docs/audit.md`` says why.
+    Compacted ledgers are left out, and whatever was made while the audit's inputs were: ``docs/audit.md`` explains why.
     """
     used, existing = setup.view.references(), setup.view.existing()
     rows = [row for row in look.missing if not row["referenced_by"].endswith("/__compaction")]

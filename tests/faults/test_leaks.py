@@ -2,7 +2,7 @@
 
 Mostly a reference is cut as by a broker that dies right after it: its node goes, its ledgers stay. In the last two
 tests brokers do die (`tests.cluster.leaking`), and ZooKeeper dies while they delete schemas. Whatever a watch wrote
-evidence of must be gone within the settle time and a minute; what nobody wrote evidence of must stay, since no watch
+evidence of must be gone within the settle time and a minute; what has no evidence must stay, since no watch
 that lived on has seen it referenced. Both are counted in ZooKeeper's transaction log
 (`tests.cluster.transaction_log`).
 """
@@ -227,7 +227,7 @@ def test_a_watching_sidecar_killed_before_and_after_its_steps(
         sidecar = standby
     count(tally, "watching sidecar killed", faults)
     assert wait_until_watching(sidecar)
-    # A reference that vanished seconds before its only witness died is nobody's to tell of.
+    # A reference that vanished seconds before its only witness died has no witness left.
     missing = leaks.ledger_ids - truth.evidenced(leaks.ledger_ids)
     leaks.leak()
     truth.demand(leaks.ledger_ids, sidecar, missing)

@@ -1,4 +1,4 @@
-"""The links that partitions are made with do what they say: what is cut is lost, in that direction and on that link."""
+"""The links that partitions are made with work: what is cut is lost, in that direction and on that link."""
 
 import contextlib
 import socket

@@ -54,7 +54,7 @@ def sidecars(
 
 @pytest.fixture(scope="module")
 def outside(deletion_cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecars]:
-    """Sidecars whose connections nobody cuts."""
+    """Sidecars whose connections are not cut."""
     outside = Sidecars(deletion_cluster.addresses, tmp_path_factory.mktemp("outside"))
     yield outside
     outside.close()

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("full_run")
 FULL = Path("/dev/full")
 LOG_DISK_BYTES = 256 * 1024
 NOWHERE = {"TMPDIR": "/proc", "HOME": "/proc"}
-"""Places in which nobody can write."""
+"""Places in which no process can write."""
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ class Callers:
         self._running = [self._pool.submit(self._call_on, number) for number in range(CALLERS)]
 
     def end(self) -> list[Call]:
-        """Stop, and say how all the requests went."""
+        """Stop, and return how all the requests went."""
         self._stop.set()
         for each in self._running:
             each.result()

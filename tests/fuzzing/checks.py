@@ -16,7 +16,7 @@ def lines(_context: schemathesis.SerializationContext, value: object) -> dict[st
 def errors_have_pulsars_shape(
     _context: schemathesis.CheckContext, response: schemathesis.Response, _case: schemathesis.Case
 ) -> None:
-    """An error's body is exactly ``{"reason": "..."}``, as JSON, and says something (Pulsar ``ErrorData``)."""
+    """An error's body is exactly ``{"reason": "..."}``, as JSON, and is not empty (Pulsar ``ErrorData``)."""
     if response.status_code < 400 or response.request.method == "HEAD":
         return
     assert response.headers["content-type"] == ["application/json"], response.headers

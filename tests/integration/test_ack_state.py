@@ -1,4 +1,4 @@
-"""What is said of acknowledgement states, against what brokers then really deliver again."""
+"""What is shown of acknowledgement states, against what brokers then really deliver again."""
 
 from collections.abc import Iterator
 

@@ -130,7 +130,7 @@ def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is
     rows += [orphan(_NOWHERE + number, topic=f"{topic}-{number % 50}", ctime_ms=None) for number in range(_ROWS)]
     application = Application(scene, tmp_path / "audit", rows)
 
-    # What was carried out, brokers may trim, and then nobody can count any more how often it was sent.
+    # What was carried out, brokers may trim, and then it cannot be counted any more how often it was sent.
     sidecar.call("POST", f"{BASE}/pause")
     for _ in range(_KILLS):
         application.begin_and_kill()

@@ -1,4 +1,4 @@
-"""Brokers that admit nobody without a certificate they trust: everything that a sidecar asks goes over TLS."""
+"""Brokers that admit no client without a certificate they trust: everything that a sidecar asks goes over TLS."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 
 
 def _shown(certificate: Certificate) -> dict[str, object]:
-    """As client.conf names it for every connection, whoever the sidecar says that it is."""
+    """As client.conf names it for every connection, whatever identity the sidecar shows."""
     return {"tls_certificate_file_path": certificate.file, "tls_key_file_path": certificate.key_file}
 
 
@@ -116,7 +116,7 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -
             def cancelled(due: int) -> tuple[int, list[Sent]]:
                 """When they are due, and the messages, of which the first thirty are cancelled for good."""
                 sent = topic.send(60, due)
-                # A request's wait for that proof has an end; whoever needs it asks again.
+                # A request's wait for that proof has an end; a caller that needs it asks again.
                 until(
                     lambda: statuses(sent[:30]) == {"PERSISTED"}, "the statuses are PERSISTED", (due - now_ms()) / 1000
                 )

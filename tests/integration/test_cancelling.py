@@ -1,6 +1,6 @@
-"""Delayed messages cancelled on a real cluster while other clients consume, brokers move and everybody is killed.
+"""Delayed messages cancelled on a real cluster while other clients consume, brokers move and every process is killed.
 
-After each story: nothing that was told to be cancelled was delivered, and everything else was delivered once.
+After each story: nothing that was reported as cancelled was delivered, and everything else was delivered once.
 """
 
 import random
@@ -60,7 +60,7 @@ def test_a_random_half_is_cancelled_on_shared_and_key_shared_across_an_unload(se
                 await_rest(deliveries, everything - cancelled, due)
                 check(deliveries, everything, cancelled)
                 assert deliveries.repeated == {}
-        # An unload this near the due time may leave too little to tell EXPIRED from UNKNOWN, on a busy machine.
+        # An unload this near the due time may leave too little to distinguish EXPIRED from UNKNOWN, on a busy machine.
         until(lambda: not topic.open_statuses(setup.sidecar, chosen[0]), "it is seen to its end")
 
 
@@ -363,8 +363,8 @@ def test_cancelling_races_the_due_time_by_the_millisecond(thorough: Setup) -> No
             by_status: dict[str, set[int]] = {status: set() for status in ("ACKED", "RACED", "TOO_LATE", "NOT_FOUND")}
             for number, status in statuses.items():
                 by_status[status].add(number)
-            # Nobody else acknowledges here: what was acknowledged before, or is gone, was delivered. While consumers
-            # come and go a thousand times, a broker's bucket tracker delivers up to ten seconds late.
+            # No other client acknowledges here: what was acknowledged before, or is gone, was delivered. While
+            # consumers come and go a thousand times, a broker's bucket tracker delivers up to ten seconds late.
             await_rest(deliveries, by_status["TOO_LATE"] | by_status["NOT_FOUND"], dues[-1])
         assert not by_status["ACKED"] & deliveries.numbers
         assert not {number for number in by_status["RACED"] if number in deliveries.repeated}

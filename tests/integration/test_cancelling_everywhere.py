@@ -1,5 +1,5 @@
-"""Cancelling where it is less usual: everybody dies at once, messages in chunks, names of the old form, brokers that
-ask who somebody is."""
+"""Cancelling where it is less usual: every process dies at once, messages in chunks, old names, brokers that ask for an
+identity."""
 
 import time
 from collections.abc import Iterator

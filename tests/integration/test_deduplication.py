@@ -1,4 +1,4 @@
-"""What real brokers store of deduplication as the sidecar shows it, beside what they say themselves after a load."""
+"""What real brokers store of deduplication as the sidecar shows it, beside what they report themselves after a load."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing

@@ -95,7 +95,7 @@ def test_the_ledgers_of_a_topic_in_use_are_kept(scene: Scene, stranger: Stranger
         states = {scene.workload.metadata(ledger_id).state for ledger_id in before.data}
         assert states == {LedgerState.OPEN, LedgerState.CLOSED}
         sent = [stranger.send_record(lie) for lie in before.records()]
-        # Said to be unreferenced already, so that nobody waits for a list to shrink.
+        # Marked as unreferenced already, so that no sidecar waits for a list to shrink.
         sure = [{**lie, "sidecar": {"unreferenced": True}} for lie in before.records()]
         sent += [stranger.send_record(lie) for lie in sure]
         outcomes = [stranger.outcome_of(message_id) for message_id in sent]

@@ -100,7 +100,7 @@ def test_a_deleted_ledger_comes_back_with_its_entries(scene: Scene) -> None:
 
 
 def protected(sidecar: SidecarProcess) -> list[dict[str, int]]:
-    """What the status says is protected."""
+    """What the status names as protected."""
     found: list[dict[str, int]] = sidecar.call("GET", f"{BASE}/status")["protectedLedgers"]
     return found
 

@@ -133,12 +133,12 @@ def test_a_topic_made_again_while_records_wait_keeps_its_new_ledgers(scene: Scen
     old_nodes = workload.ledger_nodes(old.all)
     scene.delete_topic(sidecar, topic)
     until(lambda: not workload.existing(old.all), "the broker has deleted what it could")
-    # As if the broker's deletions had failed: the old incarnation's ledgers are there, and nobody's.
+    # As if the broker's deletions had failed: the old incarnation's ledgers are there, without an owner.
     for node in old_nodes.values():
         workload.store.create(node.path, node.data)
     new = workload.fill_with_everything(topic)
     assert not new.all & old.all
-    # Somebody also names the new ledgers, and means the old ones.
+    # A client also names the new ledgers, and means the old ones.
     births = {ledger_id: node.created_ms for ledger_id, node in old_nodes.items()}
     stale = [{**record, "sidecar": {"createdMs": min(births.values())}} for record in new.records()]
     scene.append(sidecar, stale + new.records())

@@ -96,7 +96,7 @@ def test_a_two_phase_deletion_does_not(scene: Scene) -> None:
 
 
 def judged(scene: Scene) -> dict[LedgerId, str]:
-    """Who has said of which ledgers that it is about to delete them."""
+    """Which sidecar has announced the deletion of which ledgers."""
     return {
         outcome.ledger_id: outcome.sidecar
         for outcome in scene.oracles.outcomes

@@ -77,7 +77,7 @@ def test_brokers_are_killed_and_topics_move(stage: Setup) -> None:
     with stage.publisher(topic) as publisher:
         count = 500
         publish(publisher, range(count))
-        # A broker that goes before its first receipt cannot be told from one that has forgotten.
+        # A broker that goes before its first receipt cannot be distinguished from one that has forgotten.
         publisher.flush()
         mover = threading.Thread(target=move)
         mover.start()

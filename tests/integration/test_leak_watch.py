@@ -1,4 +1,4 @@
-"""The first phase by observation: what brokers leave behind is found and deleted, and nobody calls the sidecar."""
+"""The first phase by observation: what brokers leave behind is found and deleted, without a call to the sidecar."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -167,7 +167,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_start_that_is_interrupted_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     directory = tmp_path / "cluster"
-    # A shell that runs these tests in the background has told them, and so their children, to ignore SIGINT.
+    # A shell that runs these tests in the background has made them, and so their children, ignore SIGINT.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from pulsar_sidecar.cli.groups.local_cluster import app; app()"

@@ -56,7 +56,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
 
 @pytest.fixture(scope="module")
 def offloading_cluster(special_cluster: ClusterFactory, bucket: S3Storage) -> Iterator[ClusterUnderTest]:
-    """Offloads to the bucket, unless a namespace's policy says otherwise."""
+    """Offloads to the bucket, unless a namespace's policy sets otherwise."""
     metadata = bucket.context(1, 2).driver_metadata
     broker_conf = {
         "managedLedgerOffloadDriver": metadata["managedLedgerOffloadDriver"],
@@ -115,7 +115,7 @@ def wait_for_offload(url: str) -> None:
 
 
 def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
-    """What the topic's managed ledger says of offloaded ledgers, read from the metadata store."""
+    """What the topic's managed ledger holds of offloaded ledgers, read from the metadata store."""
     with ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, _CLOCK) as store:
         node = store.read(f"/managed-ledgers/{topic.managed_ledger_name}")
     assert node is not None
@@ -128,7 +128,7 @@ def offload_to_directory(
 ) -> str:
     """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
 
-    A namespace's policy that does not say where the offloaders are means ``./offloaders``, whatever the broker's does.
+    A namespace's policy that does not set where the offloaders are means ``./offloaders``, whatever the broker's does.
     """
     profile.write_text("<configuration/>")
     admin = f"{cluster.addresses.web_service_urls[0]}/admin/v2"
@@ -247,7 +247,7 @@ def test_what_is_in_tiered_storage_alone_is_never_verified_as_clean(
 def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_whole(
     offloading_cluster: ClusterUnderTest, bucket: S3Storage, tmp_path: Path
 ) -> None:
-    """As a broker leaves it that dies when its list says so, before it deletes the ledgers."""
+    """As a broker leaves it that dies once its list names the copy, before it deletes the ledgers."""
     topic = parse_topic_name(f"persistent://public/default/replaced-{unique()}")
     (whole, context), (broken, kept) = sorted(offloaded(offloading_cluster, topic).items())
     requests.put(f"{topic_url(offloading_cluster, topic)}/unload", timeout=30).raise_for_status()

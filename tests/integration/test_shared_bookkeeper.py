@@ -57,7 +57,7 @@ def test_another_clusters_ledgers_stay(scene: Scene, deletion_cluster: ClusterUn
     assert {look.standings[ledger_id] for ledger_id in others.data} == {"unproven"}
     assert f"{CHROOT}/managed-ledgers" in look.orphans[min(others.data)]["reason"]
 
-    # The operator says that there is no other cluster: the records come back from the dead-letter topic.
+    # The operator states that there is no other cluster: the records come back from the dead-letter topic.
     sidecar = scene.start_alone()
     sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(others.all)})
     scene.oracles.wait_until_drained(sidecar)

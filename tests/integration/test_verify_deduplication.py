@@ -72,7 +72,7 @@ def producer(client: PatientClient, topic: str, name: str = "p", **options: Any)
 def publish(
     client: PatientClient, topic: str, ids: range, *, payload: bytes = b"payload %d", name: str = "p", **options: Any
 ) -> None:
-    """Under these ids; the payload says the id again, so that equal ids are equal messages."""
+    """Under these ids; the payload repeats the id, so that equal ids are equal messages."""
     with producer(client, topic, name, **options) as made:
         for sequence_id in ids:
             made.send_async(payload % sequence_id, lambda result, message_id: None, sequence_id=sequence_id)

@@ -1,4 +1,4 @@
-"""Pulsar's Java client as a process that tests tell what to do; it comes from the distribution that is tested.
+"""Pulsar's Java client as a process that tests drive; it comes from the distribution that is tested.
 
 Invariant: what it logged is in the error of a call that failed.
 """

@@ -198,7 +198,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
 
 
 def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient) -> None:
-    # Java has a subscription of its own, so both get the same messages; these share a batch, so their ids say where.
+    # Java has a subscription of its own, so both get the same messages; these share a batch, so their ids show where.
     leave_the_topics_to_java(scene)
     subscription, retries = f"java-{unique()}", str(scene.topic("retries-of-java"))
     java.subscribe(

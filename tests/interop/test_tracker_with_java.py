@@ -107,7 +107,7 @@ def _loaded(built: IndexToBuild, most: int) -> list[str]:
 
 
 def _plain(answers: list[Any]) -> Iterator[Any]:
-    """Without what only Java says: an error's class, and the entries' bytes."""
+    """Without what only Java reports: an error's class, and the entries' bytes."""
     for answer in answers:
         if isinstance(answer, dict) and "ledgers" in answer:
             for ledger in answer["ledgers"].values():

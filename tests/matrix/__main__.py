@@ -1,7 +1,7 @@
 """``make matrix``: the same story on several versions of Pulsar, and README's table of how it went.
 
 Each version gets clusters of its own, one version after the other. A run of some versions replaces their rows of the
-table and leaves the others. Invariant: a row says what pytest counted; it exits with 1 if any test failed.
+table and leaves the others. Invariant: a row shows what pytest counted; it exits with 1 if any test failed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs the commands of an Alloy model without Alloy's window, and says of each what was found.
+"""Runs the commands of an Alloy model without Alloy's window, and shows for each what was found.
 
 ``python -m tests.model.alloy [COMMAND ...]`` runs those of ``two_phase_deletion.als`` and shows each behaviour that was
 found, action by action. Alloy itself comes from Maven Central, once, into the cache of the local cluster.
@@ -45,7 +45,7 @@ class Answer:
     """What one command found.
 
     Attributes:
-        expected: whether the model says that a behaviour is to be found; None when it says nothing.
+        expected: whether the model expects a behaviour; None when it expects nothing.
         behaviour: the actions of the behaviour that was found, with the consumer that acts; None when there is none.
         seconds: how long the solver and its preparation took, 0 when nothing was found.
     """
@@ -74,7 +74,7 @@ def commands() -> dict[str, str]:
 
 
 def solve(wanted: Sequence[str], *, model: str | None = None) -> dict[str, Answer]:
-    """Run commands, given as Alloy text, on a model (the project's own unless told otherwise); one process per core.
+    """Run commands, given as Alloy text, on a model (the project's own by default); one process per core.
 
     Raises:
         AlloyError: a command has no result.

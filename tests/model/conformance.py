@@ -29,7 +29,7 @@ def note(lines: Sequence[Line]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Replay what nobody has seen before."""
+    """Replay what no test has seen before."""
     file = os.environ.get("PULSAR_SIDECAR_TEST_TRACES")
     if not file or exitstatus == pytest.ExitCode.INTERRUPTED:
         return

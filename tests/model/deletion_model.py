@@ -1,4 +1,4 @@
-"""One ledger, whoever wants it gone, and the consumers that judge it with the real `decide.decide`.
+"""One ledger, its marker, and the consumers that judge it with the real `decide.decide`.
 
 Three kinds of markers send the record before the list shrinks, as PIP-186 demands: one that shrinks the list by
 compare-and-set at a version it names in the record, a plain one that knows only the PIP, and the sidecar's own
@@ -96,7 +96,7 @@ class State:
         copies: the messages that are waiting.
         judged: the copy a consumer is about to obey, and the guard's version.
         crashes: how many consumers may still die.
-        changes: how often somebody else may still change the node.
+        changes: how often another process may still change the node.
         dead_letter: whether the record is on the dead-letter topic.
         broken: what must never happen has happened.
     """
@@ -119,7 +119,7 @@ class State:
 
     @property
     def orphaned(self) -> bool:
-        """The ledger exists, nothing references it, and nobody will ever look again."""
+        """The ledger exists, nothing references it, and no consumer will ever look again."""
         return self.ledger and not self.listed and not self.copies and not self.dead_letter
 
     def with_copy(self, *copies: Copy) -> "State":

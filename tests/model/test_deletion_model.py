@@ -171,7 +171,7 @@ def test_an_operation_that_ended_may_have_a_broker_still_at_work() -> None:
 
 @pytest.mark.parametrize("marker", [Marker.PLAIN, Marker.OPERATION])
 def test_what_remains_a_marker_slower_than_the_in_use_wait(marker: Marker) -> None:
-    """The known limit: without a fence nothing tells a slow broker from one that gave up. The audit finds these."""
+    """The known limit: without a fence a slow broker looks like one that gave up. The audit finds these."""
     exploration = explored(Rules(marker, patience=IN_USE_WAIT_TICKS))
     path = exploration.path_to(left_behind(exploration)[0])
     assert path.count("five minutes pass") >= IN_USE_WAIT_TICKS

@@ -72,7 +72,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of one ledger, whether somebody brought it back in between, and whether more events followed."""
+    """The events of one ledger, whether an operator brought it back in between, and whether more events followed."""
 
     events: tuple[Event, ...]
     brought_back: bool = False

@@ -126,7 +126,7 @@ class RandomCluster:
 
 
 def damaged(random: Random, cluster: AuditedCluster) -> None:
-    """Maybe something at a place or of a kind that nobody knows, which protects ledgers of all its clusters."""
+    """Maybe something at a place or of an unknown kind, which protects ledgers of all its clusters."""
     for path in ODD:
         if random.random() < 0.12:
             cluster.nodes[path] = random.choice([b"garbage", None, b"", managed_ledger_bytes([12, 13])])

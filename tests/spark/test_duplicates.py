@@ -75,7 +75,7 @@ class Comparison:
 
 
 def comparable(directory: Path) -> dict[str, Any]:
-    """All that is in a directory but what tells the engines apart, and in which order rows and files are."""
+    """All that is in a directory but what distinguishes the engines, and in which order rows and files are."""
     summary = json.loads((directory / SUMMARY_NAME).read_text())
     report = (directory / "report.html").read_text()
     tables = {name: ds.dataset(directory / name, format="parquet").to_table().to_pylist() for name in _TABLES}

@@ -1,4 +1,4 @@
-"""What the wheel puts into site-packages, which Spark's executors import from and everybody's other packages share."""
+"""What the wheel puts into site-packages, which Spark's executors import from and all other packages share."""
 
 import subprocess
 import zipfile

@@ -47,7 +47,7 @@ def part_of(stats: dict[str, list[Any]], elapsed_seconds: float) -> Part:
 
 
 def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
-    """What was expected and what came, as the failed test's error says it."""
+    """What was expected and what came, as in the failed test's error."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longrepr).strip()[:_REASON_CHARACTERS]
 

@@ -1,4 +1,4 @@
-"""What is said of a subscription, from what its broker, the store and the settings say."""
+"""What is shown of a subscription, from its broker, the store and the settings."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Nobody holds the door shut: real connections to a real server, with limits that a test can wait for."""
+"""No client holds the door shut: real connections to a real server, with limits that a test can wait for."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Cancelling's routes: PIP-423's status codes, a reason that says what to change, and lines that fail alone."""
+"""Cancelling's routes: PIP-423's status codes, a reason that names what to change, and lines that fail alone."""
 
 import base64
 import http.client

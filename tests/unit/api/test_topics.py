@@ -122,7 +122,7 @@ def test_a_path_that_is_no_topic_is_refused(path: str, service: FakeDeletionServ
         assert answer.status == 400, answer
         assert answer.reason
     else:
-        assert path.endswith("&x")  # an empty parameter is no parameter to anybody
+        assert path.endswith("&x")  # an empty parameter is no parameter to any reader
     assert bool(service.asked) == (answer.status == 204)
 
 

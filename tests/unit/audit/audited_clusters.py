@@ -53,7 +53,7 @@ OLD_MS = START_MS
 
 @dataclass
 class AuditedCluster:
-    """What a cluster holds; an age is told from `AS_OF_MS`.
+    """What a cluster holds; an age is measured from `AS_OF_MS`.
 
     Attributes:
         nodes: values by path, None for one that cannot be read.
@@ -72,7 +72,7 @@ class AuditedCluster:
     as_of_ms: int = AS_OF_MS
 
     def ledger(self, ledger_id: int, custom: Mapping[str, bytes] | None = None, **changed: Any) -> int:
-        """Add a ledger, a data ledger of the topic unless said otherwise."""
+        """Add a ledger, a data ledger of the topic by default."""
         known = {"ctime_ms": OLD_MS, "mtime_ms": OLD_MS, "czxid": 10 + ledger_id, "mzxid": 20 + ledger_id}
         state = changed.pop("state", LedgerState.CLOSED)
         metadata = {name: changed.pop(name) for name in ("last_entry_id", "length_bytes") if name in changed}

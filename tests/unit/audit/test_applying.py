@@ -42,7 +42,7 @@ _DELETABLE = [row["ledger_id"] for row in _ROWS if row["standing"] == "condemned
 
 
 class KilledError(BaseException):
-    """The process is gone: nobody handles this."""
+    """The process is gone: nothing handles this."""
 
 
 class Cluster:

@@ -43,7 +43,7 @@ def test_the_brake_stops_a_plan_of_too_many(auditor: Auditor, cluster: AuditedCl
     assert (failed(found.summary), found.audited.exit_code, found.summary.plan) == (["share-of-ledgers"], 1, None)
     assert set(found.standings.values()) == {"withheld"}
     assert found.summary.orphans["withheld"].ledgers == 11
-    # A brake says nothing against what was seen: the look counts, and a word lets it through.
+    # A brake does not contradict what was seen: the look counts, and a word lets it through.
     auditor.policy = AuditPolicy(look_window_ms=0, max_share=0.2, bookkeeper_exclusive=True)
     cluster.as_of_ms += DAY_MS
     assert set(auditor.audit(cluster, found.directory).standings.values()) == {"condemned"}

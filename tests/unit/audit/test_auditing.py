@@ -131,7 +131,7 @@ def test_a_managed_ledger_counts_whether_or_not_brokers_list_it_as_a_topic(
     assert (found.orphans, list(found.unattributed), found.missing) == ({}, [], [])
 
 
-# --- nobody's ledgers ----------------------------------------------------------------------------------------------
+# --- ledgers without an owner --------------------------------------------------------------------------------------
 
 
 NOBODYS = [

@@ -1,4 +1,4 @@
-"""Reading many nodes at once says exactly what reading one says, or leaves the node to that."""
+"""Reading many nodes at once gives exactly what reading one gives, or leaves the node to that."""
 
 from collections.abc import Sequence
 

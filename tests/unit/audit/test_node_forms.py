@@ -204,7 +204,7 @@ def test_only_nodes_that_may_name_a_ledger_are_read_for_it() -> None:
         managed_ledger_bytes([1, 5]): True,
         managed_ledger_bytes([1, 6]): False,
         managed_ledger_bytes([5], properties={"k": "v"}): True,
-        managed_ledger_bytes([6], properties={"k": "v"}): True,  # for all that columns tell
+        managed_ledger_bytes([6], properties={"k": "v"}): True,  # for all that columns show
         cursor_bytes(5): False,
         b"": False,
         None: True,

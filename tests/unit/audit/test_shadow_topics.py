@@ -1,4 +1,4 @@
-"""Shadow topics without infinite retention are named as dangers, and nothing is said that a dump does not hold."""
+"""Shadow topics without infinite retention are named as dangers, and nothing is reported that a dump does not hold."""
 
 import json
 import zlib

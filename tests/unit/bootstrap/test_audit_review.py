@@ -29,7 +29,7 @@ _ORPHANS = [orphan(4), orphan(9, kind="cursor", cursor_name="sub"), orphan(11, s
 
 
 def _ignore(done: int, total: int) -> None:
-    """Nobody looks."""
+    """There is no terminal."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ AT_ONCE_SECONDS = 5.0
 
 @contextmanager
 def a_port(*, hanging: bool) -> Iterator[int]:
-    """One that nobody listens on, or one that accepts and never answers."""
+    """One without a listener, or one that accepts and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         if hanging:

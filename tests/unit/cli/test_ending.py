@@ -1,4 +1,4 @@
-"""How a command ends when the other side is away, hangs, or nobody reads on: with its documented code, and soon."""
+"""How a command ends when the other side is away, hangs, or no reader is left: with its documented code, and soon."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Progress: a bar where somebody looks, a few lines where nobody does, nothing before there is something to say."""
+"""Progress: a bar on a terminal, a few lines elsewhere, nothing before there is something to show."""
 
 import io
 import sys

@@ -1,4 +1,4 @@
-"""``--version`` says what is installed."""
+"""``--version`` shows what is installed."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""What the index says is news, and what is over, against a plain look at everything."""
+"""What the index reports as news, and what is over, against a plain look at everything."""
 
 from itertools import count
 

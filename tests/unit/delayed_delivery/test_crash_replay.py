@@ -1,7 +1,7 @@
 """Cancelling with sidecars killed at any step, any call failing or losing its answer, brokers that die, cursors lost.
 
-Whatever happens: what was told to be PERSISTED is never delivered unless its cursor was lost; what was told to have
-EXPIRED was not delivered; what was refused is delivered; what nobody asked to cancel is delivered; and once faults
+Whatever happens: what was reported as PERSISTED is never delivered unless its cursor was lost; what was reported as
+EXPIRED was not delivered; what was refused is delivered; what was never asked for is delivered; and once faults
 stop, the log empties itself.
 """
 

@@ -1,4 +1,4 @@
-"""How a cancellation ends: EXPIRED is said only of what certainly was not delivered."""
+"""How a cancellation ends: EXPIRED is reported only of what certainly was not delivered."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ _LOSSES: dict[str, Callable[[FakeCluster], None]] = {
 
 
 class Ending:
-    """One message that is cancelled, the time until it is due, and what is told of it afterwards."""
+    """One message that is cancelled, the time until it is due, and what is reported of it afterwards."""
 
     def __init__(self, consumers: int = 1) -> None:
         self.cluster = FakeCluster()

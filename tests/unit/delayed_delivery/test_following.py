@@ -178,7 +178,7 @@ def test_a_sidecar_that_has_read_the_log_knows_what_it_holds(steps: list[tuple[s
     for store in stores:
         follow(store, cluster)
     for number, (step, which, entry) in enumerate(steps):
-        # Whoever was left behind finds what somebody else has acknowledged, and refuses to accept it.
+        # A sidecar that was left behind finds what another has acknowledged, and refuses to accept it.
         if step != "record" or not any(_is_persisted(store, at(entry)) for store in stores):
             _take(cluster, stores[which], step, cancellation(entry, requested_ms=number))
     held = [decode(*record) for record in cluster.compacted().items()]
@@ -186,7 +186,7 @@ def test_a_sidecar_that_has_read_the_log_knows_what_it_holds(steps: list[tuple[s
         if store.follows:
             cluster.unfollow(store.apply)
         follow(store, cluster)
-        # Whoever was left behind may write of what has ended; whoever saw the end does not believe it.
+        # A sidecar that was left behind may write of what has ended; one that saw the end does not believe it.
         expected = {(one.position, one.status) for one in held if not _has_ended(store, one)}
         assert {(one.position, one.status) for one in store.index.at(PLACE)} == expected
 

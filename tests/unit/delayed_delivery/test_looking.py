@@ -97,7 +97,7 @@ class Growing(FakeCluster):
 
 
 class Lacking(FakeCluster):
-    """A topic of two partitions, the first of which was deleted because nobody used it."""
+    """A topic of two partitions, the first of which was deleted because no client used it."""
 
     def partitions(self, topic: TopicName, *, max_age_seconds: float = 0.0) -> int | None:
         return 2

@@ -1,4 +1,4 @@
-"""What a caller is told, and what became of the message: each verdict is checked against the broker."""
+"""What a caller is answered, and what became of the message: each verdict is checked against the broker."""
 
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.requests import (

@@ -219,7 +219,7 @@ def _arm(cluster: FakeCluster, faults: dict[tuple[int, bool], str]) -> list[int]
     def fail(number: int, call: str, *, before: bool) -> None:
         kind = faults.get((number, before))
         if kind is not None:
-            # Once a copy has been sent, a broken answer is never told as one that changed nothing.
+            # Once a copy has been sent, a broken answer is never reported as one that changed nothing.
             raise FAULTS["unknown" if call == "republish" and kind == "temporary" and not before else kind]()
 
     def begin(call: str) -> None:

@@ -264,7 +264,7 @@ def test_what_the_index_places_at_another_time_is_not_read(cluster: CountingClus
     meant = cluster.publish(2, key="k")
     others = cluster.publish(3, key="k", due_in_ms=900_000)
     cluster.clock.advance_ms(1)
-    # The index has a bit of two of the others only: the third came late, and of that one the entry says when it is due.
+    # The index has a bit of two of the others only: the third came late, and its entry shows when it is due.
     cluster.ruled_out = {LEDGER: BitMap(position.entry_id for position in others[:2])}
     shown = sidecar.room.preview(TOPIC, Selection(due_to_ms=cluster.clock.now_ms() + 500_000))
     assert len(cancel_previewed(sidecar, shown)) == 2

@@ -1,4 +1,4 @@
-"""The demo's last lines, and when it says that it kept its promise."""
+"""The demo's last lines, and when it claims that it kept its promise."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The nightly audit's scripts do what they say, and end with what they found."""
+"""The nightly audit's scripts do what they promise, and end with what they found."""
 
 import os
 import subprocess
@@ -86,7 +86,7 @@ def test_a_night_lists_dumps_audits_and_tidies_up(night: Night) -> None:
     assert "--previous" not in audited
     assert pruned == f"audit prune {night.audits} --keep 7 --older-than-days 30 --execute"
     assert [path.name for path in night.metrics.iterdir()] == ["pulsar_sidecar_audit.prom"]
-    # An audit is its owner's alone, and the node exporter is somebody else.
+    # An audit is its owner's alone, and the node exporter is another user.
     assert (night.metrics / "pulsar_sidecar_audit.prom").stat().st_mode & 0o777 == 0o644
 
 

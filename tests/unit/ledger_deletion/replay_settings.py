@@ -114,7 +114,7 @@ def live(setting: Setting, crashes: Sequence[int] = ()) -> list[CrashAt]:
 
 
 def create_again(fake_pulsar: FakePulsar, topic: TopicName, *, gone: Sequence[int], partitions: int) -> set[LedgerId]:
-    """Somebody deletes some partitions and the partitioned topic's node, then creates it with new data in those."""
+    """An operator deletes some partitions and the partitioned topic's node, then creates it with new data in those."""
     for index in gone:
         if fake_pulsar.listed(topic.partition(index)):
             fake_pulsar.delete_by_broker(TopicDeletion(topic.partition(index), partitioned=False, force=True))
@@ -126,7 +126,7 @@ def create_again(fake_pulsar: FakePulsar, topic: TopicName, *, gone: Sequence[in
 
 
 def attempt(sidecar: Sidecar, setting: Setting) -> bool:
-    """Ask for the deletion; False when the caller was told that nothing is known to have begun."""
+    """Ask for the deletion; False when the caller's error is that nothing is known to have begun."""
     try:
         sidecar.delete_topic(setting.topic, partitioned=setting.partitioned)
     except SidecarError:

@@ -252,7 +252,7 @@ def restarted(fake_pulsar: FakePulsar, **options: object) -> Sidecar:
 
 
 def send(fake_pulsar: FakePulsar, *records: PendingDeleteLedgerInfo) -> None:
-    """Records as somebody else's broker would send them."""
+    """Records as another cluster's broker would send them."""
     for record in records:
         fake_pulsar.topics.put(DeletionTopic.PENDING, encode_record(record), key=str(record.topic))
 

@@ -17,7 +17,7 @@ OP = OperationId("op-1")
 
 
 def interrupted(partitions: int) -> tuple[FakePulsar, TopicName]:
-    """The broker was asked, and nobody knows what it has done."""
+    """The broker was asked, and what it has done is unknown."""
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(NAME, partitions)
     fake_pulsar.admin.lose_answer_next(applied=False)

@@ -1,7 +1,7 @@
 """Both phases from beginning to end, with the process killed at any point, any call failing, any broker dying.
 
 Whatever happens, once faults stop: nothing referenced was deleted, every accepted record has ended, each ledger was
-deleted once, and no ledger that the sidecar was told about is left without a reference (`sidecars.check`).
+deleted once, and no ledger that the sidecar accepted is left without a reference (`sidecars.check`).
 """
 
 from collections.abc import Iterator

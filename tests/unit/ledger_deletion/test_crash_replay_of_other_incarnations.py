@@ -1,7 +1,7 @@
 """A deletion is killed at any point, and what comes back under the topic's name meanwhile is not what was marked.
 
 A partitioned topic is partly created again, or the topic comes back as a shadow whose list is another topic's.
-Whoever goes on must leave all of that alone (`sidecars.check`, and no new or foreign ledger gone).
+The sidecar that goes on must leave all of that alone (`sidecars.check`, and no new or foreign ledger gone).
 """
 
 from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def back_as_a_shadow(setting: Setting) -> set[LedgerId]:
 
 
 def turned_into_a_shadow_in_place(setting: Setting) -> set[LedgerId]:
-    """Somebody sets the property on the managed ledger, and it is loaded."""
+    """An operator sets the property on the managed ledger, and it is loaded."""
     fake_pulsar, source = setting.fake_pulsar, with_source(setting)
     node = fake_pulsar.store.peek(managed_ledger_path(source.managed_ledger_name))
     assert node is not None

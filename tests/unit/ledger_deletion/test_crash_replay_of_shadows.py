@@ -85,7 +85,7 @@ def test_another_sidecar_goes_on_before_any_call(partitions: int | None, listed:
 
 @pytest.mark.parametrize("partitions", [None, 2])
 def test_a_shadow_created_again_before_any_call_keeps_its_source(partitions: int | None) -> None:
-    """Another sidecar deletes it, and somebody creates it again: no call but the deletion itself comes too late."""
+    """Another sidecar deletes it, and an operator creates it again: no call but the deletion itself comes too late."""
 
     def check(at: int) -> None:
         made = setting(partitions)
@@ -107,7 +107,7 @@ def test_a_shadow_created_again_before_any_call_keeps_its_source(partitions: int
 
 
 class Loads:
-    """Begins and ends loads of the shadow's topics as the numbers say, one before each call of a port."""
+    """Begins and ends loads of the shadow's topics as numbered, one before each call of a port."""
 
     def __init__(self, made: Setting, numbers: list[int]) -> None:
         self._made = made

@@ -358,7 +358,7 @@ def test_a_plain_record_is_believed_after_the_in_use_wait(since_ms: int | None, 
         assert verdict.delay_ms == delay_ms
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- the details -----------------------------------------------------------------------------------------------------
 
 YOUNG = stored(state=LedgerState.OPEN, age_ms=1)
 BUCKET = stored(CLAIMS[LedgerComponent.DELAYED_INDEX_BUCKET])

@@ -1,4 +1,4 @@
-"""Only the version that was decided on is deleted, and each record says how its ledger ended."""
+"""Only the version that was decided on is deleted, and each outcome names how its ledger ended."""
 
 from dataclasses import replace
 

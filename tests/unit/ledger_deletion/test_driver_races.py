@@ -26,7 +26,7 @@ REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
 
 def recreated(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    """Somebody deletes the topic and creates it again."""
+    """An operator deletes the topic and creates it again."""
     fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
     for record in accepted_records(fake_pulsar):
         fake_pulsar.remove_ledger(record.ledger_id)

@@ -1,4 +1,4 @@
-"""The record to the byte, since others write and read it too, its limits, and what is said of a malformed one."""
+"""The record to the byte, since others write and read it too, its limits, and the error for a malformed one."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Everything a topic references is durably recorded under the same sequence ids, whoever goes on and how often."""
+"""Everything a topic references is durably recorded under the same sequence ids, by any sidecar and however often."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema() ->
 
 
 def schema_of_a_name_that_looks_like_a_partition(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
-    # Its base is another topic's name, and so is its schema's id: whose schema that is, nobody can tell.
+    # Its base is another topic's name, and so is its schema's id: whose schema that is, cannot be known.
     assert topic.partition_index == 3
     return {ledger for ledger, path in fake_pulsar.referenced().items() if path.startswith("/schemas")}
 

@@ -185,13 +185,13 @@ class Rivals:
         self._quietly(lambda: self.held.extend(self.second.pending().receive()))
 
     def second_processes_what_it_holds(self) -> None:
-        """Late, backwards, and each delivery twice, whoever got it in the meantime."""
+        """Late, backwards, and each delivery twice, whichever sidecar got it in the meantime."""
         held, self.held = self.held, []
         processor, pending = self.second.processor(), self.second.pending()
         self._quietly(lambda: held and processor.process(pending, [*reversed(held), *held]))
 
     def connections_break(self) -> None:
-        """Everything that is held is delivered again, to anybody."""
+        """Everything that is held is delivered again, to any sidecar."""
         self.setting.fake_pulsar.topics.drop_connections()
         for sidecar in (self.first, self.second):
             sidecar.forget_connections()

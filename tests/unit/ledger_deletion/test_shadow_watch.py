@@ -1,4 +1,4 @@
-"""The status names every shadow topic that endangers its source, and says so when that is not known."""
+"""The status names every shadow topic that endangers its source, and reports when that is not known."""
 
 import threading
 

@@ -192,7 +192,7 @@ def test_a_forged_message_cannot_write_anywhere_else(fake_pulsar: FakePulsar, vi
     assert LedgerId(7) in fake_pulsar.ledgers()
 
 
-# --- protected until somebody has had the time to relink it ----------------------------------------------------------
+# --- protected until there was time to relink it ---------------------------------------------------------------------
 
 
 def test_a_second_record_waits_until_the_protection_ends(fake_pulsar: FakePulsar, topic: TopicName) -> None:

@@ -1,4 +1,4 @@
-"""What ledgers say of themselves, in every kind that a 4.0.8 broker writes, and when that is not believed."""
+"""What ledgers hold about themselves, in every kind that a 4.0.8 broker writes, and when that is not believed."""
 
 import pytest
 from hypothesis import given

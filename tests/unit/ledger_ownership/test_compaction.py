@@ -1,4 +1,4 @@
-"""A compacted ledger is found where brokers put its id, or nothing is said."""
+"""A compacted ledger is found where brokers put its id, or nothing is claimed."""
 
 import pytest
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
@@ -16,7 +16,7 @@ PATH = ledger_path(CURSOR_LEDGER)
 
 
 class EntriesDuringAnEnsembleChange(FakeLedgerEntries):
-    """Somebody replaces a bookie of the ledger while its entries are read."""
+    """Auto-recovery replaces a bookie of the ledger while its entries are read."""
 
     def __init__(self, store: FakeMetadataStore) -> None:
         super().__init__()

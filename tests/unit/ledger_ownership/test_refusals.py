@@ -1,4 +1,4 @@
-"""What is said when something is not understood: it must name what was odd, and what to do about it."""
+"""The error when something is not understood: it must name what was odd, and what to do about it."""
 
 from collections.abc import Callable
 

@@ -71,7 +71,7 @@ def test_a_source_is_a_regular_file_of_the_size_it_has_now(tmp_path: Path) -> No
 
 
 def test_what_cannot_be_a_source(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")  # nobody writes to it, and nobody waits until somebody does
+    os.mkfifo(tmp_path / "pipe")  # without a writer, for which nothing waits
     for name, reason in (("nowhere", "No such file"), (".", "not a regular file"), ("pipe", "not a regular file")):
         with pytest.raises(InvalidInputError, match=reason), source_file(tmp_path / name):
             pass

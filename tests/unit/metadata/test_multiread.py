@@ -102,7 +102,7 @@ def test_only_no_node_means_absent(code: int) -> None:
 
 
 def test_a_node_without_data_has_no_bytes() -> None:
-    """ZooKeeper tells null data by the length -1."""
+    """ZooKeeper marks null data by the length -1."""
     answer = struct.pack("!iBii", 4, 0, 0, -1) + struct.pack("!qqqqiiiqiiq", 1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 1) + END
     assert decode(answer, ["/a"]) == [Node("/a", b"", NodeVersion(0), 2, 2, 1)]
 

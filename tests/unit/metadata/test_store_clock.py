@@ -1,4 +1,4 @@
-"""The time that all machines of a cluster share, told by one whose own clock is wrong."""
+"""The time that all machines of a cluster share, read by one whose own clock is wrong."""
 
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreClock, StoreTime

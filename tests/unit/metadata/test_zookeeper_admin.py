@@ -1,4 +1,4 @@
-"""The AdminServer's stream: a whole snapshot, or an error that says what to do."""
+"""The AdminServer's stream: a whole snapshot, or an error that names the remedy."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ SNAPSHOT = SnapshotWriter(last_zxid=0x22).snapshot([SnapshotNode("/a", b"1"), Sn
 
 
 class ZooKeeperAdmin(ThreadingHTTPServer):
-    """Answers as 3.9.4 does unless told otherwise."""
+    """Answers as 3.9.4 does by default."""
 
     daemon_threads = True
 

@@ -23,11 +23,11 @@ _REQUEST = struct.Struct("!ii")
 
 
 class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
-    """Answers every request with success, unless told otherwise, and has no nodes.
+    """Answers every request with success by default, and has no nodes.
 
     Attributes:
         errors: what requests of a type are answered with.
-        echoes: whether creations are told to who listens.
+        echoes: whether listeners hear of creations.
         watched: the paths of watches, in order.
     """
 

@@ -116,7 +116,7 @@ def test_a_flipped_bit_is_never_a_partial_result(compress: object, data: st.Data
         rows = rows_of(bytes(whole))
     except TemporaryError:
         return
-    # Only where a container keeps what nobody needs, such as the time in gzip's header.
+    # Only where a container keeps what is not needed, such as the time in gzip's header.
     assert compress is not bytes
     assert rows == rows_of(intact)
 

@@ -1,4 +1,4 @@
-"""Names of copies and the check that an object is what the record says."""
+"""Names of copies and the check that an object is what the record names."""
 
 import uuid
 from dataclasses import replace

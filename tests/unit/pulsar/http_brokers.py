@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 NO_CLIENTS: dict[str, object] = {"publishers": [], "subscriptions": {}}
-"""What every answer to ``stats`` has, of a topic that nobody uses."""
+"""What every answer to ``stats`` has, of a topic without clients."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Brokers of another cluster are told from the sidecar's own by their metadata's URLs, whatever names these use."""
+"""Brokers of another cluster are known by their metadata's URLs, whatever names these use."""
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata

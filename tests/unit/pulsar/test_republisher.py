@@ -1,4 +1,4 @@
-"""A copy that was not sent is told from one that may have been stored: only the first may be tried again."""
+"""A copy that was not sent is distinguished from one that may have been stored: only the first may be tried again."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Cluster settings that stop retries or let subscriptions expire: what is set, what is left alone, what is told."""
+"""Cluster settings that stop retries or let subscriptions expire: what is set, what is left alone, what is reported."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The producer under exactly-once publishing, on the wire: ids, receipts, refusals, pings while nobody calls."""
+"""The producer under exactly-once publishing, on the wire: ids, receipts, refusals, pings while no call comes."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -170,7 +170,7 @@ def test_only_the_producers_own_messages_of_this_cluster(topic: Topic, tails: Br
 
 def test_from_an_entry_on(topic: Topic, tails: BrokerTopicTails) -> None:
     assert tails.read_back(TOPIC, at(2), "mine") == Tail(MINE[3:], at(2))
-    # Its first chunk is not read, so nothing can be said of its payload.
+    # Its first chunk is not read, so nothing is known of its payload.
     assert tails.read_back(TOPIC, at(4), "mine") == Tail((StoredRecord(40, at(4), None), *MINE[5:]), at(4))
     assert tails.read_back(TOPIC, at(7), "mine") == Tail((), None)
 

@@ -1,4 +1,4 @@
-"""What ``deduplication show`` says of topics: policies, snapshot, replay and held ledgers, and what is odd."""
+"""What ``deduplication show`` shows of topics: policies, snapshot, replay and held ledgers, and what is odd."""
 
 from collections.abc import Mapping
 from dataclasses import replace

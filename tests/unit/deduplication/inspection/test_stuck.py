@@ -1,4 +1,4 @@
-"""Cursors that are stuck: who says so, what they hold, and what helps."""
+"""Cursors that are stuck: where that is seen, what they hold, and what helps."""
 
 from dataclasses import replace
 

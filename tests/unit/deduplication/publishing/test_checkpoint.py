@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and what it says of a file that has changed."""
+"""What a checkpoint holds, and what it shows of a file that has changed."""
 
 import hashlib
 import json

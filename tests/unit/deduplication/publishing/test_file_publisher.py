@@ -67,7 +67,7 @@ class KillsAt(PublishSteps):
 
 @dataclass
 class PassingTime(FakeClock):
-    """While somebody waits, bookies store what is being written."""
+    """While a caller waits, bookies store what is being written."""
 
     brokers: FakeDeduplicatingBrokers
 

@@ -1,4 +1,4 @@
-"""Where publishing goes on: every combination of what broker, checkpoint and topic may say."""
+"""Where publishing goes on: every combination of what broker, checkpoint and topic may show."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_whatever_happened_nothing_is_lost_and_nothing_comes_twice(choice: st.Da
         is_stored, is_known = offset <= last_stored * SIZE, offset <= pushed_id
         if forgotten and point is None and not tail.records:
             assert found.is_blank
-            return  # As a first run: nothing is left anywhere that could tell.
+            return  # As a first run: nothing is left anywhere that could show it.
         assert is_known or not is_stored, "what a broker has forgotten would be stored again"
     if found.is_last_remembered:
         assert found.after <= min(pushed_id, last_stored * SIZE), "it has to be a duplicate"

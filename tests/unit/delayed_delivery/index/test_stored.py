@@ -1,4 +1,4 @@
-"""What is stored of delayed indexes: everything that cursors name is told, and what cannot be read says why."""
+"""What is stored of delayed indexes: everything that cursors name, and what cannot be read with its cause."""
 
 import json
 

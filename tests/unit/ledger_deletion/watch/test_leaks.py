@@ -1,4 +1,4 @@
-"""Evidence outlives the sidecar that saw it, and nobody without the cluster's key can write any."""
+"""Evidence outlives the sidecar that saw it, and no client without the cluster's key can write any."""
 
 import json
 from collections.abc import Callable

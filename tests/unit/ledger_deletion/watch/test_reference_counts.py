@@ -168,7 +168,7 @@ def test_named_by_reads_ids_and_not_bytes() -> None:
 
 
 class WatchedPath(str):
-    """A path that tells when it is looked up."""
+    """A path that reports when it is looked up."""
 
     looked_up: Callable[[], object] = staticmethod(lambda: None)
 

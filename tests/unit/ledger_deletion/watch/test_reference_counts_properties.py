@@ -56,7 +56,7 @@ Event = LedgerChange | NodeChange | Walk
 
 
 def node_data(path: str, listed: Sequence[int], replaced: Sequence[int]) -> tuple[bytes, NamedLedgers | None]:
-    """What a node is that names these ledgers, and what it says then."""
+    """What a node is that names these ledgers, and what it holds then."""
     kept = [each for each in listed if each not in replaced]
     if path == CURSOR:
         buckets = {f"#pulsar.internal.delayed.bucket_{each}_0": each for each in listed[1:]}
@@ -100,7 +100,7 @@ class WalkBrokeError(Exception):
 
 @dataclass
 class Truth:
-    """The store as it is, and what a reader who was told so much may count on."""
+    """The store as it is, and what a reader with so many reports may count on."""
 
     ledgers: set[LedgerId] = field(default_factory=set)
     nodes: dict[str, tuple[bytes, NamedLedgers | None]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What operators tell the watch: kept by compare-and-set, and what cannot be read appends nothing."""
+"""What operators ask of the watch: kept by compare-and-set, and what cannot be read appends nothing."""
 
 import json
 from collections.abc import Callable

@@ -379,7 +379,7 @@ def test_forged_evidence_counts_for_nothing(fake_pulsar: FakePulsar, topic: Topi
 def test_a_forged_record_makes_no_young_ledger_old(
     fake_pulsar: FakePulsar, topic: TopicName, signature: str | None
 ) -> None:
-    """Whoever may produce to ``pulsar/system`` can write any time into a record."""
+    """A client that may produce to ``pulsar/system`` can write any time into a record."""
     (name,) = fake_pulsar.cursors(topic)
     own = next(iter(fake_pulsar.cursors(topic).values())).cursor_ledger
     assert own is not None

@@ -203,7 +203,7 @@ class Watcher:
             raise self.offload_error
         return self.fake_pulsar.offloaded.parts(ledger_id, context) == PARTS
 
-    # --- what it says --------------------------------------------------------------------------------------------
+    # --- what it shows -------------------------------------------------------------------------------------------
 
     def status(self) -> WatchStatus:
         control = self.orders.read()

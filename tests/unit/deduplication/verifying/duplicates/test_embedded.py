@@ -1,4 +1,4 @@
-"""The embedded engine finds what the rules say, wherever the row groups are cut."""
+"""The embedded engine finds what the rules demand, wherever the row groups are cut."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def looked_through(extract: MemoryExtract) -> tuple[DuplicatesSummary, MemoryOut
     return summary, outputs.last
 
 
-class _scratch(MemoryScratch):  # noqa: N801  # a function to whoever calls it
+class _scratch(MemoryScratch):  # noqa: N801  # a function to its callers
     def __enter__(self) -> MemoryScratch:
         return self
 

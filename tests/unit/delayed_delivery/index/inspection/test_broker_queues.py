@@ -1,4 +1,4 @@
-"""What a broker's queues take, as brokers of 4.0.8 said."""
+"""What a broker's queues take, as brokers of 4.0.8 reported."""
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import Queues, queue_bytes, queues_of

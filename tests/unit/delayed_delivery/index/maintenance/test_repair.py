@@ -1,4 +1,4 @@
-"""A repair does what was approved and nothing else, and what it cannot do is told."""
+"""A repair does what was approved and nothing else, and what it cannot do is reported."""
 
 import re
 from collections import Counter

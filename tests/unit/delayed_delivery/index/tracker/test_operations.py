@@ -1,4 +1,4 @@
-"""Cancellations in the tracker: what was canceled is never handed out, and no broker can read what says so."""
+"""Cancellations in the tracker: what was canceled is never handed out, and no broker can read the records of it."""
 
 from typing import Any
 
