@@ -13,3 +13,11 @@ BUCKETS = {
     "numIOThreads": "128",
     "bookkeeperClientNumWorkerThreads": "16",
 }
+SMALL_BUCKETS = {
+    **BUCKETS,
+    "delayedDeliveryMinIndexCountPerBucket": "50",
+    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "20",
+    "managedLedgerMaxEntriesPerLedger": "100",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+}
+"""Buckets and ledgers so small that a few hundred messages fill several."""

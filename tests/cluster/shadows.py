@@ -9,6 +9,7 @@ from functools import partial
 
 import pulsar
 import requests
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.background import running_until
@@ -36,6 +37,17 @@ class Pair:
     def shadows(self) -> Sequence[TopicName]:
         parts = [source.partition_index for source in self.sources]
         return [self.shadow if part is None else self.shadow.partition(part) for part in parts]
+
+    def demand_only_the_source(self, workload: Workload) -> None:
+        """The shadow's nodes are gone; the source's ledgers are there, and its messages readable."""
+        assert workload.store.read(partitioned_topic_path(self.shadow)) is None
+        for shadow in self.shadows:
+            assert workload.store.read(managed_ledger_path(shadow.managed_ledger_name)) is None
+        for source, payloads in self.payloads.items():
+            data = workload.ledgers(source).data
+            assert data
+            assert workload.existing(data) == data
+            assert workload.read_all(source) == payloads
 
 
 class Shadows:

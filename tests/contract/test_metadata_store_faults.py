@@ -18,9 +18,7 @@ from tests.contract.metadata_store_servers import (
     CLOCK,
     LoneZooKeeper,
     Poison,
-    chroot,
     expire,
-    lone_zookeeper,
     raw_client,
     without_kazoo_log,
 )
@@ -30,18 +28,6 @@ PATIENCE_SECONDS = 2.0
 SESSION_TIMEOUT_MS = 4_000
 NEVER = threading.Event()
 SECRET = "the-secret-of-the-test"
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
-    with lone_zookeeper(tmp_path_factory.mktemp("zookeeper") / "members") as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: LoneZooKeeper) -> Iterator[str]:
-    with chroot(zookeeper.url) as below:
-        yield below
 
 
 @pytest.fixture

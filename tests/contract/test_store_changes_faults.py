@@ -27,9 +27,7 @@ from tests.contract.metadata_store_servers import (
     CLOCK,
     LoneZooKeeper,
     Poison,
-    chroot,
     expire,
-    lone_zookeeper,
     raw_client,
     without_kazoo_log,
 )
@@ -40,18 +38,6 @@ PATIENCE_SECONDS = 10.0
 SESSION_TIMEOUT_MS = 4_000
 SECRET = "sidecar:the-secret-of-the-test"
 CUTS = 15
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneZooKeeper]:
-    with lone_zookeeper(tmp_path_factory.mktemp("zookeeper") / "members") as server:
-        yield server
-
-
-@pytest.fixture
-def url(zookeeper: LoneZooKeeper) -> Iterator[str]:
-    with chroot(zookeeper.url) as below:
-        yield below
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 import random
 
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.shadows import NOTHING, Pair, Shadows
@@ -51,7 +49,7 @@ def test_sources_keep_everything_while_their_shadows_are_deleted(
         with shadows.loaded_again_and_again(pair.shadows):
             _delete(scene, pair, trouble)
         assert scene.workload.existing(before) == before
-        _check(scene, pair)
+        pair.demand_only_the_source(scene.workload)
 
 
 def _pair(scene: Scene, shadows: Shadows, dice: random.Random, number: int) -> Pair:
@@ -78,14 +76,3 @@ def _delete(scene: Scene, pair: Pair, trouble: Trouble) -> None:
         return done
 
     until(is_done, f"{pair.shadow} is deleted")
-
-
-def _check(scene: Scene, pair: Pair) -> None:
-    workload = scene.workload
-    assert workload.store.read(partitioned_topic_path(pair.shadow)) is None
-    for shadow in pair.shadows:
-        assert workload.store.read(managed_ledger_path(shadow.managed_ledger_name)) is None
-    for source, payloads in pair.payloads.items():
-        data = workload.ledgers(source).data
-        assert workload.existing(data) == data
-        assert workload.read_all(source) == payloads

@@ -16,7 +16,7 @@ import pulsar
 import pytest
 import requests
 
-from tests.cluster.buckets import BUCKETS
+from tests.cluster.buckets import SMALL_BUCKETS
 from tests.cluster.cancelling import CANCELLING, Setup, check, set_up
 from tests.cluster.choosing import FAST_SESSIONS
 from tests.cluster.delays import KEY_SHARED, SHARED, DelayedTopic, Sent, await_rest, now_ms
@@ -24,14 +24,6 @@ from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess
-
-SMALL_BUCKETS = {
-    **BUCKETS,
-    "delayedDeliveryMinIndexCountPerBucket": "50",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "20",
-    "managedLedgerMaxEntriesPerLedger": "100",
-    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-}
 
 
 @pytest.fixture(scope="module")

@@ -16,20 +16,12 @@ from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import encode_cursor, java_url_encode, parse_topic_name
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
-from tests.cluster.buckets import BUCKETS
+from tests.cluster.buckets import SMALL_BUCKETS
 from tests.cluster.cancelling import Setup, set_up
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.topics import unique
-
-SMALL_BUCKETS = {
-    **BUCKETS,
-    "delayedDeliveryMinIndexCountPerBucket": "50",
-    "delayedDeliveryMaxIndexesPerBucketSnapshotSegment": "20",
-    "managedLedgerMaxEntriesPerLedger": "100",
-    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-}
 
 
 @pytest.fixture(scope="module")

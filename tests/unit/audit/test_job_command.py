@@ -6,19 +6,16 @@ from typing import Any
 import pulsar_sidecar
 import pytest
 from msgspec.structs import replace
-from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
+from pulsar_sidecar.audit.requests import AuditPolicy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, GuardResult
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 from pyspark_jobs.orphan_ledgers import job
 from pyspark_jobs.running import sessions
 from tests.unit.audit.findings import orphan, summary
+from tests.unit.audit.options import EVERY_OPTION, PLACES, POLICY_OF_EVERY_OPTION
 
-PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 FAILED = GuardResult("share-of-ledgers", False, "40 %", "10 %", "too many")
-
-EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
-FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
 class Context:
@@ -86,18 +83,8 @@ def test_a_wheel_is_sent_under_a_name_that_executors_import_from(
 
 
 def test_every_option(fake: Job) -> None:
-    options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    job.main((*PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE))
-    policy = AuditPolicy(
-        round(1.5 * HOUR_MS),
-        2 * HOUR_MS,
-        0.3,
-        0.4,
-        allow_young=True,
-        foreign_subtrees=("/hbase", "/kafka"),
-        bookkeeper_exclusive=True,
-    )
-    assert fake.asked == [("d", "l", "o", "p", policy, True)]
+    job.main(EVERY_OPTION)
+    assert fake.asked == [("d", "l", "o", "p", POLICY_OF_EVERY_OPTION, True)]
 
 
 @pytest.mark.parametrize(

@@ -44,3 +44,10 @@ def server(_shared: tuple[FakeDeletionService, Served], service: FakeDeletionSer
     del service  # reset before the server is used
     terminal.set("PULSAR_SIDECAR_ADMIN_URL", _shared[1].url)
     return _shared[1]
+
+
+@pytest.fixture
+def shell(terminal: Terminal, server: Served) -> Terminal:
+    """The terminal of a user of ``server``, which a module may replace."""
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.audit.audited_clusters import full_cluster
+from tests.unit.audit.options import PLACES
 from tests.unit.cli.running import Terminal
-
-PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
 
 
 def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

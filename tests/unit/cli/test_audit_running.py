@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.__main__ import programs
-from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy, AuditRequest, AuditResult
+from pulsar_sidecar.audit.requests import AuditRequest, AuditResult
 from pulsar_sidecar.cli.connecting import Programs
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 
+from tests.unit.audit.options import EVERY_OPTION, PLACES, POLICY_OF_EVERY_OPTION
 from tests.unit.cli.running import Ran, Terminal
-
-PLACES = ("--dump", "d", "--listing", "l", "--output", "o")
-
-EXCLUSIVE = ("--bookkeeper-exclusive-to-cluster",)
-FOREIGN = ("--foreign-subtree", "/hbase", "--foreign-subtree", "/kafka")
 
 
 def ran(terminal: Terminal, *arguments: str, code: int = 0, error: SidecarError | None = None) -> Ran:
@@ -37,21 +33,10 @@ def test_an_audit_as_it_is_usually_asked_for(terminal: Terminal) -> None:
 
 
 def test_every_option(terminal: Terminal) -> None:
-    options = ("--previous", "p", "--min-age-hours", "1.5", "--look-window-hours", "2", "--max-share", "0.3")
-    result = ran(
-        terminal, *PLACES, *options, "--max-shrink", "0.4", "--allow-young", "--exact", *FOREIGN, *EXCLUSIVE, code=2
-    )
+    result = ran(terminal, *EVERY_OPTION, code=2)
     assert result.code == 2
-    policy = AuditPolicy(
-        round(1.5 * HOUR_MS),
-        2 * HOUR_MS,
-        0.3,
-        0.4,
-        allow_young=True,
-        foreign_subtrees=("/hbase", "/kafka"),
-        bookkeeper_exclusive=True,
-    )
-    assert terminal.asked == [AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), policy, exact=True)]
+    request = AuditRequest(Path("d"), Path("l"), Path("o"), Path("p"), POLICY_OF_EVERY_OPTION, exact=True)
+    assert terminal.asked == [request]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])

@@ -37,12 +37,6 @@ def server(topics: DeduplicatedTopics) -> Iterator[Served]:
         yield opened
 
 
-@pytest.fixture
-def shell(terminal: Terminal, server: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_show(shell: Terminal) -> None:
     ran = shell.run("deduplication", "show", str(TOPIC))
     assert ran.code == 0, ran.err

@@ -28,12 +28,6 @@ def server(index: IndexToBuild) -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture
-def shell(terminal: Terminal, server: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_the_plan_changes_nothing_and_names_the_next_step(shell: Terminal, index: IndexToBuild) -> None:
     ran = shell.run(*BUILD)
     assert ran.code == 0, ran.err

@@ -35,12 +35,6 @@ def server(index: CheckedIndex, loaded: FakeLoaded) -> Iterator[Served]:
         yield found
 
 
-@pytest.fixture
-def shell(terminal: Terminal, server: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_a_clean_topic_and_a_clean_namespace(shell: Terminal) -> None:
     for place in (TOPIC, "public/default"):
         ran = shell.run("delayed-index", "fsck", place, "--orphans", "--all-messages")

@@ -58,12 +58,6 @@ def server(cluster: FakeCluster) -> Iterator[Served]:
         yield opened
 
 
-@pytest.fixture
-def shell(terminal: Terminal, server: Served) -> Terminal:
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_overdue_names_the_cause_and_the_remedy(shell: Terminal) -> None:
     ran = shell.run("delayed-index", "overdue", str(TOPIC))
     assert ran.code == 0, ran.err

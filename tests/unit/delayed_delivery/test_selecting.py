@@ -158,25 +158,32 @@ def test_the_oldest_of_too_many_previews_are_read_again() -> None:
     assert not cache.take(TOPIC, KEY, "32"), "each is given out once"
 
 
-@pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
+CHANGES = pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
+
+
+def happens(cluster: CountingCluster, change: str, message: Position) -> None:
+    if change == "acknowledged":
+        cluster.subscriptions_["s"].acked.add(message)
+    elif change == "dropped":
+        cluster.dropped = True
+    else:
+        cluster.clock.advance_ms(60_000)
+
+
+@CHANGES
 def test_what_changed_since_the_preview_is_found_before_anything_is_cancelled(
     cluster: CountingCluster, sidecar: FakeSidecar, change: str
 ) -> None:
     one, _ = cluster.publish(2, key="k")
     cluster.clock.advance_ms(1)
     shown = sidecar.room.preview(TOPIC, KEY)
-    if change == "acknowledged":
-        cluster.subscriptions_["s"].acked.add(one)
-    elif change == "dropped":
-        cluster.dropped = True
-    else:
-        cluster.clock.advance_ms(60_000)
+    happens(cluster, change, one)
     with pytest.raises(ConflictError):
         cancel_previewed(sidecar, shown)
     assert cluster.subscriptions_["s"].by_sidecar == set()
 
 
-@pytest.mark.parametrize("change", ["acknowledged", "dropped", "came due"])
+@CHANGES
 def test_what_changed_since_the_confirmation_is_found_before_it_is_acknowledged(
     cluster: CountingCluster, sidecar: FakeSidecar, change: str
 ) -> None:
@@ -184,12 +191,7 @@ def test_what_changed_since_the_confirmation_is_found_before_it_is_acknowledged(
     cluster.clock.advance_ms(1)
     shown = sidecar.room.preview(TOPIC, KEY)
     (batch,) = sidecar.room.confirm_selected(TOPIC, shown.selection, shown.hash)
-    if change == "acknowledged":
-        cluster.subscriptions_["s"].acked.add(one)
-    elif change == "dropped":
-        cluster.dropped = True
-    else:
-        cluster.clock.advance_ms(60_000)
+    happens(cluster, change, one)
     first, other = sidecar.room.cancel_batch(batch, CancelOptions())
     expected = {"acknowledged": Cause.ACKED_BEFORE, "dropped": Cause.NO_ENTRY, "came due": Cause.DUE}[change]
     assert first.results[0].cause is expected

@@ -195,16 +195,14 @@ def test_a_receipt_that_was_lost_is_no_receipt(
 
 
 def test_evidence_that_a_frozen_leader_writes_late_is_taken_over(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    with Watcher(fake_pulsar) as frozen:
-        frozen.go(10)
+    with Watcher(fake_pulsar).go(10) as frozen:
         (gone,) = fake_pulsar.trim(topic, 1, dies_between=True)
         frozen.go(SOON)
     path = f"{LEAKS}/{gone}"
     late = fake_pulsar.store.peek(path)
     assert late is not None
     fake_pulsar.store.remove(path)
-    with Watcher(fake_pulsar, name="two") as other:
-        other.go(10)
+    with Watcher(fake_pulsar, name="two").go(10) as other:
         assert (other.status().unlinked, other.leak(gone)) == (1, None)
         fake_pulsar.store.put(path, late.data)
         other.go(SETTLE_SECONDS + MINUTE)

@@ -32,8 +32,7 @@ def test_another_topics_list_is_no_evidence(fake_pulsar: FakePulsar, topic: Topi
 
 def test_a_shadows_list_is_no_evidence(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     shadow = fake_pulsar.shadow("persistent://public/default/shadow", topic)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         gone = fake_pulsar.trim(topic, 2, dies_between=True)
         watcher.go(SETTLE_SECONDS)
         fake_pulsar.store.put(
@@ -80,8 +79,7 @@ def test_a_ledger_whose_metadata_is_not_understood_is_never_appended(
 
 def test_the_deletion_services_own_topics_are_left_to_their_brokers(fake_pulsar: FakePulsar) -> None:
     own = fake_pulsar.topic("persistent://pulsar/system/__ledger_deletion-partition-0", TopicPlan(schema_versions=1))
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         gone = {*fake_pulsar.trim(own, 2, dies_between=True), *unsubscribe(fake_pulsar, own)}
         watcher.go(SETTLE_SECONDS + A_WHILE)
         assert appended(fake_pulsar) == []
@@ -142,8 +140,7 @@ def test_a_node_that_is_not_understood_protects_as_in_an_audit(
 
 def test_a_tenant_that_the_policies_do_not_know_may_be_another_clusters(fake_pulsar: FakePulsar) -> None:
     foreign = fake_pulsar.topic("persistent://other/space/orders")
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         (gone,) = fake_pulsar.trim(foreign, 1, dies_between=True)
         watcher.go(SETTLE_SECONDS + A_WHILE)
         assert appended(fake_pulsar) == []

@@ -66,8 +66,7 @@ def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
 ) -> None:
     monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_UNLINKED", 2)
     kept_ones = [fake_pulsar.ledger({}, age_ms=OLD_MS) for _ in range(2)]
-    with Watcher(fake_pulsar, QUICK) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, QUICK).go(10) as watcher:
         stray = fake_pulsar.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
         watcher.go(3 * MINUTE)
         assert {watcher.state(each) for each in kept_ones} == {LeakState.KEPT}
@@ -75,8 +74,7 @@ def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
 
 
 def test_a_ledger_that_is_linked_at_last_was_only_late(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         late = fake_pulsar.ledger(data_custom_metadata(topic.managed_ledger_name))
         watcher.go(11 * MINUTE)
         fake_pulsar.store.put(path_of(topic), managed_ledger_bytes([*fake_pulsar.listed(topic), late]))
@@ -167,8 +165,7 @@ def test_a_hold_that_is_removed_during_the_judgement_passes_no_brake(
     never_linked(fake_pulsar, topic, 6)
     control = WatchControlNode(fake_pulsar.store)
     control.hold("public")
-    with Watcher(fake_pulsar, made(QUICK, brake_references=5)) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(QUICK, brake_references=5)).go(10) as watcher:
         tracker = watcher.watch._tracker
         brake_if_needed = tracker._brake_if_needed
 

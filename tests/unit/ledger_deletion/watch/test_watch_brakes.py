@@ -23,8 +23,7 @@ from tests.unit.ledger_deletion.watch.watching import (
 
 def test_the_brake_holds_until_an_operator_resumes(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         gone = fake_pulsar.trim(topic, 51, dies_between=True)
         watcher.go(SOON)
         assert "51 references vanished within 10 minutes" in (watcher.status().braked or "")
@@ -41,8 +40,7 @@ def test_the_brake_holds_until_an_operator_resumes(fake_pulsar: FakePulsar) -> N
 
 def test_within_the_limit_it_does_not_brake(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 110)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         gone = fake_pulsar.trim(topic, 50, dies_between=True)
         watcher.go(SETTLE_SECONDS + SOON)
         assert set(appended(fake_pulsar)) == set(gone)
@@ -51,8 +49,7 @@ def test_within_the_limit_it_does_not_brake(fake_pulsar: FakePulsar) -> None:
 
 def test_what_vanished_is_forgotten_after_ten_minutes(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 200)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         for _ in range(2):
             fake_pulsar.trim(topic, 40, dies_between=True)
             watcher.go(SOON)
@@ -65,8 +62,7 @@ def test_what_vanished_is_forgotten_after_ten_minutes(fake_pulsar: FakePulsar) -
 
 def test_what_was_within_the_limit_once_brakes_no_smaller_cluster_later(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         fake_pulsar.trim(topic, 40, dies_between=True)
         watcher.go(A_WHILE + SOON)
         fake_pulsar.trim(topic, 15)
@@ -76,8 +72,7 @@ def test_what_was_within_the_limit_once_brakes_no_smaller_cluster_later(fake_pul
 
 def test_the_brake_holds_whichever_sidecar_leads(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         fake_pulsar.trim(topic, 51, dies_between=True)
         first.go(SOON)
     with Watcher(fake_pulsar, name="two") as second:
@@ -88,12 +83,10 @@ def test_the_brake_holds_whichever_sidecar_leads(fake_pulsar: FakePulsar) -> Non
 
 def test_what_an_earlier_leader_saw_vanish_counts_for_the_next_ones_brake(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 80)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         fake_pulsar.trim(topic, 40, dies_between=True)
         first.go(SOON)
-    with Watcher(fake_pulsar, name="two") as second:
-        second.go(10)
+    with Watcher(fake_pulsar, name="two").go(10) as second:
         fake_pulsar.trim(topic, 30, dies_between=True)
         second.go(SOON)
         assert second.status().vanished == 70
@@ -107,8 +100,7 @@ def test_a_failure_between_two_pieces_of_evidence_hides_none_from_the_brake(
     fake_pulsar: FakePulsar, number: int
 ) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         creations = iter(range(1, 1_000))
 
         def fail_once() -> None:
@@ -124,8 +116,7 @@ def test_a_failure_between_two_pieces_of_evidence_hides_none_from_the_brake(
 
 def test_a_brake_that_could_not_be_written_is_tried_again(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=3)
         fake_pulsar.trim(topic, 51, dies_between=True)
         watcher.go(2 * SOON)
@@ -153,8 +144,7 @@ LOST = 11 * MINUTE
 
 def test_without_its_brake_no_evidence_is_written_beyond_the_limit(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         first.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=1_000)
         fake_pulsar.trim(topic, 51, dies_between=True)
         first.go(SOON)
@@ -168,8 +158,7 @@ def test_without_its_brake_no_evidence_is_written_beyond_the_limit(fake_pulsar: 
 def test_it_brakes_before_it_writes_evidence_beyond_the_limit(fake_pulsar: FakePulsar) -> None:
     """A leader that is killed while it writes, and whose successor comes after the brake's window."""
     topic = crowd(fake_pulsar, 200)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         creations = iter(range(1, 1_000))
 
         def kill() -> None:
@@ -190,8 +179,7 @@ def test_it_brakes_before_it_writes_evidence_beyond_the_limit(fake_pulsar: FakeP
 @pytest.mark.parametrize("resumed", [False, True])
 def test_evidence_of_a_disaster_counts_however_long_there_was_no_leader(fake_pulsar: FakePulsar, resumed: bool) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         fake_pulsar.trim(topic, 51, dies_between=True)
         first.go(SOON)
         if resumed:
@@ -207,8 +195,7 @@ def test_evidence_of_a_disaster_counts_however_long_there_was_no_leader(fake_pul
 
 def test_it_brakes_where_nothing_can_be_judged(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         fake_pulsar.trim(topic, 51, dies_between=True)
         first.go(SOON)
     fake_pulsar.store.remove(CONTROL)
@@ -223,8 +210,7 @@ def test_what_vanished_before_an_operator_resumed_does_not_count_when_it_is_prov
     fake_pulsar: FakePulsar,
 ) -> None:
     topic = crowd(fake_pulsar, 120)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         fake_pulsar.trim(topic, 51, dies_between=True)
         watcher.go(SOON)
         gone = fake_pulsar.trim(topic, 30, dies_between=True)
@@ -239,8 +225,7 @@ def test_what_vanished_before_an_operator_resumed_does_not_count_when_it_is_prov
 def test_a_disaster_after_an_earlier_resuming_counts_for_the_next_leader(fake_pulsar: FakePulsar) -> None:
     """Its brake was lost with the control node, of which an old copy is back, and one more vanished later."""
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         WatchControlNode(fake_pulsar.store).resume()
         old = fake_pulsar.store.peek(CONTROL)
         assert old is not None
@@ -258,8 +243,7 @@ def test_a_disaster_after_an_earlier_resuming_counts_for_the_next_leader(fake_pu
 
 def test_what_was_resumed_is_resumed_for_the_next_leader(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as first:
-        first.go(10)
+    with Watcher(fake_pulsar).go(10) as first:
         fake_pulsar.trim(topic, 51, dies_between=True)
         first.go(SOON)
         WatchControlNode(fake_pulsar.store).resume()
@@ -276,8 +260,7 @@ def test_a_control_node_that_vanished_or_is_an_old_copy_releases_no_brake(
     fake_pulsar: FakePulsar, copy: bytes | None, seconds: float
 ) -> None:
     topic = crowd(fake_pulsar, 60)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         fake_pulsar.trim(topic, 51, dies_between=True)
         watcher.go(SOON + seconds)
         fake_pulsar.store.remove(CONTROL)
@@ -300,8 +283,7 @@ def test_holds_whose_node_vanished_stay_in_force(fake_pulsar: FakePulsar, topic:
 
 def test_a_small_cluster_that_loses_every_reference_brakes(fake_pulsar: FakePulsar) -> None:
     topic = crowd(fake_pulsar, 40)
-    with Watcher(fake_pulsar) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar).go(10) as watcher:
         fake_pulsar.store.remove(path_of(topic))
         watcher.go(SETTLE_SECONDS + SOON)
         assert appended(fake_pulsar) == []
@@ -313,8 +295,7 @@ def test_what_a_disaster_takes_beyond_the_most_that_is_tracked_waits_as_if_never
 ) -> None:
     monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 60)
     topic = crowd(fake_pulsar, 100)
-    with Watcher(fake_pulsar, made(brake_references=5)) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(brake_references=5)).go(10) as watcher:
         fake_pulsar.trim(topic, 90, dies_between=True)
         watcher.go(SETTLE_SECONDS + SOON)
         assert len(kept(fake_pulsar)) == 60
@@ -330,8 +311,7 @@ def test_compacted_ledgers_brake_before_their_evidence_is_written(fake_pulsar: F
     ]
     for topic in topics:
         fake_pulsar.compact(topic, closed=True, age_ms=0)
-    with Watcher(fake_pulsar, made(brake_references=9)) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(brake_references=9)).go(10) as watcher:
         watcher.store.fail_next("create", TemporaryError("ZooKeeper is away"), path=CONTROL, times=1_000)
         for topic in topics:
             fake_pulsar.compact(topic, closed=True, age_ms=0)
@@ -344,8 +324,7 @@ def test_ten_times_as_many_are_tracked_as_the_brake_lets_vanish(
 ) -> None:
     monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_TRACKED", 0)
     topic = crowd(fake_pulsar, 100)
-    with Watcher(fake_pulsar, made(brake_references=5)) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(brake_references=5)).go(10) as watcher:
         fake_pulsar.trim(topic, 90, dies_between=True)
         watcher.go(SOON)
         assert (len(kept(fake_pulsar)), watcher.status().unlinked) == (50, 40)

@@ -20,8 +20,7 @@ from tests.unit.ledger_deletion.watch.watching import A_WHILE, SETTLE_SECONDS, S
 
 
 def test_report_shows_what_leaked_and_appends_nothing(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
         gone = trim(fake_pulsar, topic)
         watcher.go(SETTLE_SECONDS + A_WHILE)
         assert appended(fake_pulsar) == []

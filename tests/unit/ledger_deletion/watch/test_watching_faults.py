@@ -130,8 +130,7 @@ def test_a_leader_that_finds_another_one_after_an_outage_stands_by(
     watcher.changes.fail_next_arm(TemporaryError("ZooKeeper is away"))
     watcher.go(1)
     watcher.store.end_session()
-    with Watcher(fake_pulsar, name="two") as other:
-        other.go(10)
+    with Watcher(fake_pulsar, name="two").go(10) as other:
         watcher.go(10)
         assert watcher.status().state is WatchState.STANDBY
         assert other.status().state is WatchState.WATCHING
@@ -189,8 +188,7 @@ def test_a_store_that_does_not_answer_for_a_while_is_asked_again(
 
 
 def test_when_everything_is_read_again_although_nothing_was_missed(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    with Watcher(fake_pulsar, made(walk_interval_ms=60_000), policy=MAY_BE_SHARED) as watcher:
-        watcher.go(10)
+    with Watcher(fake_pulsar, made(walk_interval_ms=60_000), policy=MAY_BE_SHARED).go(10) as watcher:
         gone = trim_one(fake_pulsar, topic)
         watcher.go(SETTLE_SECONDS + SOON)
         assert watcher.changes.times_armed >= 4
@@ -279,8 +277,7 @@ def test_a_watch_that_falls_deaf_is_found_out_by_its_echo(
 
 def test_one_watches_and_the_other_stands_by(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     watcher.go(10)
-    with Watcher(fake_pulsar, name="two") as other:
-        other.go(10)
+    with Watcher(fake_pulsar, name="two").go(10) as other:
         assert other.status().state is WatchState.STANDBY
         assert not other.watch.leads
         assert other.status().leader == find_leader(watcher.store)
@@ -401,8 +398,7 @@ def test_a_leader_that_lost_its_session_stands_by(fake_pulsar: FakePulsar, topic
     gone = trim_one(fake_pulsar, topic)
     watcher.go(SOON)
     watcher.store.end_session()
-    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
-        other.go(10)
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED).go(10) as other:
         watcher.go(5)
         assert watcher.status().state is WatchState.STANDBY
         assert watcher.watch.leaks(ended=True) == []
@@ -487,8 +483,7 @@ def test_a_cursor_that_a_crashed_leader_saw_vanish_is_reported_with_its_node(
     fake_pulsar.store.remove(path)
     watcher.go(SOON)
     watcher.die()
-    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED) as other:
-        other.go(10)
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED).go(10) as other:
         (leak,) = other.watch.leaks(ended=False)
         assert (leak.path, leak.state, leak.topic) == (path, LeakState.SETTLING, str(topic))
         assert leak.detail == "an earlier watch saw its last reference vanish"
