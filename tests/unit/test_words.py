@@ -9,6 +9,7 @@ import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -66,6 +67,16 @@ PAGES = sorted(
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What a module's code has in words; ``texts`` are all but docstrings, which speak to those who read the code."""
+
+    names: tuple[str, ...]
+    classes: tuple[str, ...]
+    docstrings: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
 @cache
 def sources(*folders: str) -> dict[Path, str]:
     """Every module in the folders, but for generated ones."""
@@ -77,43 +88,39 @@ def sources(*folders: str) -> dict[Path, str]:
     }
 
 
+def modules(*folders: str) -> dict[Path, Module]:
+    return {place: read(text) for place, text in sources(*folders).items()}
+
+
 @cache
-def modules(*folders: str) -> dict[Path, ast.Module]:
-    return {place: ast.parse(text) for place, text in sources(*folders).items()}
+def read(code: str) -> Module:
+    """The trees of a thousand modules are not kept: the collector of garbage would go through them again and again."""
+    nodes = list(ast.walk(ast.parse(code)))
+    of_expressions = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    texts = [node for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return Module(
+        names=tuple(name for node in nodes for name in names_of(node)),
+        classes=tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)),
+        docstrings=tuple(node.value for node in texts if node in of_expressions),
+        texts=tuple(node.value for node in texts if node not in of_expressions),
+    )
 
 
-def names_in(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                yield name
-            case ast.arg(arg=name) | ast.alias(asname=str(name)):
-                yield name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
+def names_of(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            yield name
+        case ast.arg(arg=name) | ast.alias(asname=str(name)):
+            yield name
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
 
 
-def docstrings_in(module: ast.Module) -> Iterator[str]:
-    for node in ast.walk(module):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield text
-
-
-def texts_in(module: ast.Module) -> Iterator[str]:
-    """Every text but docstrings, which speak to those who read the code."""
-    docstrings = {node.value for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
-            yield node.value
-
-
-def prose_in(text: str) -> str:
+def prose_in(code: str) -> str:
     """The docstrings and the comments of a module."""
-    comments = [
-        token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
-    ]
-    return "\n".join([*docstrings_in(ast.parse(text)), *comments])
+    tokens = tokenize.generate_tokens(io.StringIO(code).readline)
+    comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+    return "\n".join([*read(code).docstrings, *comments])
 
 
 def is_retired(name: str) -> bool:
@@ -129,7 +136,7 @@ def test_no_name_uses_a_retired_word() -> None:
     found = {
         f"{place}: {name}"
         for place, module in modules(*PRODUCT, "tests").items()
-        for name in (*place.with_suffix("").parts, *names_in(module))
+        for name in (*place.with_suffix("").parts, *module.names)
         if is_retired(name) and name not in PUBLIC
     }
     assert sorted(found) == []
@@ -160,16 +167,11 @@ def test_words_of_the_field_are_not_mistaken_for_them(name: str) -> None:
     ],
 )
 def test_every_kind_of_name_is_looked_at(code: str) -> None:
-    assert [name for name in names_in(ast.parse(code)) if is_retired(name)] != []
+    assert [name for name in read(code).names if is_retired(name)] != []
 
 
 def test_each_of_the_seven_nouns_names_one_thing() -> None:
-    declared = Counter(
-        node.name
-        for module in modules(*PRODUCT).values()
-        for node in ast.walk(module)
-        if isinstance(node, ast.ClassDef)
-    )
+    declared = Counter(name for module in modules(*PRODUCT).values() for name in module.classes)
     assert {noun: declared[noun] for noun in NOUNS if declared[noun] > 1} == {}
 
 
@@ -183,7 +185,7 @@ def test_no_error_log_line_or_metric_uses_a_retired_word() -> None:
     found = [
         f"{place}: {text!r:.120}"
         for place, module in modules(*PRODUCT).items()
-        for text in texts_in(module)
+        for text in module.texts
         if retired_in(text, RETIRED_IN_TEXTS)
     ]
     assert found == []
@@ -209,8 +211,8 @@ def test_the_data_of_tests_is_not_their_prose() -> None:
 
 
 def test_docstrings_are_no_texts_and_parts_of_f_strings_are() -> None:
-    module = ast.parse('"""Says."""\ndef f(x):\n    """Says."""\n    raise ValueError(f"nobody {x} says")\n')
-    assert [text for text in texts_in(module) if retired_in(text, RETIRED_IN_TEXTS)] == ["nobody ", " says"]
+    module = read('"""Says."""\ndef f(x):\n    """Says."""\n    raise ValueError(f"nobody {x} says")\n')
+    assert [text for text in module.texts if retired_in(text, RETIRED_IN_TEXTS)] == ["nobody ", " says"]
     assert retired_in("there is no topic t", RETIRED_IN_TEXTS) == []
     assert retired_in("5 is no topic", RETIRED_IN_TEXTS) == ["is no"]
 
