@@ -6,6 +6,7 @@ from structlog.typing import EventDict
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
+from tests.unit.cli.running import Terminal
 
 
 def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:
@@ -37,3 +38,11 @@ def service(_shared: tuple[FakeDeletionService, Served]) -> FakeDeletionService:
 def server(_shared: tuple[FakeDeletionService, Served], service: FakeDeletionService) -> Served:
     del service  # reset before the server is used
     return _shared[1]
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: Served) -> Terminal:
+    """The terminal of a user of ``server``, which a module may replace."""
+    terminal = Terminal(capsys, monkeypatch)
+    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+    return terminal

@@ -39,13 +39,6 @@ def server(brokers: FakeDeduplication, namespace: FakeNamespace) -> Iterator[Ser
         yield server
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: Served) -> Terminal:
-    terminal = Terminal(capsys, monkeypatch)
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_the_answer_names_who_decides_and_what_came(server: Served, brokers: FakeDeduplication) -> None:
     brokers.namespaces[DeduplicationPolicy.ENABLED, NAMESPACE] = True
     found = server.ask("POST", PATH).json

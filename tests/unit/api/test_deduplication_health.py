@@ -32,13 +32,6 @@ def server(setup: Setup) -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: Served) -> Terminal:
-    terminal = Terminal(capsys, monkeypatch)
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_stuck_cursors_over_rest(server: Served) -> None:
     everything = server.ask("GET", "/admin/v2/deduplication/stuck").json
     assert everything == {

@@ -43,13 +43,6 @@ def server(_shared: tuple[FakeDeduplication, Served], brokers: FakeDeduplication
     return _shared[1]
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, server: Served) -> Terminal:
-    terminal = Terminal(capsys, monkeypatch)
-    terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
-    return terminal
-
-
 def test_a_change_is_answered_with_its_effect(server: Served, brokers: FakeDeduplication) -> None:
     brokers.namespaces[ENABLED, NAMESPACE] = False
     assert server.ask("POST", f"{ORDERS}/deduplicationEnabled", True).json == {

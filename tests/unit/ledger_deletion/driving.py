@@ -8,7 +8,6 @@ from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.sidecars import Sidecar
 
-NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
 
 

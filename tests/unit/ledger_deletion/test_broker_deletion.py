@@ -9,10 +9,10 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
+from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.replay_settings import create_again
 from tests.unit.ledger_deletion.sidecars import Sidecar, check, restarted
 
-NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
 
 
@@ -104,9 +104,9 @@ def test_a_topic_created_again_before_it_was_ever_asked_for_is_reported_to_the_c
     check(fake_pulsar)
 
 
-def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     held = Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
     fake_pulsar.topic(NAME)

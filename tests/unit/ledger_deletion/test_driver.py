@@ -11,11 +11,12 @@ from pulsar_sidecar.model.errors import (
     NotFoundError,
     TemporaryError,
 )
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar
-from tests.unit.ledger_deletion.driving import NAME, OP, asked, begin, running
+from tests.unit.ledger_deletion.driving import OP, asked, begin, running
+from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, endings
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
@@ -24,9 +25,7 @@ REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
 # --- done --------------------------------------------------------------------------------------------------------
 
 
-def test_records_come_first_and_then_the_broker_is_asked_once() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_records_come_first_and_then_the_broker_is_asked_once(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ids = fake_pulsar.ledgers()
     before = []
     fake_pulsar.admin.hooks.before("delete_topic", lambda: before.extend(accepted_records(fake_pulsar)))
@@ -93,9 +92,7 @@ def test_a_partitioned_topic_that_never_was_promises_nothing() -> None:
     assert asked(fake_pulsar) == []
 
 
-def test_a_topic_that_a_broker_no_longer_knows_is_done() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_that_a_broker_no_longer_knows_is_done(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.hooks.before(
         "delete_topic", lambda: fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
     )
@@ -103,9 +100,7 @@ def test_a_topic_that_a_broker_no_longer_knows_is_done() -> None:
     assert running(fake_pulsar) == []
 
 
-def test_a_404_although_the_node_is_there_is_not_done() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_404_although_the_node_is_there_is_not_done(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.miss_next()
     sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
@@ -129,9 +124,7 @@ def test_a_partition_that_stayed_behind_is_asked_for_alone() -> None:
 # --- refused -----------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_ends_it_and_its_records_end_as_in_use() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_refusal_ends_it_and_its_records_end_as_in_use(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ids = fake_pulsar.ledgers()
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     sidecar = Sidecar(fake_pulsar)
@@ -144,9 +137,7 @@ def test_a_refusal_ends_it_and_its_records_end_as_in_use() -> None:
     assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
 
 
-def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     sidecar = Sidecar(fake_pulsar)
     for _ in range(6):
@@ -157,9 +148,7 @@ def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_one_lost_answer_does_not_hide_a_refusal(applied: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_one_lost_answer_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     fake_pulsar.store.lose_answer_next("delete", applied=applied)
     with pytest.raises(BrokerRefusedError):
@@ -188,9 +177,9 @@ def test_a_broker_still_at_work_after_a_refusal_leaves_no_orphan() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_unknown_outcome_is_looked_at_before_asking_again(applied: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_an_unknown_outcome_is_looked_at_before_asking_again(
+    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+) -> None:
     fake_pulsar.admin.lose_answer_next(applied=applied)
     sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.RUNNING
@@ -201,9 +190,7 @@ def test_an_unknown_outcome_is_looked_at_before_asking_again(applied: bool) -> N
     assert len(asked(fake_pulsar)) == 1
 
 
-def test_the_next_attempt_waits_longer_and_longer_up_to_a_minute() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_the_next_attempt_waits_longer_and_longer_up_to_a_minute(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.lose_answer_next(applied=False, times=10)
     sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)

@@ -19,7 +19,8 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.brokers import TopicDeletion
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.driving import NAME, OP, asked, begin, running
+from tests.unit.ledger_deletion.driving import OP, asked, begin, running
+from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, accepted_records, check, restarted
 
 REFUSAL = BrokerRefusedError(412, "Topic has active producers/subscriptions")
@@ -37,9 +38,9 @@ def recreated(fake_pulsar: FakePulsar, topic: TopicName) -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_topic_created_again_after_the_broker_was_asked_stays(applied: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_created_again_after_the_broker_was_asked_stays(
+    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+) -> None:
     fake_pulsar.admin.lose_answer_next(applied=applied)
     sidecar = Sidecar(fake_pulsar)
     sidecar.delete_topic(topic)
@@ -53,9 +54,9 @@ def test_a_topic_created_again_after_the_broker_was_asked_stays(applied: bool) -
     assert len(asked(fake_pulsar)) == int(applied)
 
 
-def test_a_topic_created_again_before_the_broker_was_ever_asked_stays() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_created_again_before_the_broker_was_ever_asked_stays(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     begin(Sidecar(fake_pulsar), topic)
     recreated(fake_pulsar, topic)
     new = fake_pulsar.ledgers()
@@ -66,9 +67,7 @@ def test_a_topic_created_again_before_the_broker_was_ever_asked_stays() -> None:
     assert asked(fake_pulsar) == []
 
 
-def test_a_topic_created_again_while_its_records_were_sent_stays() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_created_again_while_its_records_were_sent_stays(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.topics.hooks.before("publish", lambda: recreated(fake_pulsar, topic))
     sidecar = Sidecar(fake_pulsar)
     assert sidecar.delete_topic(topic) is OperationState.DONE
@@ -76,9 +75,9 @@ def test_a_topic_created_again_while_its_records_were_sent_stays() -> None:
     assert set(fake_pulsar.listed(topic)) <= fake_pulsar.ledgers()
 
 
-def test_a_topic_created_again_while_its_shadows_were_looked_for_stays() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_created_again_while_its_shadows_were_looked_for_stays(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)
     fake_pulsar.admin.hooks.before("shadow_topics", lambda: recreated(fake_pulsar, topic))
@@ -118,18 +117,14 @@ def test_nothing_marked_is_never_asked_for_later() -> None:
 # --- who drives --------------------------------------------------------------------------------------------------
 
 
-def test_a_new_operation_is_left_to_the_sidecar_that_began_it() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_new_operation_is_left_to_the_sidecar_that_began_it(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
     fake_pulsar.store.before("create", other.drive, path=driver_path(OP))
     assert begin(Sidecar(fake_pulsar), topic).operation.operation_id == OP
     assert fake_pulsar.listed(topic) != []
 
 
-def test_a_begin_that_is_overtaken_does_not_revive_what_ended() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_begin_that_is_overtaken_does_not_revive_what_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
 
     def overtake() -> None:
@@ -154,9 +149,7 @@ def test_nothing_marked_is_asked_for_once_only() -> None:
     assert asked(fake_pulsar) == []
 
 
-def test_one_that_is_driven_is_not_taken() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_one_that_is_driven_is_not_taken(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first = Sidecar(fake_pulsar)
     begin(first, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
@@ -167,9 +160,7 @@ def test_one_that_is_driven_is_not_taken() -> None:
     assert other.drive() is OperationState.DONE
 
 
-def test_a_begin_reports_that_another_sidecar_was_faster() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_begin_reports_that_another_sidecar_was_faster(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     other = fake_pulsar.store.other_session()
     fake_pulsar.store.before(
         "create", lambda: other.create(driver_path(OP), b"sidecar-2", ephemeral=True), path=driver_path(OP)
@@ -179,9 +170,9 @@ def test_a_begin_reports_that_another_sidecar_was_faster() -> None:
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_driver_left_over_by_a_lost_answer_is_taken_again(applied: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_driver_left_over_by_a_lost_answer_is_taken_again(
+    fake_pulsar: FakePulsar, topic: TopicName, applied: bool
+) -> None:
     sidecar = Sidecar(fake_pulsar)
     fake_pulsar.store.before(
         "create", lambda: fake_pulsar.store.lose_answer_next("create", applied=applied), path=operation_path(OP)
@@ -222,18 +213,16 @@ def one_after_another(fake_pulsar: FakePulsar, topic: TopicName) -> tuple[Sideca
     return first, operation, Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
 
 
-def test_a_driver_that_lost_its_session_learns_that_another_finished() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_driver_that_lost_its_session_learns_that_another_finished(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first, operation, other = one_after_another(fake_pulsar, topic)
     assert other.drive() is OperationState.DONE
     assert first.deleter.attempt(operation).state is OperationState.DONE
     assert len(asked(fake_pulsar)) == 1
 
 
-def test_a_driver_that_lost_its_session_learns_that_another_was_refused() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_driver_that_lost_its_session_learns_that_another_was_refused(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     first, operation, other = one_after_another(fake_pulsar, topic)
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     assert other.drive() is OperationState.REFUSED
@@ -243,9 +232,9 @@ def test_a_driver_that_lost_its_session_learns_that_another_was_refused() -> Non
     assert asked(fake_pulsar) == []
 
 
-def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     first, operation, other = one_after_another(fake_pulsar, topic)
     fake_pulsar.admin.hooks.before("delete_topic", lambda: other.drive() and None)
     state = first.deleter.attempt(operation).state
@@ -257,9 +246,7 @@ def test_two_drivers_of_one_operation_ask_for_the_same_incarnation_only() -> Non
     assert fake_pulsar.listed(topic) != []
 
 
-def test_taking_one_that_ends_at_this_moment_leaves_nothing_behind() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_taking_one_that_ends_at_this_moment_leaves_nothing_behind(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first = Sidecar(fake_pulsar)
     operation = begin(first, topic)
     first.deleter.release(operation.operation)
@@ -278,9 +265,7 @@ def test_an_empty_leftover_is_cleared_away() -> None:
     assert running(fake_pulsar) == []
 
 
-def test_an_unreadable_operation_holds_up_no_other() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.store.create(f"{OPERATIONS}/aaa", b'{"newer":"version"}')
     sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)

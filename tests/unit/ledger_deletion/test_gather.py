@@ -40,8 +40,8 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
 )
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.orphans import NAME
 
-NAME = "persistent://public/default/orders"
 COMPACTION = CursorName("__compaction")
 
 

@@ -9,17 +9,14 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.fakes.pulsar import FakePulsar
+from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 
-NAME = "persistent://public/default/orders"
 
-
-def test_what_loading_creates_is_recorded_with_the_rest() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_what_loading_creates_is_recorded_with_the_rest(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     created = []
     fake_pulsar.admin.hooks.before("load_topic", lambda: created.append(fake_pulsar.rollover(topic)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
@@ -27,9 +24,7 @@ def test_what_loading_creates_is_recorded_with_the_rest() -> None:
     assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
 
 
-def test_it_is_loaded_after_the_sending_which_may_have_taken_long() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_it_is_loaded_after_the_sending_which_may_have_taken_long(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sent_before = []
     fake_pulsar.admin.hooks.before("load_topic", lambda: sent_before.extend(accepted_records(fake_pulsar)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE

@@ -25,9 +25,9 @@ from tests.fakes.bookkeeper import compacted_custom_metadata, cursor_bytes, mana
 from tests.fakes.brokers import FakeLiveOwners
 from tests.fakes.pulsar import INSTANCE_ID, FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.cases import view
+from tests.unit.ledger_deletion.orphans import NAME
 from tests.unit.ledger_deletion.sidecars import METRICS, Crash, CrashAt, Sidecar, accepted_records, restarted
 
-NAME = "persistent://public/default/orders"
 OP = OperationId("op-1")
 
 
@@ -145,18 +145,14 @@ def test_nothing_is_asked_of_the_broker_when_the_owner_cannot_be_asked() -> None
     assert ids(fake_pulsar) == []
 
 
-def test_a_closed_compaction_cursor_is_read_from_its_node() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_closed_compaction_cursor_is_read_from_its_node(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     compacted = fake_pulsar.compact(topic, closed=True)
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic))
     assert compacted in ids(fake_pulsar)
 
 
-def test_a_topic_that_was_created_again_is_left_alone() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_that_was_created_again_is_left_alone(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
@@ -165,9 +161,7 @@ def test_a_topic_that_was_created_again_is_left_alone() -> None:
     assert ids(fake_pulsar) == []
 
 
-def test_a_ledger_without_metadata_is_recorded_without_birth() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_ledger_without_metadata_is_recorded_without_birth(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.remove_ledger(fake_pulsar.listed(topic)[0])
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic))
@@ -218,9 +212,7 @@ def test_a_compaction_cursor_whose_ledger_is_gone_does_not_stop_it_for_ever() ->
     assert set(fake_pulsar.listed(topic)) <= set(ids(fake_pulsar))
 
 
-def test_no_instance_id_means_a_wrong_root() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_no_instance_id_means_a_wrong_root(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     fake_pulsar.store.remove(instance_id_path())
@@ -229,9 +221,7 @@ def test_no_instance_id_means_a_wrong_root() -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_receipt_that_is_missing_counts_as_not_sent(stored: bool) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_receipt_that_is_missing_counts_as_not_sent(fake_pulsar: FakePulsar, topic: TopicName, stored: bool) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     fake_pulsar.topics.lose_receipts_next(stored=stored)
@@ -241,9 +231,7 @@ def test_a_receipt_that_is_missing_counts_as_not_sent(stored: bool) -> None:
     assert len(ids(fake_pulsar)) == len(set(ids(fake_pulsar))) == 4
 
 
-def test_an_operation_that_ended_meanwhile_is_reported_as_ended() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_an_operation_that_ended_meanwhile_is_reported_as_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     sidecar.deleter.end(operation.operation)
@@ -255,9 +243,7 @@ def test_an_operation_that_ended_meanwhile_is_reported_as_ended() -> None:
 # --- going on ----------------------------------------------------------------------------------------------------
 
 
-def test_a_ledger_that_appears_while_sending_is_recorded_too() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_ledger_that_appears_while_sending_is_recorded_too(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     fake_pulsar.topics.hooks.before("publish", lambda: fake_pulsar.rollover(topic) and None)
@@ -267,9 +253,7 @@ def test_a_ledger_that_appears_while_sending_is_recorded_too() -> None:
     assert numbers == list(range(5))
 
 
-def test_a_topic_that_grows_all_the_time_is_too_busy() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_topic_that_grows_all_the_time_is_too_busy(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = held(sidecar, topic)
     fake_pulsar.topics.hooks.before("publish", lambda: fake_pulsar.rollover(topic) and None, times=-1)
@@ -278,9 +262,9 @@ def test_a_topic_that_grows_all_the_time_is_too_busy() -> None:
 
 
 @pytest.mark.parametrize("step", range(4, 16))
-def test_a_crash_at_any_step_records_nothing_twice_and_nothing_never(step: int) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_crash_at_any_step_records_nothing_twice_and_nothing_never(
+    fake_pulsar: FakePulsar, topic: TopicName, step: int
+) -> None:
     sidecar = Sidecar(fake_pulsar, steps=CrashAt(step))
     operation = held(sidecar, topic)
     try:
@@ -318,9 +302,7 @@ def accepted_numbers(fake_pulsar: FakePulsar) -> dict[int, int]:
     }
 
 
-def test_two_drivers_record_nothing_twice() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_two_drivers_record_nothing_twice(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first, second = (
         Sidecar(fake_pulsar),
         Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session()),
@@ -333,9 +315,9 @@ def test_two_drivers_record_nothing_twice() -> None:
     assert len(copies(fake_pulsar)) == len(set(ids(fake_pulsar))) == 4
 
 
-def test_two_drivers_at_the_same_moment_keep_apart_by_the_producers_name() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_two_drivers_at_the_same_moment_keep_apart_by_the_producers_name(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     first = Sidecar(fake_pulsar)
     operation = held(first, topic)
     fake_pulsar.topics.publisher(DeletionTopic.PENDING, operation.operation.producer_name)
@@ -344,9 +326,9 @@ def test_two_drivers_at_the_same_moment_keep_apart_by_the_producers_name() -> No
     assert ids(fake_pulsar) == []
 
 
-def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_cursor_that_is_rewritten_between_the_rounds_keeps_its_number(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = sidecar.recorder.record(held(sidecar, topic))
     fake_pulsar.store.put(cursor_path(topic.managed_ledger_name, CursorName("sub")), cursor_bytes(None))
@@ -455,9 +437,7 @@ def test_what_is_no_operation_is_left_alone(data: bytes) -> None:
         decode_node(data, Operation)
 
 
-def test_a_lost_answer_to_the_operations_node_is_unknown() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_lost_answer_to_the_operations_node_is_unknown(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     begun = held(sidecar, topic)
     fake_pulsar.store.lose_answer_next("write", applied=True)
@@ -468,9 +448,7 @@ def test_a_lost_answer_to_the_operations_node_is_unknown() -> None:
     assert sorted(ids(fake_pulsar)) == sorted(fake_pulsar.ledgers())
 
 
-def test_a_ledgers_length_travels_with_its_record() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_ledgers_length_travels_with_its_record(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     sidecar.recorder.record(held(sidecar, topic))
     lengths = {record.ledger_id: record.mark.length_bytes for record in accepted_records(fake_pulsar)}

@@ -12,11 +12,12 @@ from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfigura
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
-from tests.unit.ledger_deletion.driving import NAME, OP
+from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
 from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
@@ -77,9 +78,9 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
 
 
-def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome() -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     service._runtime.ready.set()
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
@@ -111,9 +112,9 @@ def test_a_deletion_is_let_go_once() -> None:
 
 
 @pytest.mark.parametrize("answers_lost", [0, 1])
-def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(answers_lost: int) -> None:
-    fake_pulsar = FakePulsar()
-    topic = fake_pulsar.topic(NAME)
+def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(
+    fake_pulsar: FakePulsar, topic: TopicName, answers_lost: int
+) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     runtime = service._runtime
     held = runtime.deleter.begin(OP, topic, partitioned=False, force=False, requested_by="me")
