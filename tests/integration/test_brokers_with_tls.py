@@ -38,7 +38,7 @@ class SecuredSetup:
 
 
 @pytest.fixture(scope="module")
-def stage(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSetup]:
+def setup(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredSetup]:
     directory = tmp_path_factory.mktemp("tls")
     broker, client = write_certificate(directory, "broker"), write_certificate(directory, "client")
     binary_port, web_port = free_ports(2)
@@ -78,16 +78,16 @@ def _as_client(certificate: Certificate) -> dict[str, object]:
 
 @pytest.mark.parametrize("identity", [_shown, _as_client])
 def test_a_topic_and_what_was_left_behind_are_deleted(
-    stage: SecuredSetup, identity: Callable[[Certificate], dict[str, object]]
+    setup: SecuredSetup, identity: Callable[[Certificate], dict[str, object]]
 ) -> None:
     with (
-        contextlib.closing(Workload(stage.cluster)) as workload,
+        contextlib.closing(Workload(setup.cluster)) as workload,
         contextlib.closing(OutcomeLog(workload)) as log,
     ):
         namespace = f"{NAMESPACE}-{unique()}"
         workload.create_namespace(namespace)
-        sidecar = stage.sidecar(**identity(stage.client))
-        scene = Scene(stage.cluster, workload, stage.sidecars, Oracles(workload, log), namespace)
+        sidecar = setup.sidecar(**identity(setup.client))
+        scene = Scene(setup.cluster, workload, setup.sidecars, Oracles(workload, log), namespace)
         doomed, kept = scene.topic("doomed"), scene.topic("kept")
         workload.fill(doomed, 2)
         scene.oracles.keeps(kept, workload.fill(kept, 2))
@@ -101,10 +101,10 @@ def test_a_topic_and_what_was_left_behind_are_deleted(
         sidecar.kill()
 
 
-def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -> None:
-    sidecar = stage.sidecar(**_shown(stage.client))
+def test_delayed_messages_are_cancelled_and_proven_stored(setup: SecuredSetup) -> None:
+    sidecar = setup.sidecar(**_shown(setup.client))
     name = parse_topic_name(f"persistent://public/default/delays-{unique()}")
-    with contextlib.closing(DelayedTopic(stage.cluster.addresses, name)) as topic:
+    with contextlib.closing(DelayedTopic(setup.cluster.addresses, name)) as topic:
         topic.subscribe("s", SHARED)
         with topic.consuming("s", SHARED) as deliveries:
 
@@ -128,8 +128,8 @@ def test_delayed_messages_are_cancelled_and_proven_stored(stage: SecuredSetup) -
     sidecar.kill()
 
 
-def test_an_untrusted_certificate_of_a_sidecar_is_reported(stage: SecuredSetup, tmp_path: Path) -> None:
-    stranger = stage.sidecars.launch(**CANCELLING, **(stage.settings | _as_client(write_certificate(tmp_path, "no"))))
+def test_an_untrusted_certificate_of_a_sidecar_is_reported(setup: SecuredSetup, tmp_path: Path) -> None:
+    stranger = setup.sidecars.launch(**CANCELLING, **(setup.settings | _as_client(write_certificate(tmp_path, "no"))))
     until(lambda: "TLS failed (" in stranger.whole_log, "it says why it cannot ask the broker")
     assert (
         "check tlsTrustCertsFilePath, the client certificate (tlsCertificateFilePath, authParams)" in stranger.whole_log

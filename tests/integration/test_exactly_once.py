@@ -34,7 +34,7 @@ LARGE_BYTES = 12 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def stage(cluster: ClusterUnderTest) -> Iterator[Setup]:
+def setup(cluster: ClusterUnderTest) -> Iterator[Setup]:
     with exactly_once_setup(cluster) as one:
         yield one
 
@@ -53,28 +53,28 @@ def numbers_in(messages: list[pulsar.Message]) -> list[int]:
     return [int(message.data().split()[1]) for message in messages]
 
 
-def demand_each_once_in_order(stage: Setup, topic: TopicName, partitions: int, count: int) -> None:
+def demand_each_once_in_order(setup: Setup, topic: TopicName, partitions: int, count: int) -> None:
     names = [topic.partition(index) for index in range(partitions)] or [topic]
-    stored = [numbers_in(stage.stored(name)) for name in names]
+    stored = [numbers_in(setup.stored(name)) for name in names]
     for numbers in stored:
         assert numbers == sorted(set(numbers)), "in order, and none twice"
     assert sorted(number for numbers in stored for number in numbers) == list(range(count)), "and none is missing"
 
 
-def test_brokers_are_killed_and_topics_move(stage: Setup) -> None:
-    topic = stage.topic(partitions=3)
+def test_brokers_are_killed_and_topics_move(setup: Setup) -> None:
+    topic = setup.topic(partitions=3)
     moved = threading.Event()
 
     def move() -> None:
         for partition in (0, 1, 2):
-            stage.unload(topic.partition(partition))
-        owner = stage.owner(topic.partition(0))
-        stage.cluster.kill(owner)
-        stage.cluster.restart(owner)
-        stage.rest.change("PUT", f"/admin/v2/namespaces/{stage.namespace}/unload")
+            setup.unload(topic.partition(partition))
+        owner = setup.owner(topic.partition(0))
+        setup.cluster.kill(owner)
+        setup.cluster.restart(owner)
+        setup.rest.change("PUT", f"/admin/v2/namespaces/{setup.namespace}/unload")
         moved.set()
 
-    with stage.publisher(topic) as publisher:
+    with setup.publisher(topic) as publisher:
         count = 500
         publish(publisher, range(count))
         # A broker that goes before its first receipt cannot be distinguished from one that has forgotten.
@@ -89,29 +89,29 @@ def test_brokers_are_killed_and_topics_move(stage: Setup) -> None:
         counts = publisher.counts
     assert counts[Outcome.STORED] + counts[Outcome.STORED_BEFORE_ANSWER_LOST] == count
     assert counts[Outcome.DUPLICATE] == 0
-    demand_each_once_in_order(stage, topic, 3, count)
+    demand_each_once_in_order(setup, topic, 3, count)
 
 
-def test_answers_are_lost(stage: Setup) -> None:
-    topic = stage.topic()
-    network = LosingAnswers(stage.producers, every=7)
-    with stage.publisher(topic, producers=network) as publisher:
+def test_answers_are_lost(setup: Setup) -> None:
+    topic = setup.topic()
+    network = LosingAnswers(setup.producers, every=7)
+    with setup.publisher(topic, producers=network) as publisher:
         publish(publisher, range(3_000))
         publisher.flush()
         assert publisher.counts[Outcome.STORED_BEFORE_ANSWER_LOST] > 0
     assert network.lost > 3
-    demand_each_once_in_order(stage, topic, 0, 3_000)
+    demand_each_once_in_order(setup, topic, 0, 3_000)
 
 
-def test_without_deduplication_the_same_stores_duplicates(stage: Setup) -> None:
-    topic = stage.topic()
-    stage.admin.set_policy(topic, "deduplicationEnabled", False)
+def test_without_deduplication_the_same_stores_duplicates(setup: Setup) -> None:
+    topic = setup.topic()
+    setup.admin.set_policy(topic, "deduplicationEnabled", False)
     with pytest.raises(ConflictError, match="set-deduplication"):
-        until_refused(lambda: stage.publisher(topic).close())
-    deceived = LosingAnswers(stage.producers, every=7, lie=True)
-    with stage.publisher(topic, producers=deceived) as publisher:
+        until_refused(lambda: setup.publisher(topic).close())
+    deceived = LosingAnswers(setup.producers, every=7, lie=True)
+    with setup.publisher(topic, producers=deceived) as publisher:
         publish(publisher, range(3_000))
-    numbers = numbers_in(stage.stored(topic))
+    numbers = numbers_in(setup.stored(topic))
     assert len(numbers) > len(set(numbers))
 
 
@@ -122,34 +122,34 @@ def until_refused(attempt: Callable[[], None]) -> None:
         CLOCK.wait_seconds(0.2)
 
 
-def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(stage: Setup) -> None:
-    topic = stage.topic(partitions=3)
-    first = stage.publisher(topic)
+def test_a_publisher_that_died_is_replaced_by_one_with_other_batches(setup: Setup) -> None:
+    topic = setup.topic(partitions=3)
+    first = setup.publisher(topic)
     publish(first, range(2_345))
     first.abandon()
-    with stage.publisher(topic, messages=130) as second:
+    with setup.publisher(topic, messages=130) as second:
         lasts = [second.last_sequence_id_of(partition) for partition in range(3)]
         publish(second, range(4_000))
         second.flush()
         assert second.counts[Outcome.DUPLICATE] >= 2_000
         assert second.counts[Outcome.STORED] + second.counts[Outcome.DUPLICATE] == 4_000
     assert max(lasts) % RECORD_BYTES == 0
-    demand_each_once_in_order(stage, topic, 3, 4_000)
+    demand_each_once_in_order(setup, topic, 3, 4_000)
 
 
-def test_large_messages_arrive_whole_and_once(stage: Setup) -> None:
-    topic = stage.topic()
-    network = LosingAnswers(stage.producers, every=3)
+def test_large_messages_arrive_whole_and_once(setup: Setup) -> None:
+    topic = setup.topic()
+    network = LosingAnswers(setup.producers, every=3)
     large = {4, 5, 9}
-    with stage.publisher(topic, messages=2, producers=network) as publisher:
+    with setup.publisher(topic, messages=2, producers=network) as publisher:
         for number in range(12):
             payload = b"record %d " % number + (b"x" * LARGE_BYTES if number in large else b"")
             publisher.publish(OutgoingMessage(payload, number))
             if number == 3:
                 publisher.flush()  # as above
             if number == 9:
-                stage.unload(topic)
-    stored = stage.stored(topic)
+                setup.unload(topic)
+    stored = setup.stored(topic)
     assert numbers_in(stored) == list(range(12))
     assert [len(message.data()) > LARGE_BYTES for message in stored] == [number in large for number in range(12)]
 
@@ -159,11 +159,11 @@ def test_large_messages_arrive_whole_and_once(stage: Setup) -> None:
 HALF = Batch([OutgoingMessage(b"record 1 " + b"x" * LARGE_BYTES, 1)], 1, 1)
 
 
-def send_first_chunk(stage: Setup, topic: TopicName, bearing: int) -> None:
+def send_first_chunk(setup: Setup, topic: TopicName, bearing: int) -> None:
     """Of a message with the id 1; the entry bears another id, or that one."""
     with ExitStack() as stack:
         connections = stack.enter_context(closing(BinaryConnections(ClientCredentials(), TlsOptions(), CLOCK)))
-        owners = TopicOwners(stage.cluster.addresses.broker_service_url, connections)
+        owners = TopicOwners(setup.cluster.addresses.broker_service_url, connections)
         connection = stack.enter_context(connections.using(owners.of(topic)))
         producer = OpenProducer(connection, topic, "loader")
         first = next(entries_of(HALF, 0, "loader", CLOCK.now_ms(), connection.max_message_bytes, "half"))
@@ -173,93 +173,93 @@ def send_first_chunk(stage: Setup, topic: TopicName, bearing: int) -> None:
         producer.leave()
 
 
-def test_half_a_message_in_the_topic_does_not_hide_the_whole(stage: Setup) -> None:
-    topic = stage.topic()
-    with stage.publisher(topic) as publisher:
+def test_half_a_message_in_the_topic_does_not_hide_the_whole(setup: Setup) -> None:
+    topic = setup.topic()
+    with setup.publisher(topic) as publisher:
         publisher.publish(record(0))
-    send_first_chunk(stage, topic, bearing=0)
-    stage.unload(topic)
-    with stage.publisher(topic) as publisher:
+    send_first_chunk(setup, topic, bearing=0)
+    setup.unload(topic)
+    with setup.publisher(topic) as publisher:
         assert publisher.last_sequence_id == 0
         publisher.publish(HALF.messages[0])
-    assert numbers_in(stage.stored(topic)) == [0, 1]
+    assert numbers_in(setup.stored(topic)) == [0, 1]
 
 
-def test_a_chunk_that_bears_the_messages_own_id_hides_it(stage: Setup) -> None:
+def test_a_chunk_that_bears_the_messages_own_id_hides_it(setup: Setup) -> None:
     """What Java's and C++'s clients send: the broker takes half a message for the whole, and refuses the whole."""
-    topic = stage.topic()
-    with stage.publisher(topic) as publisher:
+    topic = setup.topic()
+    with setup.publisher(topic) as publisher:
         publisher.publish(record(0))
-    send_first_chunk(stage, topic, bearing=1)
-    stage.unload(topic)
-    with stage.publisher(topic) as publisher:
+    send_first_chunk(setup, topic, bearing=1)
+    setup.unload(topic)
+    with setup.publisher(topic) as publisher:
         assert publisher.last_sequence_id == 1
         publisher.publish(HALF.messages[0])
         publisher.publish(record(2))
         publisher.flush()
         assert publisher.counts == {Outcome.STORED: 1, Outcome.DUPLICATE: 1}
-    assert numbers_in(stage.stored(topic)) == [0, 2]
+    assert numbers_in(setup.stored(topic)) == [0, 2]
 
 
 # --- names ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_something_else(stage: Setup) -> None:
-    topic = stage.topic()
-    with stage.publisher(topic) as first:
+def test_a_second_publisher_of_the_name_is_refused_while_the_first_does_something_else(setup: Setup) -> None:
+    topic = setup.topic()
+    with setup.publisher(topic) as first:
         publish(first, range(150))
         with pytest.raises(NameTakenError):
             ExactlyOncePublisher(
-                stage.producers, CLOCK, topic, producer_name="loader", patience=Patience(takeover_seconds=7)
+                setup.producers, CLOCK, topic, producer_name="loader", patience=Patience(takeover_seconds=7)
             )
         publish(first, range(150, 300))
-    demand_each_once_in_order(stage, topic, 0, 300)
+    demand_each_once_in_order(setup, topic, 0, 300)
 
 
-def test_a_name_that_the_broker_assigns_outlives_an_unload(stage: Setup) -> None:
-    topic = stage.topic(partitions=3)
-    with ExactlyOncePublisher(stage.producers, CLOCK, topic, limits=BatchLimits(messages=10)) as publisher:
+def test_a_name_that_the_broker_assigns_outlives_an_unload(setup: Setup) -> None:
+    topic = setup.topic(partitions=3)
+    with ExactlyOncePublisher(setup.producers, CLOCK, topic, limits=BatchLimits(messages=10)) as publisher:
         name = publisher.producer_name
         for number in range(300):
             publisher.publish(OutgoingMessage(b"record %d" % number, key=f"key {number}"))
             if number == 100:
                 publisher.flush()  # as above
             if number == 150:
-                stage.rest.change("PUT", f"/admin/v2/namespaces/{stage.namespace}/unload")
+                setup.rest.change("PUT", f"/admin/v2/namespaces/{setup.namespace}/unload")
         publisher.flush()
         assert publisher.producer_name == name
-    demand_each_once_in_order(stage, topic, 3, 300)
+    demand_each_once_in_order(setup, topic, 3, 300)
 
 
-def test_what_brokers_never_deduplicate_is_refused(stage: Setup) -> None:
-    system = parse_topic_name(f"{stage.namespace}/__change_events")
+def test_what_brokers_never_deduplicate_is_refused(setup: Setup) -> None:
+    system = parse_topic_name(f"{setup.namespace}/__change_events")
     with pytest.raises(InvalidInputError, match="system topic"):
-        stage.publisher(system)
+        setup.publisher(system)
 
 
 # --- why not the client --------------------------------------------------------------------------------------------
 
 
-def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_doubles_the_rest(stage: Setup) -> None:
-    topic = stage.topic()
-    send_by_client(stage, topic, range(10))
-    assert last_sequence_id(stage, topic) == 0
-    stage.unload(topic)
-    assert last_sequence_id(stage, topic) == 0
-    send_by_client(stage, topic, range(1, 10))
-    assert sorted(numbers_in(stage.stored(topic))) == sorted([*range(10), *range(1, 10)])
+def test_the_client_names_only_a_batchs_lowest_id_so_that_a_resuming_program_doubles_the_rest(setup: Setup) -> None:
+    topic = setup.topic()
+    send_by_client(setup, topic, range(10))
+    assert last_sequence_id(setup, topic) == 0
+    setup.unload(topic)
+    assert last_sequence_id(setup, topic) == 0
+    send_by_client(setup, topic, range(1, 10))
+    assert sorted(numbers_in(setup.stored(topic))) == sorted([*range(10), *range(1, 10)])
 
 
-def last_sequence_id(stage: Setup, topic: TopicName) -> int:
-    opened = stage.producers.open(topic, "by-client")
+def last_sequence_id(setup: Setup, topic: TopicName) -> int:
+    opened = setup.producers.open(topic, "by-client")
     opened.close()
     return opened.last_sequence_id
 
 
-def send_by_client(stage: Setup, topic: TopicName, numbers: range) -> None:
+def send_by_client(setup: Setup, topic: TopicName, numbers: range) -> None:
     """As one batch."""
     batching = {"batching_enabled": True, "batching_max_messages": len(numbers), "batching_max_publish_delay_ms": 5_000}
-    with closing(stage.client.create_producer(str(topic), "by-client", **batching)) as producer:
+    with closing(setup.client.create_producer(str(topic), "by-client", **batching)) as producer:
         for number in numbers:
             producer.send_async(b"record %d" % number, None, sequence_id=number)  # type: ignore[attr-defined]
         producer.flush()  # type: ignore[attr-defined]
@@ -268,32 +268,32 @@ def send_by_client(stage: Setup, topic: TopicName, numbers: range) -> None:
 # --- the reading half ----------------------------------------------------------------------------------------------
 
 
-def test_a_program_that_is_killed_at_every_step_applies_each_message_once(stage: Setup, tmp_path: Path) -> None:
+def test_a_program_that_is_killed_at_every_step_applies_each_message_once(setup: Setup, tmp_path: Path) -> None:
     """By SIGKILL; another of the five steps each time, in the middle of a batch."""
-    topic = stage.topic(partitions=3)
-    with stage.publisher(topic) as publisher:
+    topic = setup.topic(partitions=3)
+    with setup.publisher(topic) as publisher:
         publish(publisher, range(400))
-    url, database = stage.cluster.addresses.broker_service_url, tmp_path / "totals.db"
+    url, database = setup.cluster.addresses.broker_service_url, tmp_path / "totals.db"
     rounds = 0
     while killed_after(151 + rounds, url, str(topic), database):
         rounds += 1
         if rounds == 2:
-            stage.unload(topic.partition(0))
+            setup.unload(topic.partition(0))
     assert rounds > 7
     with closing(opened(database)) as results:
         totals = dict(results.execute("select * from totals"))
     assert totals == {"record": 400} | {str(number): 1 for number in range(400)}
 
 
-def test_a_reader_goes_on_behind_any_kind_of_message(stage: Setup) -> None:
+def test_a_reader_goes_on_behind_any_kind_of_message(setup: Setup) -> None:
     """Within a batch, behind a single message, and behind one in chunks."""
-    topic = stage.topic()
-    with stage.publisher(topic, messages=4) as publisher:
+    topic = setup.topic()
+    with setup.publisher(topic, messages=4) as publisher:
         for number in range(9):
             publisher.publish(
                 OutgoingMessage(b"record %d " % number + b"x" * (LARGE_BYTES * (number in (5, 8))), number)
             )
-    url = stage.cluster.addresses.broker_service_url
+    url = setup.cluster.addresses.broker_service_url
     after: dict[int, ReadPosition] = {}
     for number in range(9):
         with open_reader(url, str(topic), after) as reader:
@@ -305,16 +305,16 @@ def test_a_reader_goes_on_behind_any_kind_of_message(stage: Setup) -> None:
         assert reader.read(2) is None
 
 
-def test_a_reader_whose_position_is_trimmed_refuses(stage: Setup) -> None:
-    topic = stage.topic()
-    with stage.publisher(topic) as publisher:
+def test_a_reader_whose_position_is_trimmed_refuses(setup: Setup) -> None:
+    topic = setup.topic()
+    with setup.publisher(topic) as publisher:
         publish(publisher, range(10))
-    url = stage.cluster.addresses.broker_service_url
+    url = setup.cluster.addresses.broker_service_url
     with open_reader(url, str(topic)) as reader:
         found = reader.read(30)
         assert found is not None
-    stage.trim_and_forget(topic, [topic])
-    with stage.publisher(topic, "another") as publisher:
+    setup.trim_and_forget(topic, [topic])
+    with setup.publisher(topic, "another") as publisher:
         publish(publisher, range(10, 12))
     with (
         open_reader(url, str(topic), {0: found.position}) as reader,
