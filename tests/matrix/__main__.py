@@ -1,21 +1,20 @@
 """``make matrix``: the same story on several versions of Pulsar, and README's table of how it went.
 
-Each version gets clusters of its own, one version after the other. A run of some versions replaces their rows of the
-table and leaves the others. Invariant: a row shows what pytest counted; it exits with 1 if any test failed.
+Each version gets clusters of its own, one version after the other.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
-from tests.matrix.table import Row, row_of_junit, with_rows
+from tests.matrix.running import fill, reports, say
+from tests.matrix.table import Table
 
 VERSIONS = ("3.3.6", "4.0.6", "4.0.8")
 STORY = (
@@ -24,48 +23,26 @@ STORY = (
 )
 """Deletion from end to end, and the Java client."""
 
-README = PROJECT / "README.md"
+TABLE = Table(PROJECT / "README.md", "make matrix", "Pulsar")
 
 
 def main(versions: Sequence[str]) -> int:
     """Run the story on each version; 0 if all of it passed everywhere."""
-    rows = []
-    for version in versions or VERSIONS:
-        show(f"--- Pulsar {version}")
-        rows.append(run_story(version))
-        write_table(rows)
-    show("\n".join(row.line() for row in rows))
-    return 0 if all(row.passed and not row.failed for row in rows) else 1
+    return fill(TABLE, {version: partial(run_story, version) for version in versions or VERSIONS})
 
 
-def run_story(version: str) -> Row:
-    """One version's row."""
-    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-matrix-") as directory:
-        prepare(version, Path(directory))
-        report = Path(directory) / "junit.xml"
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={report}", *STORY],
-            cwd=PROJECT,
-            env=os.environ | {VERSION_VARIABLE: version},
-            check=False,
-        )
-        return row_of_junit(version, report.read_text())
+def run_story(version: str) -> list[str]:
+    """One version's reports."""
+    prepare(version)
+    return reports(Path(sys.executable), STORY, variables={VERSION_VARIABLE: version})
 
 
-def prepare(version: str, directory: Path) -> None:
+def prepare(version: str) -> None:
     """Fetch what a version needs before any test's clock runs."""
-    spec = ClusterSpec(directory / "members", brokers=0, bookies=1, version=version, ends_with_starter=True)
-    with LocalCluster.up(spec, show):
-        pass
-
-
-def show(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def write_table(rows: Iterable[Row]) -> None:
-    README.write_text(with_rows(README.read_text(), rows))
+    with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-matrix-") as directory:
+        spec = ClusterSpec(Path(directory, "members"), brokers=0, bookies=1, version=version, ends_with_starter=True)
+        with LocalCluster.up(spec, say):
+            pass
 
 
 if __name__ == "__main__":

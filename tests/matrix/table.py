@@ -1,13 +1,13 @@
-"""The table of versions in README: one line of Markdown for each version, between two marks."""
+"""Tables of versions in documents: one line of Markdown for each version, between two marks."""
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from xml.etree import ElementTree
 
-START, END = "<!-- make matrix writes this table -->", "<!-- until here -->"
-_HEAD = ("| Pulsar | passed | failed | skipped | seconds |", "|---|---|---|---|---|")
-_LINE = re.compile(r"\| (\S+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|")
+END = "<!-- until here -->"
+_LINE = re.compile(r"\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,7 @@ class Row:
     """How the tests went on one version; a test whose fixture failed counts as failed."""
 
     version: str
+    """Such as ``4.0.8``, or ``3.12.1, locked`` where more than the version makes the difference."""
     passed: int
     failed: int
     skipped: int
@@ -24,37 +25,60 @@ class Row:
         return f"| {self.version} | {self.passed} | {self.failed} | {self.skipped} | {self.seconds} |"
 
 
-def row_of_junit(version: str, report: str) -> Row:
-    """Read pytest's report.
+def row_of_junit(version: str, *reports: str) -> Row:
+    """Add up pytest's reports.
 
     Raises:
-        ValueError: it has no suite of tests.
+        ValueError: one of them has no suite of tests.
     """
-    suite = ElementTree.fromstring(report).find("testsuite")
-    if suite is None:
+    suites = [ElementTree.fromstring(report).find("testsuite") for report in reports]
+    found = [suite for suite in suites if suite is not None]
+    if not found or len(found) < len(suites):
         raise ValueError("pytest has reported no tests")
-    failed, skipped = int(suite.get("failures", 0)) + int(suite.get("errors", 0)), int(suite.get("skipped", 0))
-    passed = int(suite.get("tests", 0)) - failed - skipped
-    return Row(version, passed, failed, skipped, round(float(suite.get("time", 0))))
+
+    def total(name: str) -> int:
+        return sum(int(suite.get(name, 0)) for suite in found)
+
+    failed, skipped = total("failures") + total("errors"), total("skipped")
+    seconds = sum(float(suite.get("time", 0)) for suite in found)
+    return Row(version, total("tests") - failed - skipped, failed, skipped, round(seconds))
 
 
-def rows_of(text: str) -> list[Row]:
-    """The rows that a document has."""
-    found = (_LINE.fullmatch(line) for line in _between_marks(text).splitlines())
-    return [Row(row[1], *(int(row[index]) for index in range(2, 6))) for row in found if row]
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where a command writes its rows."""
 
+    document: Path
+    command: str
+    """Its mark in the document names it."""
+    subject: str
+    """What there are versions of."""
 
-def with_rows(text: str, rows: Iterable[Row]) -> str:
-    """The document with these rows, in the order of versions, and those of other versions that it had."""
-    kept = {row.version: row for row in (*rows_of(text), *rows)}
-    ordered = sorted(kept.values(), key=lambda row: [int(part) for part in re.findall(r"\d+", row.version)])
-    table = "\n".join([START, *_HEAD, *(row.line() for row in ordered), END])
-    return text.replace(START + _between_marks(text) + END, table)
+    @property
+    def start(self) -> str:
+        return f"<!-- {self.command} writes this table -->"
 
+    def write(self, rows: Iterable[Row]) -> None:
+        self.document.write_text(self.with_rows(self.document.read_text(), rows))
 
-def _between_marks(text: str) -> str:
-    _, start, rest = text.partition(START)
-    inside, end, _ = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"the document has no {START!r} that ends with {END!r}")
-    return inside
+    def rows_of(self, text: str) -> list[Row]:
+        """The rows that a document has."""
+        found = (_LINE.fullmatch(line) for line in self._between_marks(text).splitlines())
+        return [Row(row[1], *(int(row[index]) for index in range(2, 6))) for row in found if row]
+
+    def with_rows(self, text: str, rows: Iterable[Row]) -> str:
+        """The document with these rows, in the order of versions, and those of other versions that it had."""
+        kept = {row.version: row for row in (*self.rows_of(text), *rows)}
+        ordered = sorted(
+            kept.values(), key=lambda row: ([int(part) for part in re.findall(r"\d+", row.version)], row.version)
+        )
+        head = (f"| {self.subject} | passed | failed | skipped | seconds |", "|---|---|---|---|---|")
+        table = "\n".join([self.start, *head, *(row.line() for row in ordered), END])
+        return text.replace(self.start + self._between_marks(text) + END, table)
+
+    def _between_marks(self, text: str) -> str:
+        _, start, rest = text.partition(self.start)
+        inside, end, _ = rest.partition(END)
+        if not start or not end:
+            raise ValueError(f"the document has no {self.start!r} that ends with {END!r}")
+        return inside
