@@ -33,7 +33,11 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
+<<<<<<< HEAD
 .PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix test-faults mutants release demo demo-down docs format generate lock clean bench
+=======
+.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration matrix matrix-spark matrix-python test-faults mutants release demo demo-down docs format generate lock clean bench
+>>>>>>> 8df51ba5 (Run tests on every version of Spark and of Python by one command each)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -125,6 +129,13 @@ bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (
 
 matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6 and 4.0.8, into README's table (VERSIONS="4.0.6" for one; half an hour)
 	$(BIN)/python -m tests.matrix $(VERSIONS)
+
+matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/audit.md's table (VERSIONS="4.3.0" for one; MINUTES)
+	$(BIN)/python -m tests.matrix.spark $(VERSIONS)
+
+# `-n auto` is as many processes as $(WORKERS) says.
+matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; HOURS)
+	PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(BIN)/python -m tests.matrix.python $(PYTHONS) $(DEPENDENCIES:%=--dependencies=%)
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
 	@$(BIN)/pulsar-sidecar demo

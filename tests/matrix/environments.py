@@ -1,0 +1,56 @@
+"""Environments for runs of the tests: an interpreter, this project, and dependencies of the lock or of pyproject.toml.
+
+Each is made afresh and removed after its run: with PySpark it takes a gigabyte.
+"""
+
+import re
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.choosing import PROJECT
+
+_LOCK = PROJECT / "deploy" / "requirements-dev.lock"
+_PROJECT_FILE = PROJECT / "pyproject.toml"
+_PLACE = PROJECT / ".venv" / "matrix"
+"""Below what `make clean` removes, should a run be killed."""
+
+
+@contextmanager
+def environment(python: Path, *requirements: str) -> Iterator[Path]:
+    """The interpreter of a new one, in which pip has installed these texts of requirements, one after the other."""
+    _PLACE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=_PLACE) as directory:
+        subprocess.run([python, "-m", "venv", directory], check=True)
+        inside, file = Path(directory, "bin", "python"), Path(directory, "requirements.txt")
+        for text in requirements:
+            file.write_text(text)
+            _pip_install(inside, "--requirement", str(file))
+        _pip_install(inside, "--no-deps", "--no-build-isolation", "--editable", str(PROJECT))
+        yield inside
+
+
+def _pip_install(python: Path, *what: str) -> None:
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what], check=True)
+
+
+def locked(without: Collection[str] = ()) -> str:
+    """The lock of the tests' dependencies, less some packages; pip demands its hashes."""
+    packages = re.split(r"^(?=\S)", _LOCK.read_text(), flags=re.MULTILINE)
+    return "".join(package for package in packages if _name(package) not in without)
+
+
+def newest() -> str:
+    """What pyproject.toml allows. Its extra `spark` wins over the group `dev`, which keeps the lock at the oldest."""
+    project = tomllib.loads(_PROJECT_FILE.read_text())
+    users = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["spark"]]
+    names = set(map(_name, users))
+    return "\n".join([*users, *(line for line in project["dependency-groups"]["dev"] if _name(line) not in names)])
+
+
+def _name(requirement: str) -> str:
+    found = re.match(r"[\w.-]+", requirement)
+    return found[0] if found else ""
