@@ -122,8 +122,11 @@ class Directory:
         if disk is not None:
             with Path(disk, name).open("rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
+        java = self._jvm.java
+        digest = java.security.MessageDigest.getInstance("SHA-256")
         with closing(self._system.open(self._path(name))) as stream:
-            return str(self._jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+            java.security.DigestInputStream(stream, digest).transferTo(java.io.OutputStream.nullOutputStream())
+        return bytes(digest.digest()).hex()
 
     def tables(self) -> set[str]:
         """The paths of all Parquet files, below this directory."""
