@@ -34,7 +34,9 @@ def environment(python: Path, *requirements: str) -> Iterator[Path]:
 
 
 def _pip_install(python: Path, *what: str) -> None:
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", *what], check=True
+    )
 
 
 def locked(without: Collection[str] = ()) -> str:
