@@ -33,11 +33,7 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-<<<<<<< HEAD
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix test-faults mutants release demo demo-down docs format generate lock clean bench
-=======
-.PHONY: always help check $(STATIC_CHECKS) test test-integration test-beside-integration matrix matrix-spark matrix-python test-faults mutants release demo demo-down docs format generate lock clean bench
->>>>>>> 8df51ba5 (Run tests on every version of Spark and of Python by one command each)
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-faults mutants release demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'

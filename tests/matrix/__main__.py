@@ -13,7 +13,7 @@ from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
-from tests.matrix.running import fill, reports, say
+from tests.matrix.running import fill, reports, show
 from tests.matrix.table import Table
 
 VERSIONS = ("3.3.6", "4.0.6", "4.0.8")
@@ -41,7 +41,7 @@ def prepare(version: str) -> None:
     """Fetch what a version needs before any test's clock runs."""
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-matrix-") as directory:
         spec = ClusterSpec(Path(directory, "members"), brokers=0, bookies=1, version=version, ends_with_starter=True)
-        with LocalCluster.up(spec, say):
+        with LocalCluster.up(spec, show):
             pass
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from tests.cluster.choosing import PROJECT
 from tests.matrix.environments import environment, locked, newest
 from tests.matrix.interpreters import Interpreter, find
-from tests.matrix.running import fill, reports, say
+from tests.matrix.running import fill, reports, show
 from tests.matrix.table import Table
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
@@ -33,12 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     found = {name: find(name) for name in asked.pythons or VERSIONS}
     missing = [name for name, interpreter in found.items() if interpreter is None]
     if missing:
-        say(f"no interpreter found for {', '.join(missing)}, on PATH, in pyenv or in uv: name its path in PYTHONS")
+        show(f"no interpreter found for {', '.join(missing)}, on PATH, in pyenv or in uv: name its path in PYTHONS")
     if asked.pythons and missing:
         return 1
     status = fill(TABLE, runs([one for one in found.values() if one], asked.dependencies or tuple(DEPENDENCIES)))
     if missing:
-        say(f"not tried: {', '.join(missing)}")
+        show(f"not tried: {', '.join(missing)}")
     return status
 
 

@@ -1,6 +1,6 @@
 """The tests on one version after the other, each with its row in a document's table.
 
-A run of some versions replaces their rows and leaves the others. Invariant: a row says what pytest counted.
+A run of some versions replaces their rows and leaves the others. Invariant: a row shows what pytest counted.
 """
 
 import os
@@ -18,10 +18,10 @@ def fill(table: Table, runs: Mapping[str, Callable[[], Sequence[str]]]) -> int:
     """Do each version's run, which answers pytest's reports; 0 if all tests passed everywhere, otherwise 1."""
     rows: list[Row] = []
     for version, run in runs.items():
-        say(f"--- {table.subject} {version}")
+        show(f"--- {table.subject} {version}")
         rows.append(row_of_junit(version, *run()))
         table.write(rows)
-    say("\n".join(row.line() for row in rows))
+    show("\n".join(row.line() for row in rows))
     return 0 if all(row.passed and not row.failed for row in rows) else 1
 
 
@@ -39,6 +39,6 @@ def reports(python: Path, *runs: Sequence[str], variables: Mapping[str, str] | N
         return [file.read_text() for file in files]
 
 
-def say(line: str) -> None:
+def show(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
