@@ -11,12 +11,12 @@ from pathlib import Path
 
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec
+from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS
 
 from tests.cluster.choosing import PROJECT, VERSION_VARIABLE
 from tests.matrix.running import fill, reports, show
 from tests.matrix.table import Table
 
-VERSIONS = ("3.3.6", "4.0.6", "4.0.8")
 STORY = (
     *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "tests" / "integration").glob("test_deletion_*.py")),
     "tests/interop",
@@ -28,7 +28,7 @@ TABLE = Table(PROJECT / "README.md", "make matrix", "Pulsar")
 
 def main(versions: Sequence[str]) -> int:
     """Run the story on each version; 0 if all of it passed everywhere."""
-    return fill(TABLE, {version: partial(run_story, version) for version in versions or VERSIONS})
+    return fill(TABLE, {version: partial(run_story, version) for version in versions or TRIED_VERSIONS})
 
 
 def run_story(version: str) -> list[str]:

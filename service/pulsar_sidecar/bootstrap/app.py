@@ -23,6 +23,7 @@ from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
+from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
     broker_identity_of,
@@ -138,7 +139,7 @@ class _Process:
                 if name is not None and not self._ended.is_set():
                     self._gate.app = self._open_rooms(name)
                     brokers = f"the brokers at {self._rest.addresses}"
-                    self._watch.watch(brokers, lambda: self._rest.headers("/admin/v2/brokers/version"))
+                    self._watch.watch(brokers, BrokerVersions(self._rest).ask)
         except SidecarError as error:
             self._failure = error
             self._server.end()

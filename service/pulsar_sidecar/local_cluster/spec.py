@@ -61,7 +61,7 @@ class ClusterSpec:
     Attributes:
         directory: where the members keep configuration, data and logs; removed by ``down``.
         bookies: 0 only without brokers; quorums are ``min(2, bookies)``.
-        version: Pulsar's version; 3.3.6, 4.0.6 and 4.0.8 are known to work.
+        version: Pulsar's version; `TRIED_VERSIONS` are known to work.
         broker_conf: settings of ``broker.conf`` for every broker, over ours; the next two likewise.
         member_conf: settings of one member by its name (``broker-2``), over all of the above.
         java_options: added at the end of every member's JVM options, so they win.
