@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pulsar_sidecar.audit.requests import HOUR_MS
 from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.ledger_ownership.migration import MIGRATION
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.fakes.bookkeeper import (
@@ -110,6 +111,10 @@ def test_what_is_not_pulsars_protects_nothing(
     ({"/schemas": None}, {52, 56}),
     ({"/new-kind/x": managed_ledger_bytes([50])}, set(range(50, 57))),
     ({"/new-kind/x": None}, set(range(50, 57))),
+    ({MIGRATION: b'{"phase":"COMPLETED","targetUrl":"oxia://o:6648/n"}'}, set(range(50, 57))),
+    ({MIGRATION: None}, set(range(50, 57))),
+    ({MIGRATION: b'{"phase":"FAILED","targetUrl":"oxia://o:6648/n"}'}, set()),
+    ({"/pulsar/migration-coordinator/participants/id-0000000001": b""}, set()),
     ({"/": b"", "/new-kind": b"", "/loadbalance/leader": b"{}", "/counters": None, "/pulsar-sidecar/a": b"{}"}, set()),
 ])  # fmt: skip
 def test_what_was_not_understood_protects_what_it_may_reference(

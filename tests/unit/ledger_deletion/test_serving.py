@@ -11,6 +11,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.ledger_ownership.migration import MIGRATION
 from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
@@ -76,6 +77,26 @@ def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:
     with pytest.raises(TemporaryError, match="not ready"):
         service.delete_shadow(made.shadow, requested_by="me")
     assert {path: made.store.peek(path) for path in made.store.paths()} == before
+
+
+class LeavingBrokers:
+    """Records of pending deletions; the brokers leave the metadata store before the first one comes."""
+
+    def __init__(self, store: FakeMetadataStore) -> None:
+        self._store = store
+
+    def receive(self) -> list[Any]:
+        self._store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
+        return ["a record"]
+
+
+def test_nothing_is_judged_by_a_store_that_the_brokers_leave(fake_pulsar: FakePulsar) -> None:
+    runtime = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)._runtime
+    refused = pytest.raises(ConflictError, match="nothing is deleted: the brokers' metadata migrates to oxia://o:1/n")
+    with refused:
+        runtime._consume(None, LeavingBrokers(fake_pulsar.store))  # type: ignore[arg-type]
+    with refused:
+        runtime._work()
 
 
 def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import Limitation
+from pulsar_sidecar.ledger_ownership.migration import MIGRATION, migration_of
 from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 
 _KNOWN = (
@@ -71,14 +72,26 @@ def unknown_subtrees(nodes: pa.RecordBatch, foreign: Collection[str]) -> list[Un
     holds = pc.fill_null(pc.greater(pc.binary_length(nodes.column("value")), 0), True)
     left = paths.filter(pc.and_not(holds, known)).to_pylist()
     tops = {f"/{path.split('/')[1]}" for path in left if not any(_is_below(path, root) for root in foreign)}
-    return _other_clusters(paths, foreign) + [
-        UnreadableNode(
-            top,
-            Scope.EVERYTHING,
-            f"this version does not know such nodes; if {top} is not Pulsar's, set --foreign-subtree {top}",
-        )
-        for top in sorted(tops)
+    return [
+        *_migrations(nodes),
+        *_other_clusters(paths, foreign),
+        *(_unknown(top) for top in sorted(tops)),
     ]
+
+
+def _unknown(top: str) -> UnreadableNode:
+    return UnreadableNode(
+        top,
+        Scope.EVERYTHING,
+        f"this version does not know such nodes; if {top} is not Pulsar's, set --foreign-subtree {top}",
+    )
+
+
+def _migrations(nodes: pa.RecordBatch) -> list[UnreadableNode]:
+    """The brokers' migration to another store, if one has begun: what references a ledger now may be there alone."""
+    values = nodes.filter(pc.equal(nodes.column("path"), MIGRATION)).column("value").to_pylist()
+    reasons = (migration_of(value or b"") for value in values)
+    return [UnreadableNode(MIGRATION, Scope.EVERYTHING, reason) for reason in reasons if reason is not None]
 
 
 def _other_clusters(paths: pa.Array, foreign: Collection[str]) -> list[UnreadableNode]:

@@ -51,6 +51,7 @@ from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfigura
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
+from pulsar_sidecar.ledger_ownership.migration import MIGRATION, migration_of
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, PermanentError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -413,6 +414,7 @@ class Runtime:
         mismatch = self.ports.metadata_mismatch()
         if mismatch is not None:
             raise ConflictError(f"nothing is deleted: {mismatch}")
+        self._check_migration()
         self.ports.topics.ensure()
         for warning in self.ports.topics.warnings():
             log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
@@ -440,6 +442,7 @@ class Runtime:
                 # The pause came while this sidecar was waiting for messages; they come again later.
                 pending.postpone(deliveries)
                 continue
+            self._check_migration()
             if deliveries:
                 self._process(processor, pending, deliveries)
             if clock.monotonic_seconds() >= next_look:
@@ -449,6 +452,13 @@ class Runtime:
                     log.warning("retries are overdue, the broker's delayed delivery stalls", overdue=len(overdue))
                     self._process(processor, pending, overdue)
                 next_look = clock.monotonic_seconds() + late_ms / 1000
+
+    def _check_migration(self) -> None:
+        """Stop before anything is judged by a store that the brokers leave; they may do so at any time."""
+        node = self.ports.store.read(MIGRATION)
+        migration = migration_of(None if node is None else node.data)
+        if migration is not None:
+            raise ConflictError(f"nothing is deleted: {migration}")
 
     def _is_paused(self) -> bool:
         return self.control.paused
