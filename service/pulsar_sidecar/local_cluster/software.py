@@ -1,10 +1,11 @@
 """What members are made of: a Java runtime, the official distribution, and archives of the classes they load.
 
 The distribution is fetched through Maven once and kept unpacked. Where Maven Central has none of a version, it is
-assembled from the jars that the broker depends on, with the scripts and settings of the newest distribution that is
-there. The class archives (class data sharing) are written by a short cluster that is run once; they halve the processor
-time of a start. Invariant: a directory in the cache is complete, and a set of archives is only used with the Java build
-and the jars it was written with (Java checks this too and then ignores it).
+assembled from the jars that the broker depends on and the scripts of the newest distribution that is there; its brokers
+have their own version's defaults, and ZooKeeper and bookies that distribution's settings. The class archives (class
+data sharing) are written by a short cluster that is run once; they halve the processor time of a start. Invariant: a
+directory in the cache is complete, and a set of archives is only used with the Java build and the jars it was written
+with (Java checks this too and then ignores it).
 """
 
 import hashlib
@@ -29,13 +30,16 @@ from pulsar_sidecar.local_cluster.spec import (
 )
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS
 
 OLDEST_JAVA = 17
 _GROUP = "org.apache.pulsar"
 _SERVER = "pulsar-server-distribution"
 _OFFLOADERS = "pulsar-offloader-distribution"
 _FETCH_TIMEOUT_SECONDS = 1800
-_LAST_LINES = 15
+_MOST_LINES = 15
+_BOILERPLATE = "[ERROR] To see the full stack trace"
+"""From here on Maven explains itself and not the failure."""
 _NEWEST_DISTRIBUTION = "4.0.8"
 """On Maven Central; of later versions it has the broker's jar and what that needs."""
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
@@ -89,7 +93,7 @@ def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software
     """Java and the distribution, fetched first where the cache has none; without class archives.
 
     Raises:
-        InvalidInputError: the version cannot be part of a file name.
+        InvalidInputError: the version cannot be part of a file name, or has no offloaders.
         MissingPrerequisiteError: no Java, or no Maven where something has to be fetched.
         DistributionError: it could not be fetched or unpacked.
     """
@@ -97,6 +101,11 @@ def find_software(spec: ClusterSpec, progress: Report = no_progress) -> Software
         raise InvalidInputError(f"{spec.version!r} is not a version of Pulsar; write it like 4.0.8")
     java = find_java()
     assembled = _released(spec.version) > _released(_NEWEST_DISTRIBUTION)
+    if assembled and spec.offloaders:
+        raise InvalidInputError(
+            f"Maven Central has no offloaders of Pulsar {spec.version}; leave them out, or take "
+            f"{_NEWEST_DISTRIBUTION}, the newest version that has them"
+        )
     distribution = (_assembled if assembled else partial(_unpacked, _SERVER))(spec.version, progress)
     offloaders = _unpacked(_OFFLOADERS, spec.version, progress) / "offloaders" if spec.offloaders else None
     return Software(java, distribution, offloaders)
@@ -185,10 +194,14 @@ def _assembled(version: str, progress: Report) -> Path:
         pom = workshop / "pom.xml"
         pom.write_text(_ASSEMBLY.format(version=version))
         _run_maven(
-            [_COPY_DEPENDENCIES, "-f", str(pom), "-DincludeScope=runtime"], content / "lib", f"Pulsar {version}'s jars"
+            [_COPY_DEPENDENCIES, "-f", str(pom), "-DincludeScope=runtime"],
+            content / "lib",
+            f"{_GROUP}:pulsar-broker:{version} and what it depends on",
         )
         for name in ("bin", "conf"):
             shutil.copytree(settings / name, content / name)
+        # Another version's broker.conf names every setting, with that version's defaults.
+        (content / "conf" / "broker.conf").write_text("")
         return content
 
     return _made_once("distributions", f"{_SERVER}-{version}", made)
@@ -237,11 +250,10 @@ def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
         raise MissingPrerequisiteError(
             f"Maven is needed once to fetch {wanted} and there is no mvn on the path; install Maven"
         )
-    command = [maven, "-B", "-q", *goal]
-    shown = " ".join(command)
+    command = [maven, "-B", "-q", "-Dstyle.color=never", *goal, f"-DoutputDirectory={output}"]
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
-            [*command, f"-DoutputDirectory={output}"],
+            command,
             cwd=output if output.is_dir() else output.parent,
             capture_output=True,
             text=True,
@@ -249,7 +261,19 @@ def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
             timeout=_FETCH_TIMEOUT_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DistributionError(f"{shown} did not finish: {error}; run it yourself to see why") from error
+        raise DistributionError(
+            f"Maven did not finish fetching {wanted}: {error}; check that mvn -version works and that the network "
+            "does, then run this again"
+        ) from error
     if answer.returncode != 0:
-        lines = "\n".join((answer.stdout + answer.stderr).strip().splitlines()[-_LAST_LINES:])
-        raise DistributionError(f"Maven could not fetch it; try it yourself: {shown}\n{lines}")
+        raise DistributionError(
+            f"Maven could not fetch {wanted}. If it found no such artifact, take another version (of Pulsar: "
+            f"{', '.join(TRIED_VERSIONS)}). If it did not reach its repository, set your proxy or mirror in "
+            f"~/.m2/settings.xml and run this again. Maven reported:\n{_failure_of(answer.stdout + answer.stderr)}"
+        )
+
+
+def _failure_of(output: str) -> str:
+    """The lines in which Maven names what failed: the first ones, since its last ones are the same every time."""
+    lines = output.partition(_BOILERPLATE)[0].splitlines()
+    return "\n".join([line for line in lines if line.removeprefix("[ERROR]").strip()][:_MOST_LINES])

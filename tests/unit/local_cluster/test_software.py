@@ -45,7 +45,8 @@ def archive(tmp_path: Path) -> Path:
     (content / "lib" / "some.jar").write_text("jar")
     for name in ("bin", "conf"):
         (content / name).mkdir()
-    (content / "conf" / "broker.conf").write_text("of 4.0.8")
+    for name in ("broker.conf", "bookkeeper.conf"):
+        (content / "conf" / name).write_text("of 4.0.8")
     path = tmp_path / "pulsar-server-distribution-4.0.8-bin.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         tar.add(content, "apache-pulsar-4.0.8")
@@ -76,18 +77,19 @@ def test_a_distribution_is_fetched_once_for_runs_at_the_same_time(
 
 
 @pytest.mark.parametrize("version", ["4.0.9", "4.2.4", "5.0.0-M1"])
-def test_a_version_without_distribution_is_its_jars_with_the_newest_settings(
+def test_a_version_without_distribution_is_its_jars_with_its_own_defaults(
     tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
-    copy_pom = 'case "$*" in *copy-dependencies*) mkdir -p "$o"; cp "$5" "$o/from.pom"; exit 0;; esac'
+    copy_pom = 'case "$*" in *copy-dependencies*) mkdir -p "$o"; cp "$6" "$o/from.pom"; exit 0;; esac'
     options = 'for a in "$@"; do o=${a#-DoutputDirectory=}; done'
-    # mvn -B -q <goal> -f <pom> ...: the pom is the fifth argument.
+    # mvn -B -q -Dstyle.color=never <goal> -f <pom> ...: the pom is the sixth argument.
     install(tmp_path, "mvn", f"{options}; {copy_pom}; {copying_mvn(archive)}", monkeypatch)
     pretend_java(tmp_path, monkeypatch)
     distribution = find_software(ClusterSpec(Path("cluster"), version=version), print).distribution
     assert distribution.name == f"pulsar-server-distribution-{version}"
     assert f"<version>{version}</version>" in (distribution / "lib" / "from.pom").read_text()
-    assert (distribution / "conf" / "broker.conf").read_text() == "of 4.0.8"
+    assert (distribution / "conf" / "broker.conf").read_text() == ""
+    assert (distribution / "conf" / "bookkeeper.conf").read_text() == "of 4.0.8"
 
 
 @pytest.mark.parametrize("version", ["4.0.8", "4.0.6", "3.3.6", "4.0.8-rc1"])
@@ -109,14 +111,41 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkey
     assert not left.exists()
 
 
-def test_a_fetch_that_fails_shows_mavens_output_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+MAVEN_FAILED = """
+[ERROR] Failed to execute goal: Could not find artifact the-artifact in central
+[ERROR]
+[ERROR] Try downloading the file manually from the project website.
+[ERROR] To see the full stack trace of the errors, re-run Maven with the -e switch.
+[ERROR] For more information about the errors and possible solutions, please read the following articles:
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "coordinates", "asked"),
+    [
+        (SPEC, "pulsar-server-distribution:4.0.8:tar.gz:bin", "*"),
+        (ClusterSpec(Path("cluster"), version="4.2.99"), "pulsar-broker:4.2.99", "*copy-dependencies*"),
+    ],
+)
+def test_a_fetch_that_fails_names_the_artifact_its_cause_and_what_to_do_and_leaves_nothing(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch, spec: ClusterSpec, coordinates: str, asked: str
 ) -> None:
-    install(tmp_path, "mvn", "echo Could not find artifact; exit 1", monkeypatch)
+    fails = f'case "$*" in {asked}) echo "{MAVEN_FAILED}"; exit 1;; esac'
+    install(tmp_path, "mvn", f"{fails}; {copying_mvn(archive)}", monkeypatch)
     pretend_java(tmp_path, monkeypatch)
-    with pytest.raises(DistributionError, match=r"mvn[\s\S]*4\.0\.8:tar\.gz:bin[\s\S]*Could not find artifact"):
-        find_software(SPEC, print)
-    assert [path.suffix for path in (tmp_path / "cache" / "distributions").iterdir()] == [".lock"]
+    with pytest.raises(DistributionError) as raised:
+        find_software(spec, print)
+    text = str(raised.value)
+    for part in (coordinates, "4.0.8", "~/.m2/settings.xml", "Could not find artifact the-artifact", "Try downloading"):
+        assert part in text
+    assert "full stack trace" not in text
+    assert not list((tmp_path / "cache" / "distributions").glob(f"*{spec.version}*[!k]"))
+
+
+def test_a_version_without_offloaders_says_which_one_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_java(tmp_path, monkeypatch)
+    with pytest.raises(InvalidInputError, match=r"no offloaders of Pulsar 4\.2\.4; .* take 4\.0\.8"):
+        find_software(ClusterSpec(Path("cluster"), version="4.2.4", offloaders=True), print)
 
 
 def test_an_archive_cut_short_is_no_distribution(
