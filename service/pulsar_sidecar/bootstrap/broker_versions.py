@@ -7,10 +7,10 @@ so it neither stops nor delays a start, and each version is logged once, also wh
 import structlog
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import broker_version
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS, tried_of_line
 
-_VERSION = "/admin/v2/brokers/version"
 log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -24,14 +24,14 @@ class BrokerVersions:
     def ask(self) -> None:
         """Log the version of the broker that answers, if it is new; a `SidecarError` if none answers."""
         try:
-            version = self._rest.get(_VERSION)
+            version = broker_version(self._rest)
         except SidecarError as error:
             self._log_unread(str(error))
             raise
-        if isinstance(version, str) and version:
-            self._log(version)
+        if version is None:
+            self._log_unread("the answer is not a version")
         else:
-            self._log_unread(f"GET {_VERSION}: the answer is not a version")
+            self._log(version)
 
     def _log(self, version: str) -> None:
         if version in self._logged:

@@ -10,7 +10,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.fakes.metadata import FakeMetadataStore
-from tests.unit.pulsar.http_brokers import Answer, http_broker
+from tests.unit.pulsar.http_brokers import Answer, Arrived, http_broker
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 
@@ -42,6 +42,21 @@ def test_numbers_that_a_broker_takes_are_read_as_it_reads_them(configured: str, 
         trackers = RestBrokerTrackers(AdminRest([broker.url]), FakeMetadataStore())
         settings = trackers.configured(None).settings
     assert (settings.max_indexes_per_segment, settings.max_num_buckets) == (indexes, buckets)
+
+
+@pytest.mark.parametrize(
+    ("version", "in_queue"), [("3.3.6", True), ("4.0.8", True), ("4.1.0", False), ("4.2.4", False), ("", False)]
+)
+def test_the_version_tells_whether_the_in_memory_tracker_is_a_queue(version: str, in_queue: bool) -> None:
+    configuration = json.dumps({"delayedDeliveryTrackerFactoryClassName": BUCKET_TRACKER_FACTORY}).encode()
+
+    def answer(arrived: Arrived) -> Answer:
+        return Answer(200, version.encode() if arrived.target.endswith("/brokers/version") else configuration)
+
+    with http_broker(answer) as broker:
+        trackers = RestBrokerTrackers(AdminRest([broker.url]), FakeMetadataStore())
+        for asked in (None, broker.url):
+            assert trackers.configured(asked).memory_in_queue is in_queue
 
 
 def test_statistics_in_another_form_are_asked_for_again() -> None:

@@ -94,13 +94,15 @@ class DelayedIndexService:
         """What the owner, or any broker, is configured to run, and what each subscription runs on."""
         try:
             owner = self.owner(place)
-            configured = configured_state(owner or "a broker", configured_by(owner))
+            configuration = configured_by(owner)
+            configured = configured_state(owner or "a broker", configuration)
             if owner is None or (ask_broker and self.loaded.loaded_by(place) is None):
                 return configured, lambda *_: _NOT_LOADED
             if not ask_broker:
                 return configured, lambda _, buckets: unasked_tracker(configured, buckets)
             subscriptions = self.trackers.subscriptions(place)
-            return configured, lambda name, _: running_tracker(configured, subscriptions.get(name))
+            in_queue = configuration.memory_in_queue
+            return configured, lambda name, _: running_tracker(configured, subscriptions.get(name), in_queue=in_queue)
         except SidecarError as error:
             unknown = TrackerState(Tracker.UNKNOWN, f"brokers could not be asked: {error}")
             return unknown, lambda *_: unknown

@@ -74,10 +74,13 @@ class BrokerTracker:
 
     Attributes:
         factory: ``delayedDeliveryTrackerFactoryClassName``.
+        memory_in_queue: whether this version's in-memory tracker keeps its indexes in a queue, as up to 4.0; later ones
+            keep bitmaps, which take any number of bytes.
     """
 
     factory: str
     settings: TrackerSettings
+    memory_in_queue: bool = True
 
     @property
     def keeps_buckets(self) -> bool:

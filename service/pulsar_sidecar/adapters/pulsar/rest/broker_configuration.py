@@ -11,6 +11,13 @@ from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 
 _RUNTIME = "/admin/v2/brokers/configuration/runtime"
+_VERSION = "/admin/v2/brokers/version"
+
+
+def broker_version(rest: AdminRest, web_service_url: str | None = None) -> str | None:
+    """The version of Pulsar that a broker runs (without a URL: any broker); None if the answer is not a text."""
+    version = rest.get(_VERSION) if web_service_url is None else rest.get_exactly(web_service_url, _VERSION)
+    return version if isinstance(version, str) and version else None
 
 
 class RuntimeConfiguration:

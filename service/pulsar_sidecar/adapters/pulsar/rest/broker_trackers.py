@@ -1,18 +1,21 @@
 """How brokers keep delayed indexes, and how many bookies hold their ledgers, by their configuration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pulsar_sidecar.adapters.bookkeeper.ledger_writer import Replication
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, live_brokers, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration, broker_version
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_stats
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker, TrackerSettings
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.pulsar_versions import line_of
 from pulsar_sidecar.model.topic_stats import Subscription
 
 _MS_PER_SECOND = 1000
+_LAST_LINE_WITH_QUEUE = (4, 0)
 
 
 class RestBrokerTrackers:
@@ -34,7 +37,9 @@ class RestBrokerTrackers:
         return found
 
     def configured(self, broker: str | None) -> BrokerTracker:
-        return _tracker(RuntimeConfiguration.of(self._rest, broker))
+        line = line_of(broker_version(self._rest, broker) or "")
+        tracker = _tracker(RuntimeConfiguration.of(self._rest, broker))
+        return replace(tracker, memory_in_queue=line is not None and line <= _LAST_LINE_WITH_QUEUE)
 
     def subscriptions(self, topic: TopicName) -> Mapping[str, Subscription]:
         return parse_stats(self._rest.get(topic_path(topic, "/stats")), topic).subscriptions

@@ -282,10 +282,14 @@ def unasked_tracker(configured: TrackerState, buckets: Sequence[StoredBucket] | 
             return configured
 
 
-def running_tracker(configured: TrackerState, found: Subscription | None) -> TrackerState:
+_LOOK_IN_LOG: Final = "look for 'fallback to InMemoryDelayedDeliveryTracker' in the log of the broker"
+
+
+def running_tracker(configured: TrackerState, found: Subscription | None, *, in_queue: bool = True) -> TrackerState:
     """What a loaded topic's subscription runs on, by the size of its queues; brokers do not report it.
 
-    The in-memory tracker has one queue, which holds every index; the bucket tracker has two.
+    The bucket tracker has two queues. The in-memory tracker has one, which holds every index, or (not ``in_queue``)
+    bitmaps, which may take as much as two queues do.
     """
     if found is None:
         return TrackerState(Tracker.NONE, "the broker does not show the subscription")
@@ -293,22 +297,24 @@ def running_tracker(configured: TrackerState, found: Subscription | None) -> Tra
         return configured
     size, delayed = found.delayed_index_bytes, found.delayed_messages
     if size == 0:
-        return TrackerState(Tracker.NONE, "no delayed message has arrived since the topic was loaded")
+        return TrackerState(Tracker.NONE, "no delayed message has arrived since the topic was loaded, or none waits")
     if configured.tracker is Tracker.IN_MEMORY:
         return configured
-    sizes = f"its queues take {size:,} bytes for {delayed:,} delayed messages"
+    sizes = f"its tracker takes {size:,} bytes for {delayed:,} delayed messages"
     if size < 2 * EMPTY_QUEUE_BYTES:
         return TrackerState(Tracker.IN_MEMORY, f"{sizes}, too few for the two queues of the bucket tracker")
+    if not in_queue:
+        return TrackerState(Tracker.UNKNOWN, f"{sizes}, which either one of its version may take; {_LOOK_IN_LOG}")
     if size < delayed * INDEX_BYTES:
         return TrackerState(Tracker.BUCKETS, f"{sizes}, too few to hold them all")
-    match queues_of(size):
+    return _tracker_of_queues(queues_of(size), sizes)
+
+
+def _tracker_of_queues(queues: Queues, sizes: str) -> TrackerState:
+    match queues:
         case Queues.ONE:
             return TrackerState(Tracker.IN_MEMORY, f"{sizes}, a size of one queue and not of two")
         case Queues.TWO:
             return TrackerState(Tracker.BUCKETS, f"{sizes}, a size of two queues and not of one")
         case Queues.UNKNOWN:
-            return TrackerState(
-                Tracker.UNKNOWN,
-                f"{sizes}, a size of either tracker; look for 'fallback to InMemoryDelayedDeliveryTracker' in "
-                "the log of the broker",
-            )
+            return TrackerState(Tracker.UNKNOWN, f"{sizes}, a size of either tracker; {_LOOK_IN_LOG}")

@@ -1,5 +1,7 @@
 """What is shown of a delayed index: every number, and a tracker only where it is certain."""
 
+from dataclasses import replace
+
 import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.show import SegmentView, Tracker, TrackerState
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
@@ -153,6 +155,24 @@ def test_the_tracker_by_the_size_of_its_queues(index: StoredIndex, size: int, de
     assert s.running.tracker is expected
     (t,) = index.service.show(TOPIC, "t", ask_broker=True)
     assert t.running.tracker is Tracker.NONE
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, Tracker.NONE),
+        (767, Tracker.IN_MEMORY),
+        (768, Tracker.UNKNOWN),
+        (15_552, Tracker.UNKNOWN),
+        (15_552 + 384, Tracker.UNKNOWN),
+    ],
+)
+def test_bitmaps_in_memory_may_take_what_queues_take(index: StoredIndex, size: int, expected: Tracker) -> None:
+    index.trackers.owned_by = index.trackers.loaded = OWNER
+    index.trackers.configuration = replace(index.trackers.configuration, memory_in_queue=False)
+    index.trackers.sizes = {"s": (450, size)}
+    (s,) = index.service.show(TOPIC, "s", ask_broker=True)
+    assert s.running.tracker is expected
 
 
 def test_another_tracker_is_not_taken_for_one_of_brokers_own(index: StoredIndex) -> None:
