@@ -2,6 +2,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import com.google.common.collect.RangeMap;
+import com.google.protobuf.ByteString;
 import io.netty.buffer.Unpooled;
 import io.netty.util.Timeout;
 import io.netty.util.Timer;
@@ -12,6 +13,7 @@ import java.io.PrintStream;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
+import java.lang.reflect.Modifier;
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -35,6 +37,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.function.BiConsumer;
 import java.util.function.Supplier;
 import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.Position;
@@ -211,6 +214,7 @@ public final class BucketTracker {
                 new Class<?>[] {ManagedCursor.class}, (proxy, method, values) -> switch (method.getName()) {
                     case "getName" -> CURSOR;
                     case "getCursorProperties" -> properties;
+                    case "getMarkDeletedPosition" -> null; // 4.2 would give up buckets of ledgers before it
                     case "putCursorProperty" -> {
                         properties.put((String) values[0], (String) values[1]);
                         yield CompletableFuture.completedFuture(null);
@@ -271,14 +275,13 @@ public final class BucketTracker {
         ArrayNode raw = node.putArray("entries");
         entries.forEach(each -> raw.add(Base64.getEncoder().encodeToString(each)));
         ArrayNode metadata = node.putArray("metadata");
-        for (SnapshotSegmentMetadata each : SnapshotMetadata.parseFrom(entries.get(0)).getMetadataListList()) {
+        for (SnapshotSegmentMetadata each : metadata(entries.get(0)).getMetadataListList()) {
             ObjectNode of = metadata.addObject();
             of.put("min", each.getMinScheduleTimestamp()).put("max", each.getMaxScheduleTimestamp());
             ObjectNode bits = of.putObject("bits");
-            for (Map.Entry<Long, com.google.protobuf.ByteString> bitmap
-                    : new TreeMap<>(each.getDelayedIndexBitMapMap()).entrySet()) {
+            for (Map.Entry<Long, ByteBuffer> bitmap : bitmaps(each).entrySet()) {
                 RoaringBitmap decoded = new RoaringBitmap();
-                decoded.deserialize(bitmap.getValue().asReadOnlyByteBuffer());
+                decoded.deserialize(bitmap.getValue());
                 bits.set(Long.toString(bitmap.getKey()), entries(decoded));
             }
         }
@@ -290,6 +293,32 @@ public final class BucketTracker {
             }
         }
         return node;
+    }
+
+    // Two generators made these classes: protobuf's up to 4.0, LightProto in 4.2. The bytes are the same.
+
+    private static SnapshotMetadata metadata(byte[] entry) throws ReflectiveOperationException {
+        Method parse = SnapshotMetadata.class.getMethod("parseFrom", byte[].class);
+        if (Modifier.isStatic(parse.getModifiers())) {
+            return (SnapshotMetadata) parse.invoke(null, entry);
+        }
+        SnapshotMetadata metadata = SnapshotMetadata.class.getConstructor().newInstance();
+        parse.invoke(metadata, entry);
+        return metadata;
+    }
+
+    private static Map<Long, ByteBuffer> bitmaps(SnapshotSegmentMetadata metadata) throws ReflectiveOperationException {
+        Map<Long, ByteBuffer> found = new TreeMap<>();
+        for (Method method : SnapshotSegmentMetadata.class.getMethods()) {
+            if (method.getName().equals("getDelayedIndexBitMapMap")) {
+                Map<Long, ByteString> all = (Map<Long, ByteString>) method.invoke(metadata);
+                all.forEach((ledger, bitmap) -> found.put(ledger, bitmap.asReadOnlyByteBuffer()));
+            } else if (method.getName().equals("forEachDelayedIndexBitMap")) {
+                BiConsumer<Long, byte[]> keep = (ledger, bitmap) -> found.put(ledger, ByteBuffer.wrap(bitmap));
+                method.invoke(metadata, keep);
+            }
+        }
+        return found;
     }
 
     private static SnapshotSegment segment(byte[] entry) {
@@ -467,8 +496,8 @@ public final class BucketTracker {
         public CompletableFuture<SnapshotMetadata> getBucketSnapshotMetadata(long id) {
             return now("metadata", () -> {
                 try {
-                    return SnapshotMetadata.parseFrom(entries(id).get(0));
-                } catch (com.google.protobuf.InvalidProtocolBufferException error) {
+                    return metadata(entries(id).get(0));
+                } catch (ReflectiveOperationException error) {
                     throw new IllegalStateException(error);
                 }
             });

@@ -16,12 +16,15 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
+from pulsar_sidecar.model.pulsar_versions import line_of
 
+from tests.cluster.choosing import version_under_test
 from tests.fakes.index_building import DUE, IndexToBuild, small_buckets
 from tests.interop.java_tracker import JavaTrackers, java_trackers
 from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
 from tests.interop.tracker_histories import history
 
+OPTIONS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 FEW = 100
 MANY = 5_000
 RARE = (2839,)
@@ -30,8 +33,17 @@ RARE = (2839,)
 
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTrackers]:
-    options = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    with java_trackers(DEFAULT_VERSION, tmp_path_factory.mktemp("java"), options) as trackers:
+    with java_trackers(DEFAULT_VERSION, tmp_path_factory.mktemp("java"), OPTIONS) as trackers:
+        yield trackers
+
+
+@pytest.fixture(scope="module")
+def java_under_test(java: JavaTrackers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTrackers]:
+    """Of the version that the rest of the tests run on."""
+    if version_under_test() == DEFAULT_VERSION:
+        yield java
+        return
+    with java_trackers(version_under_test(), tmp_path_factory.mktemp("java-under-test"), OPTIONS) as trackers:
         yield trackers
 
 
@@ -91,6 +103,24 @@ def test_java_throws_at_two_segments_of_which_build_makes_one(java: JavaTrackers
     built = IndexToBuild({3 + each: [DUE, DUE + 1, DUE + 2] for each in range(6)}, small_buckets())
     built.build()
     assert ERROR in _plain(java.answers(_loaded(built, 6)))
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        # Three buckets may be kept: the fourth one is merged, of which neither version can make fewer.
+        ["new 3 100 2 3 1 strict", *(f"add {ledger} {entry} {DUE}" for ledger in range(1, 6) for entry in range(3))],
+        # A ledger between the first and the last of the bucket that is being filled.
+        ["new 9 100 2 -1 1 strict", f"add 1 0 {DUE}", f"add 3 0 {DUE}", f"add 2 0 {DUE}"],
+    ],
+    ids=["too few buckets to merge", "a ledger within the open bucket"],
+)
+def test_up_to_4_0_java_throws_where_4_2_goes_on(java_under_test: JavaTrackers, history: list[str]) -> None:
+    goes_on = (line_of(version_under_test()) or (0, 0)) >= (4, 2)
+    answers = list(_plain(java_under_test.answers([*history, f"now {DUE}", "pop 100"])))
+    assert (ERROR in answers) is not goes_on
+    if goes_on:
+        assert len(answers[-1]) == len(history) - 1, "every message is handed out"
 
 
 def _loaded(built: IndexToBuild, most: int) -> list[str]:
