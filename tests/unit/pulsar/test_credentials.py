@@ -16,6 +16,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
+METHOD = "X-Pulsar-Auth-Method-Name"
 SECRET = "s3cr3t-value"
 CERTIFICATE = ClientCertificate(Path("/c.pem"), Path("/k.pem"))
 
@@ -36,7 +37,7 @@ def test_no_plugin_shows_nothing(plugin: str | None, params: str | None) -> None
 @pytest.mark.parametrize("params", [f"token:{SECRET}", SECRET, f" {SECRET}\n", f'{{"token": "{SECRET}"}}'])
 def test_tokens(plugin: str, params: str) -> None:
     credentials = parse_credentials(plugin, params)
-    assert credentials.http_headers() == {"Authorization": f"Bearer {SECRET}"}
+    assert credentials.http_headers() == {METHOD: "token", "Authorization": f"Bearer {SECRET}"}
     assert credentials.client_authentication() is not None
 
 
@@ -48,7 +49,7 @@ def test_a_token_file_is_read_on_every_use(tmp_path: Path, form: str) -> None:
         credentials.http_headers()
     for token in ("first", "second"):
         file.write_text(f"{token}\n")
-        assert credentials.http_headers() == {"Authorization": f"Bearer {token}"}
+        assert credentials.http_headers()["Authorization"] == f"Bearer {token}"
     file.write_text("\n")
     with pytest.raises(NotAuthenticatedError, match="empty"):
         credentials.current_token()
@@ -60,6 +61,7 @@ def test_a_token_file_is_read_on_every_use(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize("plugin", ["basic", f"{JAVA}Basic"])
 def test_basic(plugin: str) -> None:
     credentials = parse_credentials(plugin, f'{{"userId": "ädmin", "password": "{SECRET}"}}')
+    assert credentials.http_headers()[METHOD] == "basic"
     scheme, _, encoded = credentials.http_headers()["Authorization"].partition(" ")
     assert scheme == "Basic"
     assert base64.b64decode(encoded).decode() == f"ädmin:{SECRET}"
@@ -74,7 +76,7 @@ def test_tls(plugin: str, params: str) -> None:
     credentials = parse_credentials(plugin, params)
     assert credentials.plugin is AuthPlugin.TLS
     assert credentials.shown_certificate(TlsOptions()) == CERTIFICATE
-    assert credentials.http_headers() == {}
+    assert credentials.http_headers() == {METHOD: "tls"}
 
 
 def test_a_certificate_is_always_shown_and_is_the_identity_where_nothing_else_is_named() -> None:

@@ -20,6 +20,7 @@ from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 from pulsar_sidecar.model.tls import load_certificate, trusting
 
 _JAVA_AUTH = "org.apache.pulsar.client.impl.auth"
+_AUTH_METHOD: Final = "X-Pulsar-Auth-Method-Name"
 
 
 class AuthPlugin(Enum):
@@ -88,12 +89,18 @@ class ClientCredentials:
         return self.plugin in (AuthPlugin.TOKEN, AuthPlugin.BASIC)
 
     def http_headers(self) -> dict[str, str]:
-        """The ``Authorization`` header for the admin REST API, if the plugin uses one; raises as `current_token`."""
+        """The headers for the admin REST API; raises as `current_token`.
+
+        They name the plugin, without which brokers of 4.2 with ``strictAuthMethod`` look at nothing else.
+        """
+        if self.plugin is AuthPlugin.NONE:
+            return {}
+        headers = {_AUTH_METHOD: self.plugin.value}
         if self.plugin is AuthPlugin.TOKEN:
-            return {"Authorization": f"Bearer {self.current_token()}"}
+            headers["Authorization"] = f"Bearer {self.current_token()}"
         if self.plugin is AuthPlugin.BASIC:
-            return {"Authorization": f"Basic {base64.b64encode(self.binary_data()).decode('ascii')}"}
-        return {}
+            headers["Authorization"] = f"Basic {base64.b64encode(self.binary_data()).decode('ascii')}"
+        return headers
 
     def binary_data(self) -> bytes:
         """What the binary protocol sends as ``auth_data``, with the plugin's value as ``auth_method_name``."""
