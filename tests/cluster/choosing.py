@@ -19,6 +19,7 @@ from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.pulsar_versions import Line, line_of
 
 from tests.cluster.running import (
     ClusterUnderTest,
@@ -80,6 +81,13 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
 def version_under_test() -> str:
     """Pulsar's version for every cluster that tests start: the one named, else the one that is developed against."""
     return os.environ.get(VERSION_VARIABLE, DEFAULT_VERSION)
+
+
+def line_under_test() -> Line:
+    """The line of that version, for what lines of Pulsar do otherwise: ``line_under_test() >= (4, 2)``."""
+    line = line_of(version_under_test())
+    assert line is not None, f"{VERSION_VARIABLE} is not a version of Pulsar: {version_under_test()}"
+    return line
 
 
 def named_cluster(value: str) -> ClusterAddresses:

@@ -18,6 +18,7 @@ from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
 from tests.cluster.buckets import SMALL_BUCKETS
 from tests.cluster.cancelling import Setup, set_up
+from tests.cluster.choosing import line_under_test
 from tests.cluster.delays import SHARED, DelayedTopic, Sent, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
@@ -59,7 +60,9 @@ def test_show_prints_what_a_broker_wrote(setup: Setup) -> None:
             index = shown(setup, topic, "s/1")
             loaded = shown(setup, topic, "s/1", askBroker="true")
         assert (index["configured"]["tracker"], index["nextLoad"]["tracker"]) == ("buckets", "buckets")
-        assert loaded["running"]["tracker"] == "buckets", loaded["running"]
+        # Later brokers' in-memory tracker may take as many bytes as buckets' queues do.
+        by_its_size = "buckets" if line_under_test() <= (4, 0) else "unknown"
+        assert loaded["running"]["tracker"] == by_its_size, loaded["running"]
         assert index["problem"] is None
         for bucket in index["buckets"]:
             part = covered(bucket, sent)

@@ -16,9 +16,8 @@ from pulsar_sidecar.delayed_delivery.index.snapshot import (
     segment_metadata_of,
 )
 from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION
-from pulsar_sidecar.model.pulsar_versions import line_of
 
-from tests.cluster.choosing import version_under_test
+from tests.cluster.choosing import line_under_test, version_under_test
 from tests.fakes.index_building import DUE, IndexToBuild, small_buckets
 from tests.interop.java_tracker import JavaTrackers, java_trackers
 from tests.interop.python_tracker import ERROR, UNKNOWN, plain_snapshot, python_answers
@@ -116,7 +115,7 @@ def test_java_throws_at_two_segments_of_which_build_makes_one(java: JavaTrackers
     ids=["too few buckets to merge", "a ledger within the open bucket"],
 )
 def test_up_to_4_0_java_throws_where_4_2_goes_on(java_under_test: JavaTrackers, history: list[str]) -> None:
-    goes_on = (line_of(version_under_test()) or (0, 0)) >= (4, 2)
+    goes_on = line_under_test() >= (4, 2)
     answers = list(_plain(java_under_test.answers([*history, f"now {DUE}", "pop 100"])))
     assert (ERROR in answers) is not goes_on
     if goes_on:
