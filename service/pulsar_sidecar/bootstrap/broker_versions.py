@@ -1,7 +1,8 @@
 """Which versions of Pulsar the brokers run, for the log: a version that was never tried is named as such.
 
-Invariant: nothing depends on the version. It is asked for by the watch that asks the brokers whether they are there,
-so it neither stops nor delays a start, and each version is logged once, also when brokers are upgraded later.
+Invariant: this changes nothing but the log. The version is asked for by the watch that asks the brokers whether they
+are there, so it neither stops nor delays a start, and each version is logged once, also when brokers are upgraded
+later.
 """
 
 import structlog

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-TRIED_VERSIONS: Final = ("3.3.6", "4.0.6", "4.0.8")
+TRIED_VERSIONS: Final = ("3.3.6", "4.0.6", "4.0.8", "4.2.4")
 
 Line = tuple[int, int]
 """What a version begins with: 4 and 0 of 4.0.8."""

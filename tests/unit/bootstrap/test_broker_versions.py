@@ -39,7 +39,7 @@ def test_a_tried_version_is_named(version: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "tried"),
-    [("4.0.9", ("4.0.6", "4.0.8")), ("4.0.9-SNAPSHOT", ("4.0.6", "4.0.8")), ("3.3.6.1", ("3.3.6",))],
+    [("4.0.9", ("4.0.6", "4.0.8")), ("4.2.5-SNAPSHOT", ("4.2.4",)), ("3.3.6.1", ("3.3.6",))],
 )
 def test_a_patch_version_of_a_tried_line_is_named_with_those_that_were_tried(
     version: str, tried: tuple[str, ...]
