@@ -42,6 +42,7 @@ _BOILERPLATE = "[ERROR] To see the full stack trace"
 """From here on Maven explains itself and not the failure."""
 _NEWEST_DISTRIBUTION = "4.0.8"
 """On Maven Central; of later versions it has the broker's jar and what that needs."""
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _ASSEMBLY = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -250,7 +251,8 @@ def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
         raise MissingPrerequisiteError(
             f"Maven is needed once to fetch {wanted} and there is no mvn on the path; install Maven"
         )
-    command = [maven, "-B", "-q", "-Dstyle.color=never", *goal, f"-DoutputDirectory={output}"]
+    # -U: what failed before, without a network perhaps, is tried again.
+    command = [maven, "-B", "-q", "-U", *goal, f"-DoutputDirectory={output}"]
     try:
         answer = subprocess.run(  # noqa: S603 - the user's own mvn
             command,
@@ -275,5 +277,5 @@ def _run_maven(goal: Sequence[str], output: Path, wanted: str) -> None:
 
 def _failure_of(output: str) -> str:
     """The lines in which Maven names what failed: the first ones, since its last ones are the same every time."""
-    lines = output.partition(_BOILERPLATE)[0].splitlines()
+    lines = _COLOUR.sub("", output).partition(_BOILERPLATE)[0].splitlines()
     return "\n".join([line for line in lines if line.removeprefix("[ERROR]").strip()][:_MOST_LINES])

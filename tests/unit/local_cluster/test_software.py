@@ -82,7 +82,7 @@ def test_a_version_without_distribution_is_its_jars_with_its_own_defaults(
 ) -> None:
     copy_pom = 'case "$*" in *copy-dependencies*) mkdir -p "$o"; cp "$6" "$o/from.pom"; exit 0;; esac'
     options = 'for a in "$@"; do o=${a#-DoutputDirectory=}; done'
-    # mvn -B -q -Dstyle.color=never <goal> -f <pom> ...: the pom is the sixth argument.
+    # mvn -B -q -U <goal> -f <pom> ...: the pom is the sixth argument.
     install(tmp_path, "mvn", f"{options}; {copy_pom}; {copying_mvn(archive)}", monkeypatch)
     pretend_java(tmp_path, monkeypatch)
     distribution = find_software(ClusterSpec(Path("cluster"), version=version), print).distribution
@@ -111,7 +111,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, archive: Path, monkey
     assert not left.exists()
 
 
-MAVEN_FAILED = """
+MAVEN_FAILED = """\x1b[0m\x1b[0m
 [ERROR] Failed to execute goal: Could not find artifact the-artifact in central
 [ERROR]
 [ERROR] Try downloading the file manually from the project website.
@@ -139,6 +139,7 @@ def test_a_fetch_that_fails_names_the_artifact_its_cause_and_what_to_do_and_leav
     for part in (coordinates, "4.0.8", "~/.m2/settings.xml", "Could not find artifact the-artifact", "Try downloading"):
         assert part in text
     assert "full stack trace" not in text
+    assert "\x1b" not in text
     assert not list((tmp_path / "cache" / "distributions").glob(f"*{spec.version}*[!k]"))
 
 
