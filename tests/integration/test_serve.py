@@ -127,6 +127,7 @@ def test_a_sidecar_with_tls_and_tokens_from_start_to_end(cluster: ClusterUnderTe
         assert sidecar.process.wait(PATIENCE_SECONDS) == 0
         lines = [json.loads(line) for line in sidecar.log.read_text().splitlines()]
         assert lines[-1]["event"] == "stopped"
+        assert [line["pulsar"] for line in lines if "pulsar" in line] == [cluster.addresses.version]
         assert [line for line in lines if "exception" in line or line["level"] in ("error", "critical")] == []
         for secret in (TOKEN, TOKEN.rpartition(".")[2], SECRET.decode()):
             assert secret not in sidecar.log.read_text()
