@@ -61,7 +61,7 @@ def test_a_version_is_logged_once_and_another_one_when_brokers_are_upgraded() ->
 
 
 @pytest.mark.parametrize("answer", [None, "", {}, 4.2])
-def test_a_version_that_cannot_be_read_is_said_once_and_read_later(answer: object) -> None:
+def test_a_version_that_cannot_be_read_is_logged_once_and_read_later(answer: object) -> None:
     unread, read = logged(answer, answer, "4.0.8")
     assert (unread["log_level"], unread["tried"]) == ("warning", TRIED_VERSIONS)
     assert "could not be read" in unread["event"]

@@ -143,7 +143,9 @@ def test_a_fetch_that_fails_names_the_artifact_its_cause_and_what_to_do_and_leav
     assert not list((tmp_path / "cache" / "distributions").glob(f"*{spec.version}*[!k]"))
 
 
-def test_a_version_without_offloaders_says_which_one_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_without_offloaders_is_refused_with_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend_java(tmp_path, monkeypatch)
     with pytest.raises(InvalidInputError, match=r"no offloaders of Pulsar 4\.2\.4; .* take 4\.0\.8"):
         find_software(ClusterSpec(Path("cluster"), version="4.2.4", offloaders=True), print)

@@ -47,7 +47,7 @@ def test_numbers_that_a_broker_takes_are_read_as_it_reads_them(configured: str, 
 @pytest.mark.parametrize(
     ("version", "in_queue"), [("3.3.6", True), ("4.0.8", True), ("4.1.0", False), ("4.2.4", False), ("", False)]
 )
-def test_the_version_tells_whether_the_in_memory_tracker_is_a_queue(version: str, in_queue: bool) -> None:
+def test_the_version_decides_whether_the_in_memory_tracker_is_a_queue(version: str, in_queue: bool) -> None:
     configuration = json.dumps({"delayedDeliveryTrackerFactoryClassName": BUCKET_TRACKER_FACTORY}).encode()
 
     def answer(arrived: Arrived) -> Answer:
