@@ -9,9 +9,8 @@ from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS
 from structlog.testing import capture_logs
 
-from tests.cluster.choosing import PROJECT
 from tests.fakes.admin_answers import FakeAdminRest
-from tests.matrix.table import rows_of
+from tests.matrix.__main__ import TABLE
 
 PATH = "/admin/v2/brokers/version"
 
@@ -70,5 +69,5 @@ def test_a_version_that_cannot_be_read_is_logged_once_and_read_later(answer: obj
 
 
 def test_what_was_tried_is_what_readme_has_counts_of() -> None:
-    assert tuple(row.version for row in rows_of((PROJECT / "README.md").read_text())) == TRIED_VERSIONS
+    assert tuple(row.version for row in TABLE.rows_of(TABLE.document.read_text())) == TRIED_VERSIONS
     assert DEFAULT_VERSION in TRIED_VERSIONS
