@@ -9,7 +9,7 @@ import secrets
 import sys
 from contextlib import closing
 
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage
 from pulsar_sidecar.model.clocks import SystemClock
@@ -20,7 +20,7 @@ _MESSAGES = 200
 def _run(broker_service_url: str, topic: str, deadline_seconds: str) -> None:
     settings = PublisherSettings(batching=True, deadline_seconds=float(deadline_seconds))
     with (
-        closing(open_client(broker_service_url)) as client,
+        opened_client(broker_service_url) as client,
         closing(TopicPublisher(client, topic, secrets.token_hex(4), settings, SystemClock())) as publisher,
     ):
         publisher.publish([OutgoingMessage(b"message %d" % number) for number in range(_MESSAGES)])

@@ -46,7 +46,7 @@ def demand_successes(programs: Sequence[Sequence[str]]) -> None:
 
 
 def test_programs_that_read(scene: Scene, fault_round: Round, tally: Line, tmp_path: Path) -> None:
-    topic = scene.topic("read").full
+    topic = str(scene.topic("read"))
     with (
         closing(PatientClient(scene.cluster.addresses)) as client,
         closing(client.create_producer(topic)) as producer,
@@ -62,7 +62,7 @@ def test_programs_that_read(scene: Scene, fault_round: Round, tally: Line, tmp_p
 
 @pytest.mark.parametrize("deadline_seconds", ["30", "0"])
 def test_programs_that_publish(scene: Scene, fault_round: Round, tally: Line, deadline_seconds: str) -> None:
-    url, topic = scene.cluster.addresses.broker_service_url, scene.topic("published").full
+    url, topic = scene.cluster.addresses.broker_service_url, str(scene.topic("published"))
     demand_successes([("tests.cluster.publishing_and_ending", url, topic, deadline_seconds)] * AT_ONCE)
     tally.fault("publishing program ended", AT_ONCE)
 

@@ -16,7 +16,7 @@ from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
 from pulsar_sidecar.adapters.pulsar.credentials import identity_of
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.analysis.pages import REPORT_NAME
@@ -193,7 +193,7 @@ def _sent(
         credentials, tls = identity_of(request.client)
         brokers_clock, since_ms = StoreTime(store, clock), held.since_ms()
         with (
-            closing(open_client(request.broker_service_url, credentials, tls)) as client,
+            opened_client(request.broker_service_url, credentials, tls) as client,
             closing(
                 open_plan_publisher(client, plan.sha256, brokers_clock, since_ms, first_use=held.first_use)
             ) as publisher,

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Unpack
 
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.adapters.pulsar.client.clients import open_client
+from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
 from pulsar_sidecar.adapters.pulsar.client.message_source import ClientMessageSource
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, identity_of, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
@@ -94,9 +94,8 @@ def open_reader(
         auth_params: the plugin's parameters.
         tls: how to connect to brokers with TLS.
     """
-    client = open_client(broker_service_url, parse_credentials(auth_plugin, auth_params), tls)
     with (
-        closing(client),
+        opened_client(broker_service_url, parse_credentials(auth_plugin, auth_params), tls) as client,
         ExactlyOnceReader(ClientMessageSource(client), SystemClock(), parse_topic_name(topic), after) as reader,
     ):
         yield reader

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pulsar
 import pytest
+from pulsar_sidecar.adapters.pulsar.client import clients
 from pulsar_sidecar.adapters.pulsar.client.client_log import ClientLog, RepetitionFilter
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -95,3 +97,19 @@ def test_what_the_client_logged_before_a_program_ended_is_in_the_log() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "pulsar_sidecar.adapters.pulsar.client ERROR" in ended.stderr
     assert "Connection refused" in ended.stderr
+
+
+class ClosingWithItsProducer:
+    """A client one of whose producers is closing already."""
+
+    def close(self) -> None:
+        raise pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
+
+
+def test_a_client_that_does_not_close_in_order_fails_no_work(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clients, "open_client", lambda *_: ClosingWithItsProducer())
+    with clients.opened_client("pulsar://127.0.0.1:1"):
+        pass
+    assert "closing the Pulsar client: AlreadyClosed" in caplog.text

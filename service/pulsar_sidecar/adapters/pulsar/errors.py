@@ -110,7 +110,7 @@ def translated(doing: str) -> Iterator[None]:
         raise kind(f"{doing}: {type(error).__name__} from the Pulsar client; {_NEXT_STEP[kind]}") from error
 
 
-def close_quietly(opened: pulsar.Producer | pulsar.Consumer, doing: str) -> None:
+def close_quietly(opened: pulsar.Client | pulsar.Producer | pulsar.Consumer, doing: str) -> None:
     """Close it, and log a failure: brokers notice that it is gone, and give what it held to others."""
     try:
         with translated(doing):

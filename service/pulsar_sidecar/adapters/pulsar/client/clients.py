@@ -14,7 +14,7 @@ reading that cannot get there fails; a topic is called empty when two readers of
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Final
 
 import _pulsar
@@ -22,7 +22,7 @@ import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.client_log import client_log
 from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, check_tls_files
-from pulsar_sidecar.adapters.pulsar.errors import translated
+from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -74,6 +74,22 @@ def open_client(
         )
     except ValueError as error:
         raise InvalidInputError("the broker service URL cannot be used; write pulsar://host:port") from error
+
+
+@contextmanager
+def opened_client(
+    broker_service_url: str, credentials: ClientCredentials | None = None, tls: TlsOptions | None = None
+) -> Iterator[pulsar.Client]:
+    """As `open_client`; closes it at the end.
+
+    A client that does not close in order is logged: it raises when a producer that was given up is closing already, and
+    by then the work is done.
+    """
+    client = open_client(broker_service_url, credentials, tls)
+    try:
+        yield client
+    finally:
+        close_quietly(client, "closing the Pulsar client")
 
 
 def partitions_of(client: pulsar.Client, topic: str) -> Sequence[str]:
