@@ -194,8 +194,9 @@ def test_what_is_acknowledged_does_not_come_again(subject: Subject) -> None:
 
 def test_what_a_closed_consumer_held_goes_to_the_other(subject: Subject) -> None:
     publish(subject, PENDING, messages(20, keys=5))
-    first, second = subject.topics.pending(), subject.other_sidecar.pending()
+    first = subject.topics.pending()
     held = receive_until(subject, first, 1)
+    second = subject.other_sidecar.pending()
     first.close()
     first.close()
     found = receive_until(subject, second, 20)

@@ -54,9 +54,12 @@ def changes(url: str) -> Iterator[ZooKeeperChanges]:
 
 
 def listen(
-    url: str, credential: ZooKeeperCredential | None = None, patience_seconds: float = PATIENCE_SECONDS
+    url: str,
+    credential: ZooKeeperCredential | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
 ) -> ZooKeeperChanges:
-    options = SessionOptions(SESSION_TIMEOUT_MS, patience_seconds, credential)
+    options = SessionOptions(session_timeout_ms, patience_seconds, credential)
     return ZooKeeperChanges(url, CLOCK, ROOT, options=options)
 
 
@@ -211,7 +214,16 @@ def test_a_root_that_does_not_exist_is_an_error(zookeeper: LoneZooKeeper) -> Non
 # Many changes ----------------------------------------------------------------------------------------------------
 
 
-def test_of_twenty_thousand_changes_each_is_named(url: str, changes: ZooKeeperChanges) -> None:
+@pytest.fixture
+def lasting_changes(url: str) -> Iterator[ZooKeeperChanges]:
+    """Changes in a session that a busy machine does not end."""
+    with closing(listen(url, patience_seconds=60, session_timeout_ms=60_000)) as opened:
+        opened.arm()
+        yield opened
+
+
+def test_of_twenty_thousand_changes_each_is_named(url: str, lasting_changes: ZooKeeperChanges) -> None:
+    changes = lasting_changes
     nodes = [f"/schemas/{number:05d}" for number in range(5_000)]
     ledgers = {LedgerId(number): ledger_path(LedgerId(number)) for number in range(5_000)}
     seen_nodes: set[str] = set()
