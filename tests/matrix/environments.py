@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.choosing import PROJECT
+from tests.matrix.running import show
 
 _LOCK = PROJECT / "deploy" / "requirements-dev.lock"
 _PROJECT_FILE = PROJECT / "pyproject.toml"
@@ -26,6 +27,7 @@ def environment(python: Path, *requirements: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=_PLACE) as directory:
         subprocess.run([python, "-m", "venv", directory], check=True)
         inside, file = Path(directory, "bin", "python"), Path(directory, "requirements.txt")
+        show("installing its dependencies into an environment of its own (minutes)")
         for text in requirements:
             file.write_text(text)
             _pip_install(inside, "--requirement", str(file))
