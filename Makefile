@@ -20,10 +20,10 @@ shown-at-its-end = @mkdir -p $(RESULTS); log=$(RESULTS)/$@.log; echo "$@ is show
   ( $(1) ) >$$log 2>&1; status=$$?; cat $$log; exit $$status
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
-SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,3)
+SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,4)
 SCENARIOS := tests/integration tests/interop tests/e2e tests/faults
-SIDES := test-on-their-own-clusters test-on-deletion-cluster test-on-shared-cluster
-PARTS := on-their-own-clusters on-deletion-cluster on-shared-cluster contract spark
+SIDES := test-on-their-own-clusters test-faults-of-deletion test-deletion test-on-shared-cluster
+PARTS := on-their-own-clusters deletion faults-of-deletion on-shared-cluster contract spark
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
@@ -75,9 +75,9 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 	$(RUN_FAST_TESTS)
 	@touch $@
 
-# Clusters live as long as the process that runs their tests, and more than half of a test's time is waiting: so there is
-# one process for all that share a cluster, and these run beside each other. Each has up to two clusters of 900 MB at a
-# time. The unit tests are left out if they have passed since any file was changed.
+# Clusters live as long as the process that runs their tests, and much of a test's time is waiting: so there is one process
+# for those that share a cluster, but two for deletion's, which take longest, and all run beside each other. Each has up to
+# two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
 test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	@rm -f $(PARTS:%=$(RESULTS)/%.json); began=$$(date +%s); status=0; \
 	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
@@ -89,8 +89,11 @@ test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and
 test-on-their-own-clusters:
 	@$(call run-part,on-their-own-clusters,-m "$(SHARING_NO_CLUSTER)" $(SCENARIOS))
 
-test-on-deletion-cluster:
-	$(call shown-at-its-end,$(call run-part,on-deletion-cluster,-m on_deletion_cluster $(SCENARIOS)))
+test-deletion:
+	$(call shown-at-its-end,$(call run-part,deletion,-m on_deletion_cluster tests/integration))
+
+test-faults-of-deletion:
+	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster $(filter-out tests/integration,$(SCENARIOS))))
 
 test-on-shared-cluster:
 	$(call shown-at-its-end,{ status=0; \
