@@ -1,7 +1,7 @@
 """Each record once, in order, on real brokers: they are killed, topics move, answers and publishers are lost."""
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -63,7 +63,6 @@ def demand_each_once_in_order(setup: Setup, topic: TopicName, partitions: int, c
 
 def test_brokers_are_killed_and_topics_move(setup: Setup) -> None:
     topic = setup.topic(partitions=3)
-    moved = threading.Event()
 
     def move() -> None:
         for partition in (0, 1, 2):
@@ -72,19 +71,18 @@ def test_brokers_are_killed_and_topics_move(setup: Setup) -> None:
         setup.cluster.kill(owner)
         setup.cluster.restart(owner)
         setup.rest.change("PUT", f"/admin/v2/namespaces/{setup.namespace}/unload")
-        moved.set()
 
     with setup.publisher(topic) as publisher:
         count = 500
         publish(publisher, range(count))
         # A broker that goes before its first receipt cannot be distinguished from one that has forgotten.
         publisher.flush()
-        mover = threading.Thread(target=move)
-        mover.start()
-        while not moved.is_set() or count < 20_000:
-            publish(publisher, range(count, count + 500))
-            count += 500
-        mover.join()
+        with ThreadPoolExecutor(1) as mover:
+            moving = mover.submit(move)
+            while not moving.done() or count < 20_000:
+                publish(publisher, range(count, count + 500))
+                count += 500
+            moving.result()
         publisher.flush()
         counts = publisher.counts
     assert counts[Outcome.STORED] + counts[Outcome.STORED_BEFORE_ANSWER_LOST] == count
