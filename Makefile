@@ -129,11 +129,11 @@ bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (
 matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6, 4.0.8 and 4.2.4, into README's table (VERSIONS="4.2.4" for one; 45 minutes)
 	$(BIN)/python -m tests.matrix $(VERSIONS)
 
-matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/audit.md's table (VERSIONS="4.3.0" for one; MINUTES)
+matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/audit.md's table (VERSIONS="4.3.0" for one; half an hour)
 	$(BIN)/python -m tests.matrix.spark $(VERSIONS)
 
 # `-n auto` is as many processes as $(WORKERS) says.
-matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; HOURS)
+matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; hours)
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(BIN)/python -m tests.matrix.python $(PYTHONS) $(DEPENDENCIES:%=--dependencies=%)
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
