@@ -5,22 +5,21 @@ python -m tests.cluster.failing_publisher after:record-published:300 publish FIL
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.bootstrap.exactly_once import publish_file
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.deduplication.publishing.file_publisher import PublishStep, PublishSteps
 
+from tests.cluster.programs import run_program
+
 KILLED = -signal.SIGKILL
 POINTS = tuple(f"{when}:{step.value}" for step in PublishStep for when in ("before", "after"))
-_PROJECT = Path(__file__).parents[2]
 _SECONDS = 120
 
 
@@ -53,15 +52,7 @@ class Ended:
 
 def publish_until(point: str, occurrence: int, arguments: Sequence[str]) -> Ended:
     """Run the command in a process of its own, which is killed at the point if it comes there."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments],
-        cwd=_PROJECT,
-        env=os.environ | {"PYTHONPATH": f"{_PROJECT / 'service'}:{_PROJECT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )
+    ended = run_program("tests.cluster.failing_publisher", f"{point}:{occurrence}", *arguments, seconds=_SECONDS)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 

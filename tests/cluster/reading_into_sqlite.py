@@ -9,7 +9,6 @@ import itertools
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +17,8 @@ from pathlib import Path
 from pulsar_sidecar.bootstrap.exactly_once import open_reader
 from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
 
-_PROJECT = Path(__file__).parents[2]
+from tests.cluster.programs import run_program
+
 _IDLE_SECONDS = 5
 SCHEMA = """
 create table if not exists totals (word text primary key, count integer not null);
@@ -66,13 +66,8 @@ def apply(
 
 def killed_after(steps: int, broker_service_url: str, topic: str, database: Path) -> bool:
     """Run the program as a process of its own, which ends as by ``kill -9``; False where it came to the topic's end."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.reading_into_sqlite", broker_service_url, topic, database, str(steps)],
-        cwd=_PROJECT,
-        env=os.environ | {"PYTHONPATH": f"{_PROJECT / 'service'}:{_PROJECT}"},
-        check=False,
-    )
-    assert ended.returncode in (0, -signal.SIGKILL)
+    ended = run_program("tests.cluster.reading_into_sqlite", broker_service_url, topic, database, str(steps))
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
     return ended.returncode != 0
 
 

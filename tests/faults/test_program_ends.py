@@ -3,9 +3,6 @@
 docs/client-aborts-at-exit.md has what they would otherwise do.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.choosing import PROJECT
 from tests.cluster.clients import PatientClient
 from tests.cluster.deletion import Scene
-from tests.cluster.patience import PATIENCE_SECONDS
+from tests.cluster.programs import run_program
 from tests.faults.harness import Round
 from tests.faults.tally import Line
 
@@ -27,15 +23,7 @@ MESSAGES = 60
 
 def end_of(program: Sequence[str]) -> tuple[int, str]:
     """A program's exit code, and the end of what it wrote to standard error."""
-    ended = subprocess.run(
-        [sys.executable, "-m", *program],
-        cwd=PROJECT,
-        env=os.environ | {"PYTHONPATH": f"{PROJECT / 'service'}:{PROJECT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_SECONDS,
-    )
+    ended = run_program(*program)
     return ended.returncode, ended.stderr[-1_000:]
 
 

@@ -1,8 +1,9 @@
 """How one part of ``make test`` went: what a process of pytest leaves in a file for the summary of them all."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,9 @@ class Part:
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self)))
+        path.write_bytes(msgspec.json.encode(self))
 
 
 def load_part(path: Path) -> Part:
     """The part in a file; OSError or ValueError if there is none."""
-    saved = json.loads(path.read_text())
-    failures = tuple(Failure(**each) for each in saved.pop("failures"))
-    return Part(failures=failures, second_tries=tuple(saved.pop("second_tries")), **saved)
+    return msgspec.json.decode(path.read_bytes(), type=Part)

@@ -36,7 +36,8 @@ def test_the_last_line_counts_all_parts(tmp_path: Path, capsys: pytest.CaptureFi
     assert before[-3:] == ["FAILED tests/b.py::test_b", "    assert 1 == 2", "     where 1 = one()"]
     assert "skipped: 2 (needs Docker)" in before
     assert "second try, a wait had run out: tests/b.py::test_c" in before
-    assert "  integration      3 passed, 1 failed, 2 skipped in 2 min 0 s" not in before
+    assert "  integration  3 passed, 1 failed, 2 skipped in 2 min 0 s" in before
+    assert "  unit         12 passed, 0 failed, 0 skipped in 1 min 15 s" in before
     slowest = before[before.index("the 3 slowest tests:") + 1 :]
     assert slowest[:2] == ["     99 s  tests/b.py::test_b", "     61 s  tests/a.py::test_a"]
 
@@ -76,3 +77,9 @@ def test_pytest_leaves_what_its_tests_did(tmp_path: Path, pytester: pytest.Pytes
     assert part.failures[0].reason.startswith("AssertionError: they differ")
     assert part.failures[1].reason == "OSError: not closed"
     assert len(part.seconds) == 4
+
+
+def test_half_a_part_is_no_part(tmp_path: Path) -> None:
+    (path,) = saved(tmp_path, unit=PASSED)
+    Path(path).write_bytes(Path(path).read_bytes()[:40])
+    assert main("80", path) == 1
