@@ -90,7 +90,9 @@ test-on-their-own-clusters:
 	@$(call run-part,on-their-own-clusters,-m "$(SHARING_NO_CLUSTER)" $(SCENARIOS))
 
 test-deletion:
-	$(call shown-at-its-end,$(call run-part,deletion,-m on_deletion_cluster tests/integration))
+	$(call shown-at-its-end,{ status=0; \
+	  $(call run-part,deletion,-m on_deletion_cluster tests/integration) || status=1; \
+	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract) || status=1; exit $$status; })
 
 test-faults-of-deletion:
 	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster $(filter-out tests/integration,$(SCENARIOS))))
@@ -98,7 +100,6 @@ test-faults-of-deletion:
 test-on-shared-cluster:
 	$(call shown-at-its-end,{ status=0; \
 	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)) || status=1; \
-	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract) || status=1; \
 	  $(call run-part,spark,tests/spark) || status=1; exit $$status; })
 
 test-containers: ## tests that need a container engine (the same as in `make test`, alone)
