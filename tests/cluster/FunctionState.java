@@ -30,7 +30,8 @@ import org.apache.commons.configuration2.CompositeConfiguration;
  */
 public final class FunctionState {
     private static final String TABLE = "counting";
-    private static final int WAIT_SECONDS = 60;
+    /** As long as the other clients of the tests (`OPERATION_SECONDS`). */
+    private static final int WAIT_SECONDS = 120;
 
     public static void main(String[] arguments) {
         int status = 0;

@@ -13,13 +13,16 @@ from pulsar_sidecar.local_cluster.spec import ClusterSpec
 
 from tests.cluster.patience import OPERATION_SECONDS
 
+_SHOWN = 5
+
 
 class JavaProgram:
     """A running program: one line in, one line out."""
 
-    def __init__(self, process: "subprocess.Popen[str]", name: str) -> None:
+    def __init__(self, process: "subprocess.Popen[str]", name: str, log: Path) -> None:
         self._process = process
         self._name = name
+        self._log = log
 
     @property
     def pid(self) -> int:
@@ -35,12 +38,14 @@ class JavaProgram:
         """The next line it writes.
 
         Raises:
-            RuntimeError: it has ended.
+            RuntimeError: it has ended; with the exceptions that its log ends with.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self._name} ended with {self._process.wait(OPERATION_SECONDS)}")
+            status = self._process.wait(OPERATION_SECONDS)
+            errors = _last_exceptions(self._log)
+            raise RuntimeError(f"{self._name} ended with {status}\n{errors}\nall of it: {self._log}")
         return line.strip()
 
 
@@ -72,7 +77,7 @@ def java_program(
         ) as process,
     ):
         try:
-            yield JavaProgram(process, program.stem)
+            yield JavaProgram(process, program.stem, log)
         finally:
             _end(process)
 
@@ -82,6 +87,11 @@ def quiet_log_configuration(directory: Path) -> Path:
     path = directory / "log4j2.properties"
     path.write_text("rootLogger.level = off\n")
     return path
+
+
+def _last_exceptions(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join([line for line in lines if "Exception" in line or "Error" in line][-_SHOWN:])
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

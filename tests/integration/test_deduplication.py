@@ -147,11 +147,13 @@ def test_a_replay_counts_the_markers_of_transactions_as_brokers_do(setup: Setup,
         setup.workload.unload(topic)
         unloaded = shown(setup, topic, replay="true")
         found = replayed(unloaded)
-        # Eight messages of one producer, two commits and an abort.
-        assert (unloaded["replay"]["entries"], unloaded["replay"]["markers"]) == (11, 3)
+        # Eight messages of one producer, two commits and an abort. A coordinator that had no answer in time ends a
+        # transaction again, and the broker writes one more marker.
+        entries, markers = unloaded["replay"]["entries"], unloaded["replay"]["markers"]
+        assert (entries - markers, markers >= 3) == (8, True)
         assert sorted(found.values()) == [0, 7], "a broker numbers its markers 0"
         assert last_ids(setup, topic, *found) == found
-        assert setup.replayed(topic)[-1] == 11
+        assert setup.replayed(topic)[-1] == entries
 
 
 def test_what_an_open_transaction_hides_is_not_taken_for_absent(setup: Setup, tmp_path: Path) -> None:

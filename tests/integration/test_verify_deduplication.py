@@ -176,9 +176,11 @@ def test_transactions_are_distinguished_from_their_markers(special_cluster: Clus
         extract = ["public/default", "--output", str(tmp_path / "extract"), "--metadata-store-url", url]
         ran = sidecar("deduplication", "extract", *extract, "--format", "json")
         assert json.loads(ran.stdout)["unseen"] == {}, "what a subscription notes of transactions is no message"
-    # Four messages in transactions, of which two are committed, one is aborted and one is open.
-    kinds = {MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4, MessageKind.MARKER: 3}
-    assert (found.rows, found.result) == (kinds, TopicResult.CLEAN)
+    # Four messages in transactions, of which two are committed, one is aborted and one is open. A coordinator that had
+    # no answer in time ends a transaction again, and the broker writes one more marker.
+    markers = found.rows.pop(MessageKind.MARKER)
+    assert markers >= 3
+    assert (found.rows, found.result) == ({MessageKind.MESSAGE: 4, MessageKind.TRANSACTIONAL: 4}, TopicResult.CLEAN)
     (counts,) = found.producers.values()
     assert (counts.messages, counts.transactional, counts.last_sequence_id) == (8, 4, 7)
 
