@@ -10,12 +10,14 @@ from tests.fuzzing.running import fuzz
 REPAIRS = ("/admin/v2/ledger-deletion/dead-letters/redrive", "/admin/v2/ledger-deletion/undelete")
 EXISTING_OR_NOT = "--exclude-checks=EveryOperationSucceeds"
 """Topics and ledgers of the document's examples do not exist, so their deletions cannot succeed."""
+GENERATED = "--phases=examples,fuzzing"
+"""The boundaries of every parameter (phase ``coverage``, hundreds of calls) are tried on the fake."""
 
 
 def test_every_operation_of_a_real_sidecar(scene: Scene) -> None:
     sidecar = scene.sidecar
     try:
-        fuzz(sidecar.url, seed=7, most_examples=3, without=REPAIRS, options=(EXISTING_OR_NOT,))
+        fuzz(sidecar.url, seed=7, most_examples=3, without=REPAIRS, options=(EXISTING_OR_NOT, GENERATED))
         fuzz(sidecar.url, seed=8, most_examples=5, only=REPAIRS, options=(EXISTING_OR_NOT, "--mode=negative"))
     finally:
         sidecar.call("POST", "/admin/v2/ledger-deletion/resume")
