@@ -42,12 +42,12 @@ def fake_sessions() -> Iterator[TwoSessions]:
 
 @contextmanager
 def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
-    with chroot(url) as below, _open_patiently(below) as store, _open_patiently(below) as rival:
+    with chroot(url) as below, open_patiently(below) as store, open_patiently(below) as rival:
         yield TwoSessions(store, rival)
 
 
-def _open_patiently(url: str) -> ZooKeeperMetadataStore:
-    # A busy machine is no fault; faults have a suite of their own.
+def open_patiently(url: str) -> ZooKeeperMetadataStore:
+    """A busy machine is no fault; faults have a suite of their own."""
     return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60))
 
 

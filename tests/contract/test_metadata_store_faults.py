@@ -19,6 +19,7 @@ from tests.contract.metadata_store_servers import (
     LoneZooKeeper,
     Poison,
     expire,
+    open_patiently,
     raw_client,
     without_kazoo_log,
 )
@@ -33,6 +34,7 @@ SECRET = "the-secret-of-the-test"
 @pytest.fixture
 def store(url: str) -> Iterator[ZooKeeperMetadataStore]:
     with open_impatiently(url) as opened:
+        wait_until_it_answers(opened)
         yield opened
 
 
@@ -40,10 +42,10 @@ def open_impatiently(url: str, credential: ZooKeeperCredential | None = None) ->
     return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(SESSION_TIMEOUT_MS, PATIENCE_SECONDS, credential))
 
 
-def fill(store: ZooKeeperMetadataStore, count: int) -> list[str]:
+def fill(url: str, count: int) -> list[str]:
     paths = [f"/n/{number:06d}" for number in range(count)]
-    store.create("/n/parent", b"")
-    with ThreadPoolExecutor(16) as pool:
+    with open_patiently(url) as store, ThreadPoolExecutor(16) as pool:
+        store.create("/n/parent", b"")
         list(pool.map(lambda path: store.create(path, b"x" * 200), paths))
     return paths
 
@@ -132,8 +134,8 @@ def test_after_a_long_absence_calls_fail_at_once_and_then_recover(
 
 
 def test_a_read_survives_a_restart_within_its_patience(zookeeper: LoneZooKeeper, url: str) -> None:
-    with ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60)) as store:
-        paths = fill(store, 3_000)
+    with open_patiently(url) as store:
+        paths = fill(url, 3_000)
         asked = [path for path in paths for _ in range(20)]
         with ThreadPoolExecutor(1) as pool:
             zookeeper.freeze()
@@ -146,10 +148,10 @@ def test_a_read_survives_a_restart_within_its_patience(zookeeper: LoneZooKeeper,
 def test_deletions_under_way_when_the_server_dies_are_never_claimed(
     zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore, url: str
 ) -> None:
-    paths = fill(store, 6_000)
+    paths = fill(url, 6_000)
     guard = Guard("/n/parent", V0)
     with (
-        ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60)) as observer,
+        open_patiently(url) as observer,
         ThreadPoolExecutor(1) as pool,
     ):
         deleting = pool.submit(store.delete_many, [GuardedDeletion(path, V0, (guard,)) for path in paths])
@@ -167,18 +169,20 @@ def test_deletions_under_way_when_the_server_dies_are_never_claimed(
 
 
 def test_deletions_in_flight_when_the_connection_breaks_are_unknown(
-    zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore
+    zookeeper: LoneZooKeeper, store: ZooKeeperMetadataStore, url: str
 ) -> None:
-    paths = fill(store, 2_000)
+    paths = fill(url, 2_000)
     zookeeper.freeze()
     with ThreadPoolExecutor(1) as pool:
         deleting = pool.submit(store.delete_many, [GuardedDeletion(path, V0) for path in paths])
         CLOCK.wait_seconds(0.3, NEVER)
         zookeeper.kill()
         started = CLOCK.monotonic_seconds()
-        assert deleting.result() == [DeletionResult.UNKNOWN] * 2_000
-    assert elapsed_seconds(started) < 1
-    zookeeper.restart()
+        try:
+            assert deleting.result() == [DeletionResult.UNKNOWN] * 2_000
+            assert elapsed_seconds(started) < 1
+        finally:
+            zookeeper.restart()
     wait_until_it_answers(store)
     assert set(store.delete_many([GuardedDeletion(path, V0) for path in paths])) <= {
         DeletionResult.DELETED,
@@ -308,9 +312,9 @@ def test_too_large_a_node_is_refused_before_it_breaks_the_connection(store: ZooK
     assert store.epoch == epoch
 
 
-def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKeeperMetadataStore) -> None:
+def test_large_nodes_among_small_ones_do_not_exhaust_a_small_server(store: ZooKeeperMetadataStore, url: str) -> None:
     """The server has 128 MB; it ends when they do not suffice for the answer that it is asked to build."""
-    small = fill(store, 600)
+    small = fill(url, 600)
     large = [f"/large/{number}" for number in range(24)]
     for path in large:
         store.create(path, b"x" * 1_040_000)

@@ -4,16 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.audit.ports import NodeSource
 from pulsar_sidecar.audit.results.tables import NODES
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 
-from tests.contract.metadata_store_servers import chroot
+from tests.contract.metadata_store_servers import chroot, open_patiently
 from tests.fakes.walkable_zookeeper import WalkableZooKeeper
 from tests.fakes.zookeeper_snapshots import SnapshotNode, SnapshotWriter
 
@@ -59,7 +57,7 @@ def _snapshot(path: Path, tree: Tree) -> NodeSource:
 
 
 def _living(url: str, tree: Tree) -> NodeSource:
-    with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
+    with open_patiently(url) as store:
         for path, value in tree.items():
             if path != "/":
                 store.create(path, value)

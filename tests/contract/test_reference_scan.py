@@ -4,8 +4,6 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
@@ -16,7 +14,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 
 from tests.cluster.running import ClusterUnderTest
-from tests.contract.metadata_store_servers import chroot, raw_client
+from tests.contract.metadata_store_servers import chroot, open_patiently, raw_client
 from tests.fakes.bookkeeper import (
     FakeLedgerEntries,
     cursor_bytes,
@@ -46,7 +44,7 @@ def url(cluster: ClusterUnderTest) -> Iterator[str]:
 
 
 def fill(url: str) -> None:
-    with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
+    with open_patiently(url) as store:
         for path, data in NODES.items():
             store.create(path, data)
         for ledger_id in EXISTING:
@@ -56,7 +54,7 @@ def fill(url: str) -> None:
 def scan(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
-    with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
+    with open_patiently(url) as store:
         tree = LiveTree(url, store, SystemClock(), DEFAULT_LEDGERS_ROOT)
         return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
@@ -77,7 +75,7 @@ def test_every_ledger_and_every_reference_is_counted(url: str) -> None:
 
 
 def test_no_ledger_at_all_is_no_scan(url: str) -> None:
-    with ZooKeeperMetadataStore(url, SystemClock(), SessionOptions(patience_seconds=60)) as store:
+    with open_patiently(url) as store:
         store.create(f"{DEFAULT_LEDGERS_ROOT}/available", b"")
     with pytest.raises(TemporaryError, match="no ledger was found"):
         demand_complete(scan(url))
