@@ -73,19 +73,22 @@ def publish(workload: Workload, topic: TopicName, ids: range) -> None:
     producer.close()
 
 
+def publish_on_both_sides(clusters: TwoClusters) -> None:
+    """Once, however often it is called. The same name and ids in the west are another producer's."""
+    publish(clusters.east, clusters.topic, range(1, MESSAGES + 1))
+    publish(clusters.west.workload, clusters.topic, range(1, 6))
+
+
 def test_replicated_messages_and_markers_are_distinguished(clusters: TwoClusters) -> None:
-    topic, west = clusters.topic, clusters.west
     consumer: Any = clusters.east.client.subscribe(
-        str(topic),
+        str(clusters.topic),
         "everywhere",
         replicate_subscription_state_enabled=True,
         initial_position=pulsar.InitialPosition.Earliest,
     )
-    publish(clusters.east, topic, range(1, MESSAGES + 1))
+    publish_on_both_sides(clusters)
     for _ in range(MESSAGES):
         consumer.acknowledge(consumer.receive(60_000))
-    # The same name and ids in the west are another producer's.
-    publish(west.workload, topic, range(1, 6))
     replicated, local = Producer("p", "east"), Producer("p", None)
 
     def is_there() -> bool:
@@ -110,6 +113,7 @@ def test_replicators_are_shown_with_their_positions(clusters: TwoClusters) -> No
         found: dict[str, Any] = place
         return found
 
+    publish_on_both_sides(clusters)
     until(lambda: bool(shown()["snapshot"]["replicators"]), "a snapshot has the replicator's position")
     place = shown()
     assert place["replay"]["isWhole"], place["replay"]["problems"]

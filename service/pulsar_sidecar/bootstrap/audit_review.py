@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
 
 from prometheus_client import push_to_gateway
 
@@ -122,6 +123,8 @@ def push_audit(audit: Path, url: str) -> None:
     try:
         push_to_gateway(gateway, job, registry, labels, timeout=_PUSH_SECONDS)
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()
         raise TemporaryError(f"the metrics were not pushed to {url} ({error}); repeat the command") from error
 
 
