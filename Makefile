@@ -134,7 +134,7 @@ matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/au
 	$(BIN)/python -m tests.matrix.spark $(VERSIONS)
 
 # `-n auto` is as many processes as $(WORKERS) says.
-matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; hours)
+matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; 15 minutes each)
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(BIN)/python -m tests.matrix.python $(PYTHONS) $(DEPENDENCIES:%=--dependencies=%)
 
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
