@@ -18,6 +18,7 @@ SHARING_NO_CLUSTER := not on_shared_cluster and not on_deletion_cluster
 run-part = $(BIN)/python -m pytest --tb=short -rN --part $(RESULTS)/$(1).json $(2)
 shown-at-its-end = @mkdir -p $(RESULTS); log=$(RESULTS)/$@.log; echo "$@ is shown when it has ended; until then: $$log"; \
   ( $(1) ) >$$log 2>&1; status=$$?; cat $$log; exit $$status
+both = { status=0; $(1) || status=1; $(2) || status=1; exit $$status; }
 FAST_TESTS_PASSED := $(VENV)/.fast-tests-passed
 # A cluster that exists already, or that runs in containers, is one for all tests: then one process after the other.
 SIDE_BY_SIDE ?= $(if $(PULSAR_SIDECAR_TEST_CLUSTER)$(shell docker version --format '{{.Server.Version}}' 2>/dev/null),1,4)
@@ -90,17 +91,17 @@ test-on-their-own-clusters:
 	@$(call run-part,on-their-own-clusters,-m "$(SHARING_NO_CLUSTER)" $(SCENARIOS))
 
 test-deletion:
-	$(call shown-at-its-end,{ status=0; \
-	  $(call run-part,deletion,-m on_deletion_cluster tests/integration) || status=1; \
-	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract) || status=1; exit $$status; })
+	$(call shown-at-its-end,$(call both,\
+	  $(call run-part,deletion,-m on_deletion_cluster tests/integration),\
+	  $(call run-part,contract,-m "$(SHARING_NO_CLUSTER)" tests/contract)))
 
 test-faults-of-deletion:
 	$(call shown-at-its-end,$(call run-part,faults-of-deletion,-m on_deletion_cluster $(filter-out tests/integration,$(SCENARIOS))))
 
 test-on-shared-cluster:
-	$(call shown-at-its-end,{ status=0; \
-	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)) || status=1; \
-	  $(call run-part,spark,tests/spark) || status=1; exit $$status; })
+	$(call shown-at-its-end,$(call both,\
+	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)),\
+	  $(call run-part,spark,tests/spark)))
 
 test-containers: ## tests that need a container engine (the same as in `make test`, alone)
 test-kubernetes: ## tests that need the Kubernetes of kubectl's current context

@@ -23,6 +23,7 @@ from tests.cluster.freezing import wait_until_frozen
 from tests.fakes.metadata import FakeMetadataStore
 
 CLOCK = SystemClock()
+PATIENT = SessionOptions(patience_seconds=60)
 AnyStore = FakeMetadataStore | ZooKeeperMetadataStore
 
 
@@ -48,7 +49,7 @@ def zookeeper_sessions(url: str) -> Iterator[TwoSessions]:
 
 def open_patiently(url: str) -> ZooKeeperMetadataStore:
     """A busy machine is no fault; faults have a suite of their own."""
-    return ZooKeeperMetadataStore(url, CLOCK, SessionOptions(patience_seconds=60))
+    return ZooKeeperMetadataStore(url, CLOCK, PATIENT)
 
 
 @contextmanager

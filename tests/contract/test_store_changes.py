@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
-from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import CANARIES, ZooKeeperChanges
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, StoreChanges, WalkedNode, WholeStore
@@ -18,13 +16,12 @@ from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from pulsar_sidecar.model.metadata import Guard, GuardedDeletion, MetadataStore
 
 from tests.cluster.patience import PATIENCE_SECONDS
-from tests.contract.metadata_store_servers import CLOCK, chroot
+from tests.contract.metadata_store_servers import CLOCK, PATIENT, chroot, open_patiently
 from tests.fakes.clock import FakeClock
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
 
 V0 = NodeVersion(0)
-PATIENT = SessionOptions(patience_seconds=60)
 ROOT = "/ledgers"
 TOPIC = "/managed-ledgers/t/n/persistent/a%2Fb"
 CURSOR = f"{TOPIC}/sub"
@@ -57,7 +54,7 @@ def fake_watched() -> Iterator[Watched]:
 def zookeeper_watched(server: str) -> Iterator[Watched]:
     with (
         chroot(server) as url,
-        ZooKeeperMetadataStore(url, CLOCK, PATIENT) as store,
+        open_patiently(url) as store,
         closing(ZooKeeperChanges(url, CLOCK, ROOT, options=PATIENT)) as changes,
     ):
         yield Watched(store, changes, ZooKeeperWholeStore(url, store, CLOCK, ROOT))

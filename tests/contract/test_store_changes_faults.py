@@ -25,15 +25,16 @@ from pulsar_sidecar.model.ids import LedgerId, NodeVersion
 from tests.cluster.patience import until
 from tests.contract.metadata_store_servers import (
     CLOCK,
+    PATIENT,
     LoneZooKeeper,
     Poison,
     expire,
+    open_patiently,
     raw_client,
     without_kazoo_log,
 )
 
 ROOT = DEFAULT_LEDGERS_ROOT
-PATIENT = SessionOptions(patience_seconds=60)
 PATIENCE_SECONDS = 10.0
 SESSION_TIMEOUT_MS = 4_000
 SECRET = "sidecar:the-secret-of-the-test"
@@ -42,7 +43,7 @@ CUTS = 15
 
 @pytest.fixture
 def store(url: str) -> Iterator[ZooKeeperMetadataStore]:
-    with ZooKeeperMetadataStore(url, CLOCK, PATIENT) as opened:
+    with open_patiently(url) as opened:
         yield opened
 
 
@@ -241,7 +242,7 @@ def test_of_twenty_thousand_changes_each_is_named(url: str, lasting_changes: Zoo
 
 
 def _make_and_remove(url: str, paths: list[str]) -> None:
-    with ZooKeeperMetadataStore(url, CLOCK, PATIENT) as store:
+    with open_patiently(url) as store:
         for parent in {path.rpartition("/")[0] for path in paths} - {"/schemas"}:
             store.create(f"{parent}/x", b"")
         store.create("/schemas", b"")

@@ -124,7 +124,7 @@ def push_audit(audit: Path, url: str) -> None:
         push_to_gateway(gateway, job, registry, labels, timeout=_PUSH_SECONDS)
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()
+            error.close()  # a refusal is the gateway's answer too, with its connection
         raise TemporaryError(f"the metrics were not pushed to {url} ({error}); repeat the command") from error
 
 
