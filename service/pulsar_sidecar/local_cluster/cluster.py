@@ -76,6 +76,7 @@ _PASSING_REFUSALS = {
     "Failed to start org.apache.bookkeeper.http server": _LOST_PORT,
     "LockBusyException": "its name is still held by the session of the process before it",
     "Unable to acquire lock for broker: [/loadbalance/": "its name went with the session of the process before it",
+    "NoNode for /namespace/pulsar/": "its own bundle went with the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "Failed to load topic within timeout": "a topic did not load; two of its threads may wait for each other for ever",

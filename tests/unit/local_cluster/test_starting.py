@@ -121,6 +121,10 @@ if not pathlib.Path("refused").exists():
         ("BindException: Address already in use", "port taken"),
         ("LayoutManager$LockBusyException", "session of the process before it"),
         ("Unable to acquire lock for broker: [/loadbalance/brokers/127.0.0.1:8080]", "went with the session"),
+        (
+            "KeeperErrorCode = NoNode for /namespace/pulsar/local/127.0.0.1:8080/0x00000000_0xffffffff",
+            "own bundle went with the session",
+        ),
         ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("KeeperErrorCode = BadVersion for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),
