@@ -49,7 +49,8 @@ QUICK: Mapping[str, object] = {
     "two_phase_deletion_open_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 3,
     "two_phase_deletion_undelete_protection_in_seconds": 5,
-    "two_phase_deletion_max_retry_delete_count": 240,
+    # A second is the brokers' tick, so they deliver a retry at once: 240 tries would be over after a minute.
+    "two_phase_deletion_max_retry_delete_count": 10_000,
     "two_phase_deletion_topic_deletion_wait_in_seconds": 20,
     "metadata_store_session_timeout_millis": 4000,
     "log_format": "text",

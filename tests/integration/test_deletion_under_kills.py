@@ -54,6 +54,8 @@ def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(
         delete_while_brokers_die(scene, url, namespace, names)
         orphans, dangling = scene.oracles.leaks_in(namespace)
         if orphans:
+            # Beside more ledgers that are in use: an audit plans nothing where most are unreferenced.
+            make_topics(scene.workload.client, url, f"{namespace}-kept", TOPICS)
             demand_found_and_deleted(scene, namespace, orphans, Audits(scene.cluster.addresses, tmp_path))
         if orphans or dangling:
             return
@@ -73,7 +75,7 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     assert audits.apply(look).sent == len(look.deletable), sidecar.log()
     scene.oracles.add_accepted(orphans)
     finals = scene.oracles.wait_for_finals(orphans)
-    assert {final.decision for final in finals.values()} == {"deleted"}, sorted(map(str, finals.values()))
+    assert [str(final) for final in finals.values() if final.decision != "deleted"] == []
     assert not scene.workload.existing(orphans)
 
 
