@@ -15,11 +15,21 @@ from kazoo.exceptions import NoNodeError
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 
+from tests.cluster.running import ClusterUnderTest
+
 _REGISTRATIONS = f"{DEFAULT_LEDGERS_ROOT}/available"
 _LOOKS = 15
 _PAUSE_SECONDS = 0.2
 _MOST_CHANGES = 4
 """A bookie whose session ended registers once; one that flaps is another one at nearly every look."""
+
+
+def end_flapping(cluster: ClusterUnderTest) -> None:
+    """Start the bookies again if they flap; for a test beside which no other starts members."""
+    if bookies_flap(cluster.addresses.metadata_store_url):
+        for member in cluster.addresses.members:
+            if member.startswith("bookie-"):
+                cluster.restart(member)
 
 
 def bookies_flap(metadata_store_url: str) -> bool:

@@ -13,10 +13,8 @@ import pytest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.cluster.flapping import bookies_flap
 from tests.cluster.freezing import wait_until_frozen
 
-ZOOKEEPER = "zookeeper"
 _COMPOSE_TIMEOUT_SECONDS = 300
 
 
@@ -72,18 +70,9 @@ class LocalClusterUnderTest:
 
     def cont(self, name: str) -> None:
         self._cluster.kill(name, signal.SIGCONT)
-        self._end_flapping_after(name)
 
     def restart(self, name: str) -> None:
         self._cluster.restart(name)
-        self._end_flapping_after(name)
-
-    def _end_flapping_after(self, name: str) -> None:
-        if name != ZOOKEEPER or not bookies_flap(self.addresses.metadata_store_url):
-            return
-        for member in self.addresses.members:
-            if member.startswith("bookie-") and self.is_running(member):
-                self._cluster.restart(member)
 
     def is_running(self, name: str) -> bool:
         return self._cluster.is_running(name)

@@ -9,6 +9,7 @@ import pytest
 from pulsar_sidecar.local_cluster.spec import Role, role_of
 
 from tests.cluster.deletion import Scene
+from tests.cluster.flapping import end_flapping
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.faults.load import Load, pause
@@ -77,6 +78,9 @@ def test_members_break_and_come_back(
         with supervisor.looking_away(members):
             ACTS[kind](scene, members, dice)
         tally.fault(f"{role.value} {kind}", len(members))
+        if role is Role.ZOOKEEPER:
+            with supervisor.looking_away(MEMBERS[Role.BOOKIE]):
+                end_flapping(scene.cluster)
     load.check()
     if role is Role.ZOOKEEPER:
         restart_brokers(scene, supervisor)
