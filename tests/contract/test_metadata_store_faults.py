@@ -135,6 +135,7 @@ def test_after_a_long_absence_calls_fail_at_once_and_then_recover(
 
 def test_a_read_survives_a_restart_within_its_patience(zookeeper: LoneZooKeeper, url: str) -> None:
     with open_patiently(url) as store:
+        wait_until_it_answers(store)
         paths = fill(url, 3_000)
         asked = [path for path in paths for _ in range(20)]
         with ThreadPoolExecutor(1) as pool:

@@ -28,7 +28,6 @@ from pulsar_sidecar.model.names import TopicName
 from tests.cluster.background import running_until
 from tests.cluster.deletion import Scene
 from tests.cluster.failing_sidecar import OF_THE_WATCH, Effect, Fault, points_of
-from tests.cluster.flapping import end_flapping
 from tests.cluster.leaking import BROKERS, LEAST_LEAKS, LeakingBrokers
 from tests.cluster.links import Cut, Link, SidecarNetwork, sidecar_network
 from tests.cluster.patience import until
@@ -40,7 +39,7 @@ from tests.faults.leading import has_come, step_of
 from tests.faults.load import pause
 from tests.faults.stimuli import in_parallel
 from tests.faults.tally import Line
-from tests.faults.test_cluster_members import MEMBERS, Supervisor, restart_brokers
+from tests.faults.test_cluster_members import MEMBERS, Supervisor, end_flapping, restart_brokers
 from tests.faults.test_sidecar_steps import FROZEN_SECONDS, count
 
 WATCH = f"{BASE}/watch"
@@ -295,11 +294,11 @@ def test_zookeeper_killed_while_ledgers_leak(
     leaks.leak()
     pause(dice.uniform(0, GRACE_SECONDS))
     (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
-    with supervisor.looking_away([zookeeper, *MEMBERS[Role.BOOKIE]]):
+    with supervisor.looking_away([zookeeper]):
         scene.cluster.kill(zookeeper)
         pause(dice.uniform(*(OUTAGE_SECONDS if fault_rounds == 1 else LONG_OUTAGE_SECONDS)))
         scene.cluster.restart(zookeeper)
-        end_flapping(scene.cluster)
+    end_flapping(scene, supervisor)
     tally.fault("zookeeper killed while ledgers leak")
     leaks.leak()
     truth.demand(leaks.ledger_ids, sidecar, set())
@@ -361,7 +360,7 @@ def test_zookeeper_killed_while_schemas_are_deleted(
     sidecar = scene.start_alone(**WATCHING)
     assert wait_until_watching(sidecar)
     (zookeeper,) = MEMBERS[Role.ZOOKEEPER]
-    with supervisor.looking_away([zookeeper, *MEMBERS[Role.BOOKIE]]), ThreadPoolExecutor(SCHEMAS_AT_ONCE) as pool:
+    with supervisor.looking_away([zookeeper]), ThreadPoolExecutor(SCHEMAS_AT_ONCE) as pool:
         asked = [pool.submit(delete_schemas, workload, topic) for topic in topics]
         gone = until(
             lambda: ledger_ids - workload.existing(ledger_ids), "the first ledger is deleted", pause_seconds=0.01
@@ -369,7 +368,7 @@ def test_zookeeper_killed_while_schemas_are_deleted(
         scene.cluster.kill(zookeeper)
         pause(dice.uniform(*LONG_OUTAGE_SECONDS))
         scene.cluster.restart(zookeeper)
-        end_flapping(scene.cluster)
+        end_flapping(scene, supervisor)
         for each in asked:
             each.result()
     assert gone != ledger_ids, "ZooKeeper dies in the middle"

@@ -75,7 +75,8 @@ def demand_found_and_deleted(scene: Scene, namespace: str, orphans: frozenset[Le
     assert audits.apply(look).sent == len(look.deletable), sidecar.log()
     scene.oracles.add_accepted(orphans)
     finals = scene.oracles.wait_for_finals(orphans)
-    assert [str(final) for final in finals.values() if final.decision != "deleted"] == []
+    others = [str(final) for final in finals.values() if final.decision != "deleted"]
+    assert {final.decision for final in finals.values()} == {"deleted"}, others
     assert not scene.workload.existing(orphans)
 
 
