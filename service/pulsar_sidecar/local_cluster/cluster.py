@@ -58,6 +58,7 @@ from pulsar_sidecar.model.progress import Report
 
 _POLL_SECONDS = 0.1
 _LAST_LINES = 40
+_FIRST_ERRORS = 5
 _PAUSE_SECONDS = 1.0
 _SOCKET_TIMEOUT_SECONDS = 2.0
 _HTTP_TIMEOUT_SECONDS = (2.0, 15.0)
@@ -69,14 +70,18 @@ _RECORDING_SECONDS = 120.0
 _RELEASE_TIMEOUT_SECONDS = 30.0
 _IMPORT_ROOT = Path(__file__).parents[2]
 _ARCHIVE_NAME = "classes.jsa"
+_FORMER_SESSION_SECONDS = 60.0
+"""ZooKeeper keeps the session of a killed member for 30 s, and then takes away what the next process took for its own.
+
+A broker that starts meanwhile finds its lock, its name or its own bundle gone at some step, and ends.
+"""
+
 _LOST_PORT = "found a port taken; see who listens on {ports}"
 _PASSING_REFUSALS = {
     "BindException": _LOST_PORT,
     "Address already in use": _LOST_PORT,
     "Failed to start org.apache.bookkeeper.http server": _LOST_PORT,
     "LockBusyException": "its name is still held by the session of the process before it",
-    "Unable to acquire lock for broker: [/loadbalance/": "its name went with the session of the process before it",
-    "NoNode for /namespace/pulsar/": "its own bundle went with the session of the process before it",
     "NodeExists for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "BadVersion for /ledgers/underreplication": "another bookie laid out the store in the same moment",
     "Failed to load topic within timeout": "a topic did not load; two of its threads may wait for each other for ever",
@@ -211,15 +216,19 @@ class LocalCluster:
         self.down()
 
     def _start(self, member: Member, timeout_seconds: float, give_up: threading.Event) -> None:
-        deadline = self._clock.monotonic_seconds() + timeout_seconds
-        while refusal := self._refusal_of(member, deadline, give_up):
+        now = self._clock.monotonic_seconds()
+        deadline = now + timeout_seconds
+        may_end_until = min(deadline, now + _FORMER_SESSION_SECONDS) if member.process else now
+        while refusal := self._refusal_of(member, deadline, may_end_until, give_up):
             self._progress(f"{member.name} is started again: {refusal}")
             self._pause(member, _PAUSE_SECONDS, give_up)
             if self._clock.monotonic_seconds() > deadline:
                 raise MemberFailedError(f"{member.name} {refusal}")
         self._progress(f"{member.name} is ready")
 
-    def _refusal_of(self, member: Member, deadline: float, give_up: threading.Event) -> str | None:
+    def _refusal_of(
+        self, member: Member, deadline: float, may_end_until: float, give_up: threading.Event
+    ) -> str | None:
         """Try once: None when the member is ready; else why it is worth another try, and its process is gone."""
         if not all(processes.is_free(port) for port in member.ports.values()):
             return _LOST_PORT.format(ports=dict(member.ports))
@@ -240,9 +249,11 @@ class LocalCluster:
                 return None
             if not running:
                 what = f"ended with exit code {processes.exit_code(process)} before it was ready"
-                raise MemberFailedError(f"{member.name} {what}; the end of its log:\n{last_lines(log)}")
+                if self._clock.monotonic_seconds() < may_end_until:
+                    return f"{what}, maybe since the session of the process before it ended meanwhile"
+                raise MemberFailedError(f"{member.name} {what}; {_excerpt(output)}")
             if self._clock.monotonic_seconds() > deadline:
-                raise MemberFailedError(f"{member.name} was not ready in time; the end of its log:\n{last_lines(log)}")
+                raise MemberFailedError(f"{member.name} was not ready in time; {_excerpt(output)}")
             self._pause(member, _POLL_SECONDS, give_up)
 
     def _pause(self, member: Member, seconds: float, give_up: threading.Event) -> None:
@@ -300,6 +311,14 @@ def _record_classes(version: str, software: Software, directory: Path) -> None:
             cluster.kill(name, signal.SIGTERM, _RECORDING_SECONDS)
         for name in ("metadata-setup", *spec.member_names()):
             (spec.directory / name / _ARCHIVE_NAME).rename(directory / f"{kind_of(name)}.jsa")
+
+
+def _excerpt(output: str) -> str:
+    """Its first errors, since a member that ends says much about its end, and its last lines."""
+    lines = output.splitlines()
+    errors = [line for line in lines[:-_LAST_LINES] if " ERROR " in line][:_FIRST_ERRORS]
+    first = ["its first errors:", *errors] if errors else []
+    return "\n".join([*first, "the end of its log:", *lines[-_LAST_LINES:]])
 
 
 def last_lines(log: Path, count: int = _LAST_LINES) -> str:

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,11 +121,6 @@ if not pathlib.Path("refused").exists():
     [
         ("BindException: Address already in use", "port taken"),
         ("LayoutManager$LockBusyException", "session of the process before it"),
-        ("Unable to acquire lock for broker: [/loadbalance/brokers/127.0.0.1:8080]", "went with the session"),
-        (
-            "KeeperErrorCode = NoNode for /namespace/pulsar/local/127.0.0.1:8080/0x00000000_0xffffffff",
-            "own bundle went with the session",
-        ),
         ("KeeperErrorCode = NodeExists for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("KeeperErrorCode = BadVersion for /ledgers/underreplication/LAYOUT", "another bookie"),
         ("LowOverheadTimeoutException: Failed to load topic within timeout", "did not load"),
@@ -152,6 +148,44 @@ def test_a_member_that_ends_shows_its_exit_code_and_the_end_of_its_log(setup: Se
     broken = setup.member("zookeeper", 1, "import sys; print('no such setting'); sys.exit(7)")
     with pytest.raises(MemberFailedError, match=r"zookeeper ended with exit code 7[\s\S]*no such setting"):
         setup.start(broken)
+
+
+ENDED_ONCE = """
+import pathlib, sys
+if not pathlib.Path("ended").exists():
+    pathlib.Path("ended").touch()
+    sys.exit(7)
+"""
+
+
+def test_a_restarted_member_that_ends_is_started_again_while_its_former_session_may_last(setup: Setup) -> None:
+    (port,) = free_ports(1)
+    setup.start(former := setup.member("zookeeper", port))
+    process = setup.started[-1].process
+    assert process is not None
+    end([process], SystemClock())
+    argv = setup.member("zookeeper", port, ENDED_ONCE + LISTEN).argv
+    setup.start(replace(former, argv=argv, process=process))
+    assert "exit code 7" in setup.progress[1]
+    assert setup.progress[2] == "zookeeper is ready"
+
+
+def test_a_restarted_member_that_ends_again_and_again_is_given_up(setup: Setup) -> None:
+    (port,) = free_ports(1)
+    setup.start(former := setup.member("zookeeper", port))
+    process = setup.started[-1].process
+    assert process is not None
+    end([process], SystemClock())
+    broken = setup.member("zookeeper", port, "raise SystemExit(7)")
+    with pytest.raises(MemberFailedError, match="zookeeper ended with exit code 7"):
+        setup.start(replace(former, argv=broken.argv, process=process), timeout_seconds=2.5)
+    assert len(setup.started) > 2
+
+
+def test_the_first_errors_of_a_member_that_says_much_about_its_end_are_shown(setup: Setup) -> None:
+    chatty = "print('09:00 [main] ERROR the cause'); print(*['09:01 closed'] * 100, sep='\\n'); raise SystemExit(7)"
+    with pytest.raises(MemberFailedError, match=r"first errors:\n09:00 \[main\] ERROR the cause\nthe end of its log"):
+        setup.start(setup.member("zookeeper", 1, chatty))
 
 
 ANSWERED_FOR = """
