@@ -314,7 +314,7 @@ def _record_classes(version: str, software: Software, directory: Path) -> None:
 
 
 def _excerpt(output: str) -> str:
-    """Its first errors, since a member that ends says much about its end, and its last lines."""
+    """Its first errors, since a member that ends writes much about its end, and its last lines."""
     lines = output.splitlines()
     errors = [line for line in lines[:-_LAST_LINES] if " ERROR " in line][:_FIRST_ERRORS]
     first = ["its first errors:", *errors] if errors else []

@@ -182,7 +182,7 @@ def test_a_restarted_member_that_ends_again_and_again_is_given_up(setup: Setup) 
     assert len(setup.started) > 2
 
 
-def test_the_first_errors_of_a_member_that_says_much_about_its_end_are_shown(setup: Setup) -> None:
+def test_the_first_errors_of_a_member_that_writes_much_when_it_ends_are_shown(setup: Setup) -> None:
     chatty = "print('09:00 [main] ERROR the cause'); print(*['09:01 closed'] * 100, sep='\\n'); raise SystemExit(7)"
     with pytest.raises(MemberFailedError, match=r"first errors:\n09:00 \[main\] ERROR the cause\nthe end of its log"):
         setup.start(setup.member("zookeeper", 1, chatty))
