@@ -21,6 +21,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
+from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -207,8 +208,7 @@ def test_credentials_that_travel_in_clear_beyond_this_machine_are_warned_of(
     ],
 )
 def test_a_setting_that_cannot_work_ends_the_start(written: dict[str, str], named: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     flags: dict[str, str | None] = {**STORE, **written, "listen": f"127.0.0.1:{port}"}
     with pytest.raises(InvalidInputError, match=named):
         serve(flags, {}, None)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import requests
 from pulsar_sidecar.bootstrap.app import ClusterWatch
+from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import UnreachableError
 
@@ -29,19 +30,16 @@ AT_ONCE_SECONDS = 5.0
 @contextmanager
 def a_port(*, hanging: bool) -> Iterator[int]:
     """One without a listener, or one that accepts and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        if hanging:
-            yield port
-            return
-    yield port
+    # Not one of the ports that the system hands out: other tests would listen there, and hear this sidecar's questions.
+    (port,) = free_ports(1)
+    with socket.create_server((LOOPBACK, port)) if hanging else nullcontext():
+        yield port
 
 
 @contextmanager
 def serving(port: int, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A sidecar whose brokers and ZooKeeper are at ``port``."""
-    with a_port(hanging=False) as own:
-        pass
+    (own,) = free_ports(1)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "pulsar_sidecar", "serve", "--listen", f"127.0.0.1:{own}",

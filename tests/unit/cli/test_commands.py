@@ -11,6 +11,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     SidecarInstance,
     TopicDeletionStatus,
 )
+from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.errors import ConflictError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -260,8 +261,7 @@ def test_a_redirect_to_another_host_is_not(terminal: Terminal, service: FakeDele
 
 
 def test_no_listener(terminal: Terminal) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    (port,) = free_ports(1)
     ran = terminal.run("--admin-url", f"http://127.0.0.1:{port}", "ledger-deletion", "status")
     assert (ran.code, ran.out) == (3, "")
     assert f"127.0.0.1:{port}" in ran.err

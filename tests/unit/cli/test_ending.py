@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -45,13 +46,9 @@ def port_of(listening: socket.socket) -> int:
     return port
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return port_of(free)
-
-
 def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
-    address = f"127.0.0.1:{closed_port()}"
+    (port,) = free_ports(1)
+    address = f"127.0.0.1:{port}"
     with command(
         "ledgers", "list", "--source", f"bookie-http://{address}", "--output", str(tmp_path / "out")
     ) as process:
@@ -62,7 +59,8 @@ def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
 
 
 def test_an_admin_server_that_is_away_is_no_answer(tmp_path: Path) -> None:
-    address = f"http://127.0.0.1:{closed_port()}"
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
     with command("metadata", "dump", "--source", f"zk-admin:{address}", "--output", str(tmp_path / "out")) as process:
         _, output = process.communicate(timeout=60)
     assert process.returncode == 3, output

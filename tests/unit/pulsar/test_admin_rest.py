@@ -9,6 +9,7 @@ import pytest
 from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,
@@ -56,9 +57,8 @@ def reading_and_changing(asked: AdminRest) -> list[Callable[[], object]]:
 
 
 def closed_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    (port,) = free_ports(1)
+    return f"http://127.0.0.1:{port}"
 
 
 def register(store: FakeMetadataStore, broker: HttpBroker) -> None:
