@@ -40,12 +40,16 @@ PENDING, RETRY, DEAD_LETTER = (
 
 @dataclass(frozen=True, slots=True)
 class Adverse:
-    """A cluster with such settings, and a sidecar that met them at its start."""
+    """A cluster with such settings, and sidecars that meet them at their start."""
 
     workload: Workload
     outcomes: OutcomeLog
     sidecars: Sidecars
-    sidecar: SidecarProcess
+
+    @property
+    def sidecar(self) -> SidecarProcess:
+        running = self.sidecars.running
+        return running[0] if running else self.sidecars.start(**SETTINGS)
 
     def tries(self) -> list[Outcome]:
         """Every try of a record that cannot be judged, up to its end."""
@@ -61,6 +65,18 @@ class Adverse:
             return found if found and found[-1].decision == "dead-letter" else []
 
         return until(given_up, "the record is given up")
+
+    @contextlib.contextmanager
+    def delaying(self, path: str, policy: dict[str, object]) -> Iterator[None]:
+        """Meanwhile a namespace or a topic has this policy of delayed delivery, and afterwards the one that it had."""
+        place = f"{path}/delayedDelivery"
+        former = self.workload.admin("GET", place)
+        self.workload.admin("POST", place, policy)
+        try:
+            yield
+        finally:
+            self.workload.admin("DELETE", place) if former is None else self.workload.admin("POST", place, former)
+            until(lambda: self.workload.admin("GET", place) == former, "the former policy is in force")
 
     def subscriptions(self) -> list[str]:
         """Which of the service's subscriptions exist."""
@@ -81,7 +97,8 @@ def adverse(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFa
         contextlib.closing(OutcomeLog(workload)) as outcomes,
         contextlib.closing(Sidecars(cluster.addresses, tmp_path_factory.mktemp("sidecars"))) as sidecars,
     ):
-        yield Adverse(workload, outcomes, sidecars, sidecars.start(**SETTINGS))
+        sidecars.start(**SETTINGS)
+        yield Adverse(workload, outcomes, sidecars)
 
 
 def waits_between(tries: list[Outcome]) -> list[float]:
@@ -105,14 +122,14 @@ def test_retries_wait_although_brokers_have_delayed_delivery_switched_off(advers
 
 def test_retries_wait_although_the_namespace_admits_only_short_delays(adverse: Adverse) -> None:
     limits = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 1000}
-    adverse.workload.admin("POST", f"namespaces/{SYSTEM_NAMESPACE}/delayedDelivery", limits)
-    check_tries(adverse.tries())
+    with adverse.delaying(f"namespaces/{SYSTEM_NAMESPACE}", limits):
+        check_tries(adverse.tries())
 
 
 def test_the_sidecar_waits_itself_where_the_retry_topic_delays_nothing(adverse: Adverse) -> None:
     off = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
-    adverse.workload.admin("POST", adverse.workload.of_topic(RETRY, "delayedDelivery"), off)
-    check_tries(adverse.tries())
+    with adverse.delaying(adverse.workload.of_topic(RETRY), off):
+        check_tries(adverse.tries())
 
 
 def test_our_subscriptions_do_not_expire(adverse: Adverse, full_run: None) -> None:
