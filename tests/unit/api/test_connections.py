@@ -242,7 +242,7 @@ def test_probes_are_answered_while_every_thread_hangs() -> None:
 
     class Hanging(FakeDeletionService):
         def status(self) -> ServiceStatus:
-            release.wait(30)
+            release.wait(60)
             return super().status()
 
     with served(Hanging()) as server, ExitStack() as stack:
@@ -252,7 +252,7 @@ def test_probes_are_answered_while_every_thread_hangs() -> None:
         CLOCK.wait_seconds(0.5, threading.Event())
         for path in ("/livez", "/readyz"):
             with connected(server) as connection:
-                connection.settimeout(5)
+                connection.settimeout(30)  # half of what a thread hangs for
                 connection.sendall(head("GET", path, "connection: close"))
                 assert status(all_of(connection)) == 200
 
