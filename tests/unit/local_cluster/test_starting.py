@@ -158,27 +158,26 @@ if not pathlib.Path("ended").exists():
 """
 
 
-def test_a_restarted_member_that_ends_is_started_again_while_its_former_session_may_last(setup: Setup) -> None:
+def killed_member(setup: Setup, next_program: str) -> Member:
+    """One that was ready and was killed; its next process runs this program."""
     (port,) = free_ports(1)
-    setup.start(former := setup.member("zookeeper", port))
+    setup.start(setup.member("zookeeper", port))
     process = setup.started[-1].process
     assert process is not None
     end([process], SystemClock())
-    argv = setup.member("zookeeper", port, ENDED_ONCE + LISTEN).argv
-    setup.start(replace(former, argv=argv, process=process))
+    return replace(setup.member("zookeeper", port, next_program), process=process)
+
+
+def test_a_restarted_member_that_ends_is_started_again_while_its_former_session_may_last(setup: Setup) -> None:
+    setup.start(killed_member(setup, ENDED_ONCE + LISTEN))
     assert "exit code 7" in setup.progress[1]
     assert setup.progress[2] == "zookeeper is ready"
 
 
 def test_a_restarted_member_that_ends_again_and_again_is_given_up(setup: Setup) -> None:
-    (port,) = free_ports(1)
-    setup.start(former := setup.member("zookeeper", port))
-    process = setup.started[-1].process
-    assert process is not None
-    end([process], SystemClock())
-    broken = setup.member("zookeeper", port, "raise SystemExit(7)")
+    broken = killed_member(setup, "raise SystemExit(7)")
     with pytest.raises(MemberFailedError, match="zookeeper ended with exit code 7"):
-        setup.start(replace(former, argv=broken.argv, process=process), timeout_seconds=2.5)
+        setup.start(broken, timeout_seconds=2.5)
     assert len(setup.started) > 2
 
 
