@@ -29,6 +29,9 @@ BROKER_CONF = {
     "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
     **FAST_SESSIONS,
+    # Within a second brokers store acknowledgements, which they forget when they are killed. After a minute, the
+    # default, what one test gave up might come again to the next one's sidecar, which would try it for hours.
+    "managedLedgerCursorPositionFlushSeconds": "1",
     # An unused topic must not go by itself while a test looks at it.
     "brokerDeleteInactiveTopicsEnabled": "false",
     **BUCKETS,
