@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,7 @@ from pulsar_sidecar.ledger_ownership.claims import ForeignLedger, UnknownClaim, 
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
 from pulsar_sidecar.local_cluster.planning import render
+from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
@@ -276,7 +277,7 @@ class LeakingBrokers:
         for pid in [cluster.addresses.members[name] for name in BROKERS]:
             os.kill(pid, signal.SIGKILL)
         for broker in BROKERS:
-            if cluster.is_running(broker):
+            with suppress(ClusterNotFoundError):  # it has ended by then, or its end is waited for
                 cluster.kill(broker)
 
     def _start_brokers(self, conf: Mapping[str, str] | None = None) -> None:
