@@ -23,10 +23,10 @@ from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, 
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.places import locate
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.patience import Found, NotInTime, until
 from tests.cluster.sidecars import SidecarProcess
@@ -253,16 +253,14 @@ class Oracles:
             assert read == list(payloads), f"S2: {topic} has {len(payloads)} messages and {len(read)} were read"
 
     def _is_replaced(self, ledger_id: LedgerId, paths: Iterable[str]) -> bool:
-        """Whether a broker has deleted what a cursor named, and its node or ledger does not show it yet.
+        """Whether a broker has replaced a compacted ledger, and its cursor's node or ledger does not show it yet.
 
-        A compacted ledger: brokers delete the old one when the mark-delete that names the new one has succeeded, and a
-        mark-delete that follows another within a second is only kept in memory for up to a minute
-        (``markDeleteLimiter``). A cursor's ledger or a bucket of its delayed messages: seen once of the retry topic's,
-        after ZooKeeper had been frozen for longer than brokers' sessions, so that answers of writes were lost. What a
+        Brokers delete the old one when the mark-delete that names the new one has succeeded, and a mark-delete that
+        follows another within a second is only kept in memory for up to a minute (``markDeleteLimiter``). What a
         sidecar was about to delete, ever, is no such ledger.
         """
         judged = {outcome.ledger_id for outcome in self._log.all if outcome.step == "judged"}
-        return ledger_id not in judged and all(locate(path).cursor is not None for path in paths)
+        return ledger_id not in judged and all(path.endswith(f"/{COMPACTION_CURSOR}") for path in paths)
 
     def _is_damaged(self, paths: Iterable[str]) -> bool:
         roots = [f"{top}/{namespace}/" for top in (MANAGED_LEDGERS, SCHEMAS) for namespace in self._damaged]
