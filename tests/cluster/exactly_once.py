@@ -81,7 +81,10 @@ class Setup:
 
     def _is_trimmed(self, topic: TopicName) -> bool:
         self.rest.change("POST", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim")
-        return not any(self.admin.internal_stats(topic).ledgers.values())
+        return not self.holds_entries(topic)
+
+    def holds_entries(self, topic: TopicName) -> bool:
+        return any(self.admin.internal_stats(topic).ledgers.values())
 
     def stored(self, topic: TopicName) -> list[pulsar.Message]:
         """Every message of a topic, or of one partition, as a reader gets it."""
