@@ -13,7 +13,7 @@ topic from its beginning; nothing is believed because a sidecar reports it, exce
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -200,7 +200,15 @@ class Oracles:
             ended = self._finals_by_ledger()
             return {id_: ended[LedgerId(id_)][-1] for id_ in wanted} if wanted <= ended.keys() else None
 
-        return _demand(look, f"every one of {len(wanted)} ledgers has an outcome") if wanted else {}
+        try:
+            return _demand(look, f"every one of {len(wanted)} ledgers has an outcome") if wanted else {}
+        except AssertionError as error:
+            error.add_note(f"their last outcomes: {self._last_of(wanted - self._finals_by_ledger().keys())}")
+            raise
+
+    def _last_of(self, ledger_ids: Collection[int]) -> dict[int, str]:
+        found = {outcome.ledger_id: str(outcome) for outcome in self.outcomes}
+        return {ledger_id: found.get(LedgerId(ledger_id), "none") for ledger_id in sorted(ledger_ids)[:10]}
 
     def wait_until_drained(self, sidecar: SidecarProcess) -> None:
         """No record waits and no topic deletion runs."""

@@ -21,6 +21,7 @@ from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_of, instance_id_path, ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
@@ -94,11 +95,24 @@ class Application:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE_SECONDS)
             assert process.returncode == -signal.SIGKILL
+        for partition in self._partitions():
+            until(lambda each=partition: self._is_stored(each), f"{partition} has stored what was on its way")
+
+    def _partitions(self) -> list[str]:
+        return self._scene.workload.client.get_topic_partitions(str(topic_name(DeletionTopic.PENDING)))
+
+    def _is_stored(self, partition: str) -> bool:
+        """Whether the killed run's producer is gone, and no entry waits for bookies: it could not be read back yet."""
+        workload, topic = self._scene.workload, parse_topic_name(partition)
+        publishers = workload.admin("GET", workload.of_topic(topic, "stats"))["publishers"]
+        if producer_name(self.plan) in {each["producerName"] for each in publishers}:
+            return False
+        return workload.admin("GET", workload.of_topic(topic, "internalStats"))["pendingAddEntriesCount"] == 0
 
     def messages(self) -> Iterator[tuple[int, int]]:
         """Row and ledger id of every message that the plan's producer has stored."""
         client = self._scene.workload.client
-        for partition in client.get_topic_partitions(str(topic_name(DeletionTopic.PENDING))):
+        for partition in self._partitions():
             reader = client.create_reader(partition, pulsar.MessageId.earliest)
             while reader.has_message_available():
                 message = reader.read_next(10_000)

@@ -129,6 +129,8 @@ def test_without_any_broker_everything_is_temporary() -> None:
         (answering(409, "already"), BrokerRefusedError),
         (Answer(409, b"[" * 100_000), BrokerRefusedError),
         (answering(412, "has subscriptions"), BrokerRefusedError),
+        (answering(412, "Can't find owner for topic persistent://a/b/c"), TemporaryError),
+        (answering(412, "Failed to find ownership for topic:persistent://a/b/c"), TemporaryError),
         (answering(429, "too many"), TemporaryError),
     ],
 )

@@ -43,6 +43,8 @@ _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
+_WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
+"""With 412, while a bundle moves between brokers (``PulsarWebResource.validateTopicOwnershipAsync``, 4.0.8)."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _POOLED_BROKERS = 1_000
 _KEPT_PER_BROKER = 32
@@ -160,7 +162,7 @@ def topic_path(topic: TopicName, suffix: str = "") -> str:
 class AdminRest:
     """The admin REST API of one cluster; safe for use by several threads.
 
-    Every method raises `TemporaryError` when no broker could be asked, `NotFoundError` on a broker's 404,
+    Every method raises `TemporaryError` when no broker could be asked or owns the matter, `NotFoundError` on a 404,
     `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
     `PermanentError` for a redirect to an address that is no known broker. A change whose answer was lost, or that got
     a 5xx, is an `OutcomeUnknownError`.
@@ -375,7 +377,7 @@ def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
         return NotAuthorizedError(f"{call}: {shown}; grant the sidecar's role this operation")
     if status == 404 and reason is not None:
         return NotFoundError(reason)
-    if status in (408, 429):
+    if status in (408, 429) or (status == 412 and shown.startswith(_WITHOUT_OWNER)):
         return TemporaryError(f"{call}: {shown}; try again")
     if 400 <= status < 500:
         return BrokerRefusedError(status, shown)
