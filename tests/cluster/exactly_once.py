@@ -1,7 +1,7 @@
 """A namespace whose topics are deduplicated, publishers on it, and what lies in its topics afterwards."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from pulsar_sidecar.deduplication.publishing.messages import Batch, BatchLimits
 from pulsar_sidecar.deduplication.publishing.ports import Receipt, SequencedProducer, SequencedProducers
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import DeduplicationStatus
 
@@ -55,13 +55,27 @@ class Setup:
 
     def owner(self, topic: TopicName) -> str:
         """The member that serves the topic."""
-        found = self.rest.get(f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}")
+        path = f"/lookup/v2/topic/persistent/{topic.namespace}/{topic.local_name}"
+        found = until(lambda: self._answered(lambda: self.rest.get(path)), f"brokers answer who serves {topic}")
         assert isinstance(found, dict)
         urls = self.cluster.addresses.member_urls
         return next(name for name, url in urls.items() if name.startswith("broker-") and url in found.values())
 
     def unload(self, topic: TopicName) -> None:
-        self.rest.change("PUT", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/unload")
+        self._change("PUT", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/unload")
+
+    def unload_namespace(self) -> None:
+        self._change("PUT", f"/admin/v2/namespaces/{self.namespace}/unload")
+
+    def _change(self, method: str, path: str) -> None:
+        """Ask until brokers do it: while bundles move they may refuse, or not answer."""
+        until(lambda: self._answered(lambda: self.rest.change(method, path) or True), f"brokers answer {method} {path}")
+
+    def _answered(self, ask: Callable[[], object]) -> object:
+        try:
+            return ask()
+        except SidecarError:
+            return None
 
     def switch(self, topic: TopicName, partitions: Sequence[TopicName], *, on: bool) -> None:
         """Deduplication, as an administrator might; switched off and on, brokers have forgotten every name."""
@@ -80,7 +94,7 @@ class Setup:
         self.switch(topic, partitions, on=True)
 
     def _is_trimmed(self, topic: TopicName) -> bool:
-        self.rest.change("POST", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim")
+        self._change("POST", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim")
         return not self.holds_entries(topic)
 
     def holds_entries(self, topic: TopicName) -> bool:

@@ -139,7 +139,9 @@ class Workload:
 
     def unload(self, topic: TopicName) -> None:
         """Close the topic at its broker, its cursors' state with it."""
-        self.admin("PUT", self.of_topic(topic, "unload"))
+        path = self.of_topic(topic, "unload")
+        # While a bundle moves, brokers may refuse.
+        until(lambda: self.request("PUT", path).ok, f"{topic} is unloaded")
 
     def delete_plainly(self, topic: TopicName) -> None:
         """Pulsar's own deletion, nothing recorded."""

@@ -70,7 +70,7 @@ def test_brokers_are_killed_and_topics_move(setup: Setup) -> None:
         owner = setup.owner(topic.partition(0))
         setup.cluster.kill(owner)
         setup.cluster.restart(owner)
-        setup.rest.change("PUT", f"/admin/v2/namespaces/{setup.namespace}/unload")
+        setup.unload_namespace()
 
     with setup.publisher(topic) as publisher:
         count = 500

@@ -123,7 +123,7 @@ def test_killed_before_and_after_every_step(setup: Setup, tmp_path: Path, rounds
                 one.killed(*LATE)
             # What happens once a second is brought about by a rate that makes the file last.
             nth = 150 if point.endswith(":record-published") else 1
-            one.killed(point, nth, "--rate", "2000")
+            one.killed(point, nth, "--rate", "1000")
         summary = one.published()
         assert summary["records"] == summary["storedEarlier"] + summary["stored"] + summary["duplicatesRefused"]
         assert (summary["records"], summary["bytes"]) == (RECORDS, one.file.stat().st_size)

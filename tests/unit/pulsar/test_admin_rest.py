@@ -144,6 +144,17 @@ def test_refusals(brokers: list[HttpBroker], answer: Answer, expected: type[Side
     assert not brokers[1].arrived
 
 
+def test_what_a_broker_itself_did_not_find_is_no_absence(brokers: list[HttpBroker]) -> None:
+    """4.0.8 answers so when the bundle of a namespace that it unloads has moved meanwhile."""
+    text = "org.apache.zookeeper.KeeperException$NoNodeException: KeeperErrorCode = NoNode for /namespace/a/b/0x00_0x40"
+    brokers[0].answer = lambda arrived: answering(404, text)
+    get, change = reading_and_changing(rest(brokers[0].url))
+    with pytest.raises(TemporaryError, match="NoNode"):
+        get()
+    with pytest.raises(OutcomeUnknownError, match="NoNode"):
+        change()
+
+
 def test_a_refusal_keeps_the_broker_s_own_words(brokers: list[HttpBroker]) -> None:
     brokers[0].answer = lambda arrived: answering(412, "Topic has active producers/subscriptions")
     with pytest.raises(BrokerRefusedError) as caught:

@@ -43,6 +43,7 @@ _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
+_METADATA_ERROR = "KeeperErrorCode = "
 _WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
 """With 412, while a bundle moves between brokers (``PulsarWebResource.validateTopicOwnershipAsync``, 4.0.8)."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -165,7 +166,7 @@ class AdminRest:
     Every method raises `TemporaryError` when no broker could be asked or owns the matter, `NotFoundError` on a 404,
     `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
     `PermanentError` for a redirect to an address that is no known broker. A change whose answer was lost, or that got
-    a 5xx, is an `OutcomeUnknownError`.
+    a 5xx or a 404 of ZooKeeper's, is an `OutcomeUnknownError`.
     """
 
     def __init__(
@@ -375,11 +376,13 @@ def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
         return NotAuthenticatedError(f"{call}: {shown}; check the sidecar's credentials for the brokers")
     if status in (401, 403):
         return NotAuthorizedError(f"{call}: {shown}; grant the sidecar's role this operation")
-    if status == 404 and reason is not None:
+    # A broker's own look at the metadata store may fail by a missing node, of a bundle that moves for instance.
+    is_brokers_own = status == 404 and reason is not None and _METADATA_ERROR in reason
+    if status == 404 and reason is not None and not is_brokers_own:
         return NotFoundError(reason)
     if status in (408, 429) or (status == 412 and shown.startswith(_WITHOUT_OWNER)):
         return TemporaryError(f"{call}: {shown}; try again")
-    if 400 <= status < 500:
+    if 400 <= status < 500 and not is_brokers_own:
         return BrokerRefusedError(status, shown)
     if call.change:
         return OutcomeUnknownError(f"{call}: {status} {shown}, so it may have taken effect; read the state again")
