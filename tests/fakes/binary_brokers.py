@@ -131,4 +131,7 @@ def _serve(connection: socket.socket, broker: BinaryBroker) -> None:
             answers = (broker.answer or usual)(broker, came)
             if answers is None:
                 return
-            connection.sendall(b"".join(one if isinstance(one, bytes) else encode(one) for one in answers))
+            try:
+                connection.sendall(b"".join(one if isinstance(one, bytes) else encode(one) for one in answers))
+            except OSError:
+                return  # the client has left before its answer
