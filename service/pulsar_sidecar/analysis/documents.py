@@ -7,6 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
+from pulsar_sidecar.model.decoding import decodable
+
 MANIFEST_NAME = "manifest.json"
 """Beside tables that were read somewhere."""
 SUMMARY_NAME = "summary.json"
@@ -17,6 +19,7 @@ OWNERS_DIRECTORY, OWNERS_FILE = 0o700, 0o600
 EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS = 0, 1, 2
 
 
+@decodable
 class Document(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A part of a JSON document: ``snake_case`` in Python, ``camelCase`` in JSON."""
 
@@ -28,6 +31,7 @@ class Engine(StrEnum):
     SPARK = "spark"
 
 
+@decodable
 class FileDigest(Document, frozen=True):
     """One file of a table, its path below the directory."""
 
@@ -37,6 +41,7 @@ class FileDigest(Document, frozen=True):
     sha256: str
 
 
+@decodable
 class Limitation(Document, frozen=True):
     """Something that could not be checked, and the consequence."""
 

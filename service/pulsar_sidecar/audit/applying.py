@@ -21,6 +21,7 @@ from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -72,6 +73,7 @@ class DeletableSender(Protocol):
         """
 
 
+@decodable
 class PlanProgress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What the node holds.
 

@@ -7,6 +7,7 @@ import msgspec
 
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
 
@@ -123,6 +124,7 @@ class InflightEstimate:
     waiting_bytes: int
 
 
+@decodable
 class Control(msgspec.Struct, frozen=True, rename="camel"):
     """Pause and rate, which all sidecars of a cluster share; ``rate_per_second`` None means no limit."""
 
@@ -131,6 +133,7 @@ class Control(msgspec.Struct, frozen=True, rename="camel"):
     rate_per_second: float | None = None
 
 
+@decodable
 class SidecarInstance(msgspec.Struct, frozen=True, rename="camel"):
     """One registered sidecar: its name, where it listens and which broker it stands beside."""
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, ProcessIdentity, exclusive
 from pulsar_sidecar.local_cluster.spec import ClusterNotFoundError, Role
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import UndecodableError
 
 _FILE_NAME = "cluster.json"
@@ -32,6 +33,7 @@ class Member:
     process: ProcessIdentity | None = None
 
 
+@decodable
 class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
     """What was started in a directory: members by role and number, and the setting-up, which ends by itself."""
 
@@ -59,6 +61,7 @@ class ClusterState(msgspec.Struct, frozen=True, rename="camel"):
         return replace(self, members=tuple(sorted([*others, changed], key=_place)))
 
 
+@decodable
 class ClusterAddresses(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Where a cluster listens and what it consists of; URLs in Pulsar's forms, lists in the members' order.
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import msgspec
 
 from pulsar_sidecar.analysis.documents import Document, Engine, Limitation
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
 KIND = "audit"
@@ -19,6 +20,7 @@ _WITHOUT_UNKNOWN_SIZES = 1
 _ENVELOPE = {"kind", "formatVersion", "complete"}
 
 
+@decodable
 class Input(Document, frozen=True):
     """A dump, a listing or an earlier audit, as it was read.
 
@@ -37,6 +39,7 @@ class Input(Document, frozen=True):
     store_time_ms: int | None = None
 
 
+@decodable
 class GuardResult(Document, frozen=True):
     """One guard over the whole audit: what was looked at, and whether it lets ledgers be deleted."""
 
@@ -47,6 +50,7 @@ class GuardResult(Document, frozen=True):
     explanation: str
 
 
+@decodable
 class Danger(Document, frozen=True):
     """A topic that may destroy another topic's ledgers: why, and what helps."""
 
@@ -55,6 +59,7 @@ class Danger(Document, frozen=True):
     remedy: str
 
 
+@decodable
 class Count(Document, frozen=True):
     """Ledgers, and the bytes of those whose size is known.
 
@@ -88,6 +93,7 @@ class Count(Document, frozen=True):
         return self.bytes or 0
 
 
+@decodable
 class HistoryEntry(Document, frozen=True):
     """One audit as a later one remembers it, for trends."""
 
@@ -100,6 +106,7 @@ class HistoryEntry(Document, frozen=True):
     unattributed: int
 
 
+@decodable
 class PlanSummary(Document, frozen=True):
     """What may be deleted: ``rows`` deletable ledgers; ``sha256`` is what a user approves.
 
@@ -122,6 +129,7 @@ class PlanSummary(Document, frozen=True):
         return Count(self.rows, self.bytes, self.unknown_size_ledgers)
 
 
+@decodable
 class AuditSummary(Document, frozen=True):
     """Everything about one audit that is not a row of a table.
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from pulsar_sidecar.analysis.documents import Document, FileDigest
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
 FORMAT_VERSION = 1
@@ -34,6 +35,7 @@ class SourceKind(StrEnum):
     BOOKIE_HTTP = "bookie-http"
 
 
+@decodable
 class Source(Document, frozen=True):
     """Where something was read; ``address`` holds no credential."""
 
@@ -41,6 +43,7 @@ class Source(Document, frozen=True):
     address: str
 
 
+@decodable
 class Proof(Document, frozen=True):
     """Why a reading is whole.
 
@@ -55,6 +58,7 @@ class Proof(Document, frozen=True):
     checks: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
+@decodable
 class OrderRange(Document, frozen=True):
     """The store's order of changes (ZooKeeper ``zxid``) between which a source was read.
 
@@ -66,6 +70,7 @@ class OrderRange(Document, frozen=True):
     last: int | None
 
 
+@decodable
 class NewestWrite(Document, frozen=True):
     """The newest write that was seen: its order and the store's own time of it, from which ages are computed."""
 
@@ -73,6 +78,7 @@ class NewestWrite(Document, frozen=True):
     store_time_ms: int
 
 
+@decodable
 class RowCounts(Document, frozen=True):
     """How many rows, and how many of them are marked unreadable."""
 
@@ -80,6 +86,7 @@ class RowCounts(Document, frozen=True):
     unreadable: int = 0
 
 
+@decodable
 class Manifest(Document, frozen=True, kw_only=True):
     """The manifest of either kind.
 

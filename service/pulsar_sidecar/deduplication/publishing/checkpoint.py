@@ -17,6 +17,7 @@ import msgspec
 
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -27,6 +28,7 @@ _READ_BYTES: Final = 1024 * 1024
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
+@decodable
 class Mark(msgspec.Struct, frozen=True):
     """``sha256`` is that of the file's first ``end`` bytes, as hexadecimal digits."""
 
@@ -217,16 +219,19 @@ def verified(
 # --- what is written -----------------------------------------------------------------------------------------------
 
 
+@decodable
 class _Version(msgspec.Struct):
     version: Any
 
 
+@decodable
 class _Partition(msgspec.Struct, rename="camel", omit_defaults=True):
     offset: _Number | None
     message_id: Annotated[str, msgspec.Meta(pattern=r"^\d{1,19}:(-1|\d{1,19})$")] | None
     is_sent: bool = True
 
 
+@decodable
 class _Document(msgspec.Struct, rename="camel"):
     version: int
     topic: str

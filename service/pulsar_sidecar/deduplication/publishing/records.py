@@ -17,6 +17,7 @@ from typing import Annotated, Any, BinaryIO, Final, assert_never
 
 import msgspec
 
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
@@ -165,6 +166,7 @@ class RecordReader:
 # --- lines of JSON -------------------------------------------------------------------------------------------------
 
 
+@decodable
 class _JsonRecord(msgspec.Struct, rename="camel"):
     payload: str | None = None
     payload_base64: bytes | None = None

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from pulsar_sidecar.analysis.documents import Document, FileDigest
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
 FORMAT_VERSION: Final = 1
@@ -17,6 +18,7 @@ KIND: Final = "message-extract"
 _ENVELOPE: Final = {"kind", "formatVersion", "complete", "tool"}
 
 
+@decodable
 class UnseenCount(Document, frozen=True):
     """What of one cause was not seen.
 
@@ -31,6 +33,7 @@ class UnseenCount(Document, frozen=True):
     unbounded: int
 
 
+@decodable
 class ExtractManifest(Document, frozen=True, kw_only=True):
     """The manifest of an extract.
 

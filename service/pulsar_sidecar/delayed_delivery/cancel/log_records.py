@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, java_url_decode, java_url_encode, parse_topic_name
@@ -21,6 +22,7 @@ _VERSION: Final = 1
 _REMEMBERED: Final = 4096
 
 
+@decodable
 class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
     """A cancellation's value: the part that its key does not have, in `Cancellation`'s order."""
 
@@ -34,6 +36,7 @@ class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
     requested_by: str | None = None
 
 
+@decodable
 class _IntentRecord(msgspec.Struct, rename="camel"):
     """An intent's value: the part that its key does not have, in `RescheduleIntent`'s order."""
 

@@ -26,6 +26,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 )
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import source_topic
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -57,6 +58,7 @@ def shadow_deletion_path(topic: TopicName) -> str:
     return f"{SHADOW_DELETIONS}/{java_url_encode(str(topic))}"
 
 
+@decodable
 class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The beginning of every node; each kind of deletion adds its own fields, in the order in which they are written.
 
@@ -85,6 +87,7 @@ class DeletionNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
         return topics_with_ledgers(self.topic, self.partitions)
 
 
+@decodable
 class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One two-phase topic deletion.
 
@@ -135,6 +138,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         )
 
 
+@decodable
 class ShadowDeletion(DeletionNode, frozen=True, kw_only=True, rename="camel"):
     """One deletion of a shadow topic, kept from before its first change until its report is old.
 

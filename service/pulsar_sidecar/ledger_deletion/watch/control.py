@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.control import decode_instance
 from pulsar_sidecar.ledger_deletion.nodes import change_node
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -23,6 +24,7 @@ LEADER = f"{WATCH}/leader"
 _NAME_PARTS = (1, 2)
 
 
+@decodable
 class WatchControl(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """What is kept in `CONTROL`.
 

@@ -21,6 +21,7 @@ from pulsar_sidecar.ledger_deletion.record import (
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.watch.control import WATCH
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
@@ -49,6 +50,7 @@ class Evidence:
         return self.record.mark.dereferenced_ms or 0
 
 
+@decodable
 class _Kept(msgspec.Struct, frozen=True, rename="camel"):
     record: dict[str, object]
     cause: LeakCause

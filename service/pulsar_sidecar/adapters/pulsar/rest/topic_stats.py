@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, java_url_decode
@@ -42,10 +43,12 @@ _Answer = TypeVar("_Answer")
 # --- the answers' own form -----------------------------------------------------------------------------------------
 
 
+@decodable
 class _Publisher(msgspec.Struct, rename="camel"):
     producer_name: str | None = None
 
 
+@decodable
 class _Consumer(msgspec.Struct, rename="camel"):
     consumer_name: str | None = None
     address: str | None = None
@@ -54,6 +57,7 @@ class _Consumer(msgspec.Struct, rename="camel"):
     blocked_consumer_on_unacked_msgs: bool = False
 
 
+@decodable
 class _Subscription(msgspec.Struct, rename="camel"):
     consumers: list[_Consumer]
     msg_out_counter: int
@@ -70,6 +74,7 @@ class _Subscription(msgspec.Struct, rename="camel"):
     msg_in_replay: int = 0
 
 
+@decodable
 class _Stats(msgspec.Struct, rename="camel"):
     subscriptions: dict[str, _Subscription]
     publishers: list[_Publisher]
@@ -78,11 +83,13 @@ class _Stats(msgspec.Struct, rename="camel"):
     ongoing_txn_count: int = 0
 
 
+@decodable
 class _Ledger(msgspec.Struct, rename="camel"):
     ledger_id: int
     entries: int
 
 
+@decodable
 class _Cursor(msgspec.Struct, rename="camel"):
     mark_delete_position: str
     read_position: str
@@ -93,6 +100,7 @@ class _Cursor(msgspec.Struct, rename="camel"):
     properties: dict[str, int] | None = None
 
 
+@decodable
 class _InternalStats(msgspec.Struct, rename="camel"):
     ledgers: list[_Ledger]
     cursors: dict[str, _Cursor]
@@ -103,6 +111,7 @@ class _InternalStats(msgspec.Struct, rename="camel"):
     entries_added_counter: int = 0
 
 
+@decodable
 class Waiting(msgspec.Struct, rename="camel", frozen=True):
     """What waits in one subscription, in entries; the time is 0 where the broker was not asked for it."""
 
@@ -110,6 +119,7 @@ class Waiting(msgspec.Struct, rename="camel", frozen=True):
     earliest_msg_publish_time_in_backlog: int
 
 
+@decodable
 class BacklogStats(msgspec.Struct, rename="camel", frozen=True):
     """What came into a topic since it was loaded, in messages, and what waits in its subscriptions."""
 
@@ -117,6 +127,7 @@ class BacklogStats(msgspec.Struct, rename="camel", frozen=True):
     subscriptions: dict[str, Waiting]
 
 
+@decodable
 class PartitionedBacklogs(msgspec.Struct):
     """An answer to ``partitioned-stats``."""
 

@@ -14,6 +14,7 @@ from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.verifying.duplicates.requests import DuplicatesOutcome
 from pulsar_sidecar.deduplication.verifying.manifests import UnseenCount
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult
+from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.ledgers import UnseenCause
 
 KIND: Final = "message-duplicates"
@@ -31,6 +32,7 @@ _EXIT_CODES: Final = {
 }
 
 
+@decodable
 class DuplicateCounts(Document, frozen=True, kw_only=True):
     """What was counted over all topics.
 
@@ -52,6 +54,7 @@ class DuplicateCounts(Document, frozen=True, kw_only=True):
     findings: Mapping[str, int]
 
 
+@decodable
 class DuplicatesSummary(DuplicateCounts, frozen=True, kw_only=True):
     """Everything about the findings that is not a row of a table.
 
