@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 from pulsar_sidecar.bootstrap.app import serve
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import TemporaryError
@@ -37,6 +38,7 @@ _IMPORTED_LATE = (
     *("anyio._backends._asyncio", "pulsar_sidecar.adapters.metadata.zookeeper_walk"),
 )
 _PR_SET_PDEATHSIG = 1
+_USURPATIONS = 3
 
 
 class Effect(Enum):
@@ -125,10 +127,19 @@ def _expire_sessions() -> None:
     clients = [each for each in gc.get_objects() if isinstance(each, KazooClient) and each.client_id is not None]
     for client in clients:
         hosts = ",".join(f"{host}:{port}" for host, port in client.hosts)
-        usurper = KazooClient(hosts=hosts, client_id=client.client_id)
-        usurper.start()
-        usurper.stop()
-        usurper.close()
+        for tries_left in reversed(range(_USURPATIONS)):
+            usurper = KazooClient(hosts=hosts, client_id=client.client_id)
+            try:
+                usurper.start()
+            except KazooTimeoutError:
+                # The process's own client takes its session back all the while.
+                if not tries_left:
+                    raise
+            else:
+                break
+            finally:
+                usurper.stop()
+                usurper.close()
 
 
 def run_nursery() -> None:
