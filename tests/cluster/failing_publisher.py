@@ -22,13 +22,15 @@ KILLED = -signal.SIGKILL
 POINTS = tuple(f"{when}:{step.value}" for step in PublishStep for when in ("before", "after"))
 _SECONDS = 120
 _CHECKPOINT = f"after:{PublishStep.CHECKPOINT_WRITTEN.value}"
-_OF_A_RECORD = (f"before:{PublishStep.RECORD_PUBLISHED.value}", f"after:{PublishStep.RECORD_PUBLISHED.value}")
+_RECORD = f"before:{PublishStep.RECORD_PUBLISHED.value}"
+LATE = f"late:{PublishStep.RECORD_PUBLISHED.value}"
+"""Passed right before each record; counted from the last checkpoint on."""
 
 
 class KillsAt(PublishSteps):
     """Ends the process as ``kill -9`` does when a point is passed for the nth time.
 
-    Records are counted from the last checkpoint on: so many are surely behind it, however slow the machine is.
+    What `LATE` counts is behind the last checkpoint, however slow the machine is.
     """
 
     def __init__(self, point: str, occurrence: int) -> None:
@@ -44,8 +46,9 @@ class KillsAt(PublishSteps):
 
     def _pass(self, point: str) -> None:
         if point == _CHECKPOINT:
-            for each in _OF_A_RECORD:
-                self._seen[each] = 0
+            self._seen[LATE] = 0
+        elif point == _RECORD:
+            self._pass(LATE)
         self._seen[point] += 1
         if point == self._point and self._seen[point] == self._occurrence:
             os.kill(os.getpid(), signal.SIGKILL)

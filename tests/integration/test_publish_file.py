@@ -26,7 +26,7 @@ from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.exactly_once import CLOCK, LosingAnswers, Setup, exactly_once_setup
-from tests.cluster.failing_publisher import KILLED, POINTS, Ended, publish_until
+from tests.cluster.failing_publisher import KILLED, LATE, POINTS, Ended, publish_until
 from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import CommandAnswer, run_command
@@ -34,7 +34,7 @@ from tests.cluster.sidecars import CommandAnswer, run_command
 NAME = "loader-1"
 PARTITIONS = 3
 RECORDS = 40_000
-LATE = ("before:record-published", 400)
+BEHIND_A_CHECKPOINT = (LATE, 400)
 """A kill that leaves records behind the last checkpoint: a batch of at least one partition was sent."""
 
 
@@ -120,7 +120,7 @@ def test_killed_before_and_after_every_step(setup: Setup, tmp_path: Path, rounds
         random.Random(number).shuffle(points)
         for point in points:
             if point.endswith((":record-resent", ":tail-read-back")):
-                one.killed(*LATE)
+                one.killed(*BEHIND_A_CHECKPOINT)
             # What happens once a second is brought about by a rate that makes the file last.
             nth = 150 if point.endswith(":record-published") else 1
             one.killed(point, nth, "--rate", "1000")
@@ -194,11 +194,11 @@ def published_by_a_liar(one: Job) -> Published:
 
 def test_the_broker_has_forgotten_and_the_checkpoint_is_lost(setup: Setup, tmp_path: Path) -> None:
     one = job(setup, tmp_path, 5_000)
-    one.killed(*LATE)
+    one.killed(*BEHIND_A_CHECKPOINT)
     forget(setup, one.topic)
-    one.killed(*LATE)
+    one.killed(*BEHIND_A_CHECKPOINT)
     checkpoint_path(one.file, NAME).unlink()
-    one.killed(*LATE)
+    one.killed(*BEHIND_A_CHECKPOINT)
     forget(setup, one.topic)
     checkpoint_path(one.file, NAME).unlink()
     one.refused("at last the sequence id", "--fresh")
