@@ -94,7 +94,8 @@ class Setup:
         self.switch(topic, partitions, on=True)
 
     def _is_trimmed(self, topic: TopicName) -> bool:
-        self._change("POST", f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim")
+        path = f"/admin/v2/persistent/{topic.namespace}/{topic.local_name}/trim"
+        self._answered(lambda: self.rest.change("POST", path))
         return not self.holds_entries(topic)
 
     def holds_entries(self, topic: TopicName) -> bool:

@@ -139,9 +139,15 @@ class Workload:
 
     def unload(self, topic: TopicName) -> None:
         """Close the topic at its broker, its cursors' state with it."""
-        path = self.of_topic(topic, "unload")
+        self._unload(self.of_topic(topic, "unload"))
+
+    def unload_namespace(self, namespace: str) -> None:
+        """The same of all its topics."""
+        self._unload(f"namespaces/{namespace}/unload")
+
+    def _unload(self, path: str) -> None:
         # While a bundle moves, brokers may refuse.
-        until(lambda: self.request("PUT", path).ok, f"{topic} is unloaded")
+        until(lambda: self.request("PUT", path).ok, f"brokers do {path}")
 
     def delete_plainly(self, topic: TopicName) -> None:
         """Pulsar's own deletion, nothing recorded."""

@@ -45,11 +45,6 @@ def delete_while_brokers_die(scene: Scene, url: str, namespace: str, names: Sequ
     assert delete_again(url, namespace, failed, wait, rounds=60) == []
 
 
-def unload(scene: Scene, namespace: str) -> None:
-    """A broker may keep a topic loaded whose deletion broke off, and then the ledgers that it lists are not ours."""
-    until(lambda: scene.workload.request("PUT", f"namespaces/{namespace}/unload").ok, f"{namespace} is unloaded")
-
-
 def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(scene: Scene, tmp_path: Path) -> None:
     for attempt in range(TRIES_TO_LEAK):
         namespace = f"{scene.namespace}-plain-{attempt}"
@@ -57,7 +52,8 @@ def test_what_a_plain_deletion_leaks_when_brokers_are_killed_is_found_by_audits(
         url = scene.cluster.addresses.web_service_urls[0]
         names = make_topics(scene.workload.client, url, namespace, TOPICS)
         delete_while_brokers_die(scene, url, namespace, names)
-        unload(scene, namespace)
+        # A broker may keep a topic loaded whose deletion broke off, and then the ledgers that it lists are not ours.
+        scene.workload.unload_namespace(namespace)
         orphans, dangling = scene.oracles.leaks_in(namespace)
         if orphans:
             # Beside more ledgers that are in use: an audit plans nothing where most are unreferenced.

@@ -223,7 +223,7 @@ def test_a_name_that_the_broker_assigns_outlives_an_unload(setup: Setup) -> None
             if number == 100:
                 publisher.flush()  # as above
             if number == 150:
-                setup.rest.change("PUT", f"/admin/v2/namespaces/{setup.namespace}/unload")
+                setup.unload_namespace()
         publisher.flush()
         assert publisher.producer_name == name
     demand_each_once_in_order(setup, topic, 3, 300)
