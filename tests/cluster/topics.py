@@ -100,6 +100,7 @@ class Workload:
     """A client of the cluster that fills topics, and an eye on the metadata store."""
 
     def __init__(self, cluster: ClusterUnderTest) -> None:
+        self.cluster = cluster
         addresses = cluster.addresses
         self._urls = addresses.web_service_urls
         self.client = PatientClient(addresses)

@@ -16,6 +16,7 @@ from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import named_ledgers
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.ledger_ownership.places import locate
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
@@ -68,6 +69,7 @@ class TransactionLog:
         self._offset = 0
         self._named: dict[str, frozenset[LedgerId]] = {}
         self._naming: dict[LedgerId, set[str]] = {}
+        self._buckets: dict[str, frozenset[LedgerId]] = {}
         self._sidecars: set[int] = set()
         self._deleted_by: dict[LedgerId, int] = {}
         self._while_named: list[LedgerDeletion] = []
@@ -88,6 +90,21 @@ class TransactionLog:
     def deleted_by_sidecars(self) -> frozenset[LedgerId]:
         """Ledgers that are gone, whose nodes a sidecar removed."""
         return frozenset(id_ for id_, session in self._deleted_by.items() if session in self._sidecars)
+
+    def left_buckets(self) -> frozenset[LedgerId]:
+        """Ledgers that only cursors name, as buckets of delayed messages, though no sidecar removed them; reads on.
+
+        Brokers delete a bucket's ledger first and take its property from the cursor then: a broker that dies, or is
+        refused, in between leaves the property for ever (``ImmutableBucket.asyncDeleteBucketSnapshot``).
+        """
+        self.read_on()
+        return frozenset(
+            ledger_id
+            for ledger_id, session in self._deleted_by.items()
+            if session not in self._sidecars
+            and (naming := self._naming.get(ledger_id))
+            and all(ledger_id in self._buckets.get(path, ()) for path in naming)
+        )
 
     def demand_nothing_referenced_was_deleted(self, ledger_ids: Collection[LedgerId]) -> None:
         """No sidecar removed a ledger that a node named at that moment; and each of these is gone, and by a sidecar.
@@ -124,6 +141,8 @@ class TransactionLog:
         except UndecodableError:
             # What a test damaged on purpose names what it named before.
             now = before
+        else:
+            self._buckets[path] = frozenset() if data is None else _buckets(path, data)
         if now:
             self._named[path] = now
         for ledger_id in before - now:
@@ -193,6 +212,11 @@ def _buffer(body: bytes, offset: int) -> tuple[bytes, int]:
     (length,) = _INT.unpack_from(body, offset)
     start, end = offset + _INT.size, offset + _INT.size + max(length, 0)
     return body[start:end], end
+
+
+def _buckets(path: str, data: bytes) -> frozenset[LedgerId]:
+    is_cursor = locate(path).cursor is not None
+    return frozenset(cursor_references(data).buckets.values()) if is_cursor else frozenset()
 
 
 def _references(path: str, data: bytes) -> frozenset[LedgerId]:

@@ -8,11 +8,12 @@ import pytest
 from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.references import DELAYED_BUCKET_KEY_PREFIX as BUCKET
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.ids import LedgerId
 
 from tests.cluster.transaction_log import TransactionLog
-from tests.fakes.bookkeeper import managed_ledger_bytes
+from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes
 
 BROKER, SIDECAR, TEST = 1, 2, 3
 TOPIC = "/managed-ledgers/public/default/persistent/topic"
@@ -121,6 +122,30 @@ def test_brokers_may_delete_before_they_take_the_reference_away(files: Files, lo
     log.demand_nothing_referenced_was_deleted(())
     with pytest.raises(AssertionError, match="no sidecar has deleted"):
         log.demand_nothing_referenced_was_deleted({ONE})
+
+
+def test_a_bucket_whose_property_a_broker_left_is_known_by_who_removed_its_ledger(
+    files: Files, log: TransactionLog
+) -> None:
+    one, two, three = (LedgerId(number) for number in (11, 12, 13))
+    files.put(BROKER, f"{TOPIC}/subscription", cursor_bytes(14, buckets={f"{BUCKET}_1_1": one, f"{BUCKET}_2_2": two}))
+    files.put(BROKER, f"{TOPIC}/other", cursor_bytes(three))
+    for ledger_id in (one, two, three):
+        files.put(BROKER, ledger_path(ledger_id), b"metadata")
+    assert log.left_buckets() == frozenset()
+    files.delete(BROKER, ledger_path(one))
+    files.delete(SIDECAR, ledger_path(two))
+    files.delete(BROKER, ledger_path(three))
+    files.delete(BROKER, ledger_path(ONE))
+    assert log.left_buckets() == {one}
+    files.put(BROKER, f"{TOPIC}/subscription", cursor_bytes(14), SET_DATA)
+    assert log.left_buckets() == frozenset()
+
+
+def test_a_bucket_that_something_else_names_too_is_no_left_one(files: Files, log: TransactionLog) -> None:
+    files.put(BROKER, f"{TOPIC}/subscription", cursor_bytes(buckets={f"{BUCKET}_1_1": ONE}))
+    files.delete(BROKER, ledger_path(ONE))
+    assert log.left_buckets() == frozenset()
 
 
 def test_a_restart_a_torn_end_and_changes_together(files: Files, log: TransactionLog) -> None:
