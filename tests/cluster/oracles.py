@@ -13,7 +13,7 @@ topic from its beginning; nothing is believed because a sidecar reports it, exce
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -253,7 +253,8 @@ class Oracles:
             suspects &= again.dangling
             found = {ledger_id: again.references[ledger_id] for ledger_id in suspects}
             found = {ledger_id: paths for ledger_id, paths in found.items() if not self._is_damaged(paths)}
-            found = {ledger_id: paths for ledger_id, paths in found.items() if not self._is_brokers(ledger_id, paths)}
+            for ledger_id in self._deleted_by_brokers(found):
+                del found[ledger_id]
             assert not found, f"S1: referenced ledgers are gone: {found}"
 
     def _check_what_stays_reads_to_its_end(self) -> None:
@@ -261,19 +262,24 @@ class Oracles:
             read = self._workload.read_all(topic)
             assert read == list(payloads), f"S2: {topic} has {len(payloads)} messages and {len(read)} were read"
 
-    def _is_brokers(self, ledger_id: LedgerId, paths: Iterable[str]) -> bool:
-        """Whether a broker has deleted the ledger, and a cursor's node or ledger does not show it.
+    def _deleted_by_brokers(self, found: Mapping[LedgerId, Iterable[str]]) -> list[LedgerId]:
+        """The ledgers, by what names them, that a broker has deleted while a cursor's node or ledger does not show it.
 
         A compacted ledger that was replaced: brokers delete it when the mark-delete that names the new one has
         succeeded, and a mark-delete that follows another within a second is only kept in memory for up to a minute
         (``markDeleteLimiter``). And a bucket of delayed messages, whose property was left (`left_buckets`). What a
         sidecar was about to delete, ever, is no such ledger.
         """
-        if any(outcome.ledger_id == ledger_id and outcome.step == "judged" for outcome in self._log.all):
-            return False
-        if all(path.endswith(f"/{COMPACTION_CURSOR}") for path in paths):
-            return True
-        return ledger_id in TransactionLog(self._workload.cluster).left_buckets()
+        if not found:
+            return []
+        judged = {outcome.ledger_id for outcome in self._log.all if outcome.step == "judged"}
+        left_buckets = TransactionLog(self._workload.cluster).left_buckets()
+        return [
+            ledger_id
+            for ledger_id, paths in found.items()
+            if ledger_id not in judged
+            and (ledger_id in left_buckets or all(path.endswith(f"/{COMPACTION_CURSOR}") for path in paths))
+        ]
 
     def _is_damaged(self, paths: Iterable[str]) -> bool:
         roots = [f"{top}/{namespace}/" for top in (MANAGED_LEDGERS, SCHEMAS) for namespace in self._damaged]

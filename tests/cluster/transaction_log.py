@@ -16,7 +16,7 @@ from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import named_ledgers
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
-from pulsar_sidecar.ledger_ownership.places import locate
+from pulsar_sidecar.ledger_ownership.places import Place, locate
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
@@ -69,7 +69,7 @@ class TransactionLog:
         self._offset = 0
         self._named: dict[str, frozenset[LedgerId]] = {}
         self._naming: dict[LedgerId, set[str]] = {}
-        self._buckets: dict[str, frozenset[LedgerId]] = {}
+        self._data: dict[str, bytes] = {}
         self._sidecars: set[int] = set()
         self._deleted_by: dict[LedgerId, int] = {}
         self._while_named: list[LedgerDeletion] = []
@@ -103,7 +103,7 @@ class TransactionLog:
             for ledger_id, session in self._deleted_by.items()
             if session not in self._sidecars
             and (naming := self._naming.get(ledger_id))
-            and all(ledger_id in self._buckets.get(path, ()) for path in naming)
+            and all(ledger_id in _buckets(path, self._data[path]) for path in naming)
         )
 
     def demand_nothing_referenced_was_deleted(self, ledger_ids: Collection[LedgerId]) -> None:
@@ -142,7 +142,7 @@ class TransactionLog:
             # What a test damaged on purpose names what it named before.
             now = before
         else:
-            self._buckets[path] = frozenset() if data is None else _buckets(path, data)
+            self._data[path] = data or b""
         if now:
             self._named[path] = now
         for ledger_id in before - now:
@@ -215,7 +215,7 @@ def _buffer(body: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def _buckets(path: str, data: bytes) -> frozenset[LedgerId]:
-    is_cursor = locate(path).cursor is not None
+    is_cursor = locate(path).place is Place.CURSOR
     return frozenset(cursor_references(data).buckets.values()) if is_cursor else frozenset()
 
 

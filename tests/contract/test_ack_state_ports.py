@@ -6,6 +6,7 @@ from typing import Protocol
 import pytest
 from pulsar_sidecar.ack_state.limits import TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, SubscriptionStats
+from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import NotFoundError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -72,7 +73,7 @@ class ClusterSubject:
 
     def store(self) -> None:
         # An orderly unload writes everything down.
-        self._setup.rest.change("PUT", f"/admin/v2/persistent/{self.topic.namespace}/{self.topic.local_name}/unload")
+        BrokerTopicAdmin(self._setup.rest).unload(self.topic)
 
 
 @pytest.fixture(scope="module")

@@ -148,6 +148,13 @@ def test_a_bucket_that_something_else_names_too_is_no_left_one(files: Files, log
     assert log.left_buckets() == frozenset()
 
 
+def test_what_may_be_a_managed_ledger_is_no_bucket(files: Files, log: TransactionLog) -> None:
+    files.put(BROKER, "/managed-ledgers/public/default/persistent/persistent/x", managed_ledger_bytes([ONE]))
+    files.delete(BROKER, TOPIC)
+    files.delete(BROKER, ledger_path(ONE))
+    assert log.left_buckets() == frozenset()
+
+
 def test_a_restart_a_torn_end_and_changes_together(files: Files, log: TransactionLog) -> None:
     log.read_on()
     files.write(BROKER, CREATE, put_body("/x", b""), torn=True)
