@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import requests
+from urllib3.exceptions import NewConnectionError
 
 from tests.cluster.deletion import Scene
 from tests.cluster.sidecars import BASE, SidecarProcess
@@ -71,8 +72,13 @@ class Callers:
             try:
                 self._calls.append(Call(began, self._ask(number).status_code, ""))
             except requests.RequestException as error:
-                self._calls.append(Call(began, None, repr(error)))
+                # What was refused a connection was not in flight before.
+                self._calls.append(Call(time.monotonic() if _refused(error) else began, None, repr(error)))
                 self._stop.wait(0.05)
+
+
+def _refused(error: requests.RequestException) -> bool:
+    return bool(error.args) and isinstance(getattr(error.args[0], "reason", None), NewConnectionError)
 
 
 def test_sidecars_terminated_under_load(scene: Scene, dice: random.Random, tally: Line) -> None:

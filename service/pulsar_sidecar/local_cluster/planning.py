@@ -241,6 +241,9 @@ def broker_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
         "managedLedgerDefaultAckQuorum": quorum,
         "managedLedgerCacheSizeMB": "32",
         "brokerDeleteInactiveTopicsEnabled": "false",
+        # Brokers of one machine share its load: moving topics between them relieves none and disturbs what is tried.
+        "loadBalancerSheddingEnabled": "false",
+        "loadBalancerAutoBundleSplitEnabled": "false",
         "functionsWorkerEnabled": "false",
         "webSocketServiceEnabled": "false",
         "numHttpServerThreads": "8",
