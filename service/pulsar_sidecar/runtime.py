@@ -1,16 +1,19 @@
-"""Loops that run as long as a sidecar does, each in a thread of its own, and which sidecar of all does a thing.
+"""Loops that run as long as a sidecar does, which sidecar of all does a thing, and calls of many threads as one.
 
 Each loop survives every error of ours: it notes it, waits and starts afresh, because topics and the metadata store
 hold the work, never this process.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, cast
 
 import structlog
 
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import AlreadyExistsError, SidecarError
+from pulsar_sidecar.model.errors import AlreadyExistsError, OutcomeUnknownError, SidecarError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
@@ -43,6 +46,83 @@ class Leadership:
         node = self._store.read(self._path)
         if node is not None and node.data == self._own:
             self._store.delete(self._path, node.version)
+
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[Item, Answer]):
+    """One caller's item; ``woken`` is set when its answer is there, or when it is to carry out the next group."""
+
+    item: Item
+    woken: threading.Event = field(default_factory=threading.Event)
+    answer: Answer | None = None
+    error: BaseException | None = None
+    is_over: bool = False
+
+
+class GroupedCalls(Generic[Item, Answer]):
+    """Calls that wait at the same time are carried out together, as a journal commits; one alone waits for no other.
+
+    Each group is carried out on the thread of its first caller, while the next one gathers. A group that fails is
+    carried out again call by call, each on its own thread, so that no call fails because of another; only where the
+    outcome is unknown does each caller get that error.
+    """
+
+    def __init__(
+        self, carry_out: Callable[[Sequence[Item]], Sequence[Answer]], weight: Callable[[Item], int], most: int
+    ) -> None:
+        """``carry_out`` answers each item in order. A group weighs at most ``most``, or is one item."""
+        self._carry_out, self._weight, self._most = carry_out, weight, most
+        self._lock = threading.Lock()
+        self._queue: deque[_Waiting[Item, Answer]] = deque()
+        self._is_running = False
+
+    def __call__(self, item: Item) -> Answer:
+        mine = _Waiting[Item, Answer](item)
+        with self._lock:
+            self._queue.append(mine)
+            leads, self._is_running = not self._is_running, True
+        if not leads:
+            mine.woken.wait()
+        if not mine.is_over:
+            self._lead()
+        if mine.error is None:
+            return cast(Answer, mine.answer)
+        if isinstance(mine.error, OutcomeUnknownError):
+            raise OutcomeUnknownError(str(mine.error)) from mine.error
+        return self._carry_out([item])[0]
+
+    def _lead(self) -> None:
+        group = self._next_group()
+        try:
+            answers = self._carry_out([each.item for each in group])
+            for each, answer in zip(group, answers, strict=True):
+                each.answer = answer
+        except BaseException as error:
+            for each in group:
+                each.error = error
+            if len(group) == 1 or not isinstance(error, SidecarError):
+                raise
+        finally:
+            with self._lock:
+                following = self._queue[0] if self._queue else None
+                self._is_running = following is not None
+            for each in group:
+                each.is_over = True
+                each.woken.set()
+            if following is not None:
+                following.woken.set()
+
+    def _next_group(self) -> list[_Waiting[Item, Answer]]:
+        with self._lock:
+            group = [self._queue.popleft()]
+            weight = self._weight(group[0].item)
+            while self._queue and (weight := weight + self._weight(self._queue[0].item)) <= self._most:
+                group.append(self._queue.popleft())
+            return group
 
 
 class SupervisedLoops:

@@ -12,7 +12,7 @@ from pulsar_sidecar.model.errors import (
     NotFoundError,
 )
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, MetadataStore, Node
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, MetadataStore, NewNode, Node
 
 from tests.contract.metadata_store_servers import TwoSessions, fake_sessions, zookeeper_sessions
 
@@ -141,6 +141,9 @@ def test_what_is_no_path_is_refused_and_never_absent(store: MetadataStore, path:
         lambda: store.read(path),
         lambda: store.read_many(["/", path]),
         lambda: store.children(path),
+        lambda: store.children_many(["/", path]),
+        lambda: store.create_together([NewNode("/a", b""), NewNode(path, b"")]),
+        lambda: store.delete_together([path]),
         lambda: store.create(path, b""),
         lambda: store.write(path, b"", V0),
         lambda: store.delete(path),
@@ -150,6 +153,47 @@ def test_what_is_no_path_is_refused_and_never_absent(store: MetadataStore, path:
         with pytest.raises(InvalidInputError):
             call()
     assert store.read("/") is not None
+
+
+def test_children_of_many_are_those_of_each(store: MetadataStore) -> None:
+    paths = fill(store, 300)
+    for path in paths[::3]:
+        store.create(f"{path}/b", b"")
+        store.create(f"{path}/a", b"x" * 10_000)
+    asked = [*paths, "/n", "/not-there"]
+    assert store.children_many(asked) == [store.children(path) for path in asked]
+    assert store.children_many([]) == []
+
+
+# Several nodes in one step ---------------------------------------------------------------------------------------
+
+
+def test_nodes_are_created_together_with_their_parents(store: MetadataStore) -> None:
+    store.create_together([NewNode("/p/q/one", b"1"), NewNode("/p/q/one/below", b"2", ephemeral=True)])
+    one, below = store.read_many(["/p/q/one", "/p/q/one/below"])
+    assert one is not None
+    assert below is not None
+    assert (one.data, one.version, one.ephemeral, one.children_count) == (b"1", V0, False, 1)
+    assert (below.data, below.ephemeral) == (b"2", True)
+
+
+def test_of_nodes_one_of_which_is_there_none_is_created(store: MetadataStore) -> None:
+    store.create("/p/two", b"")
+    with pytest.raises(AlreadyExistsError):
+        store.create_together([NewNode("/p/one", b""), NewNode("/p/two", b""), NewNode("/p/three", b"")])
+    assert store.children("/p") == ["two"]
+
+
+def test_nodes_are_deleted_together_or_not_at_all(store: MetadataStore) -> None:
+    for path in ("/p/one/below", "/p/two"):
+        store.create(path, b"")
+    for paths in (["/p/two", "/p/one"], ["/p/two", "/p/three"], ["/p/one", "/p/one/below"], ["/p/two", "/p/two"]):
+        with pytest.raises(ConflictError):
+            store.delete_together(paths)
+        assert store.children("/p") == ["one", "two"]
+    store.write("/p/two", b"at any version", V0)
+    store.delete_together(["/p/one/below", "/p/one", "/p/two"])
+    assert store.children("/p") == []
 
 
 # Writing ---------------------------------------------------------------------------------------------------------

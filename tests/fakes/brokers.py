@@ -4,9 +4,10 @@ Invariant: what these fakes allow, a cluster allows; ``tests/contract/test_live_
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
+from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, PermanentError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
@@ -79,9 +80,11 @@ class FakeTopicAdmin:
         """Let the broker know no such topic."""
         self.hooks.fail_next("delete_topic", NotFoundError("the broker knows no such topic"), times=times)
 
-    def load_topic(self, topic: TopicName) -> None:
-        self.hooks.arrive("load_topic")
-        self.loads.append(topic)
+    def load_topics(self, topics: Sequence[TopicName]) -> None:
+        for topic in topics:
+            with suppress(PermanentError):
+                self.hooks.arrive("load_topics")
+                self.loads.append(topic)
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
         self.hooks.arrive("shadow_topics")

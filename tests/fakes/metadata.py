@@ -22,9 +22,22 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
 )
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, Node, always
+from pulsar_sidecar.model.metadata import DeletionResult, Guard, GuardedDeletion, NewNode, Node, always
 
-Method = Literal["read", "read_many", "children", "create", "write", "delete", "delete_many", "now_ms"]
+Method = Literal[
+    "read",
+    "read_many",
+    "children",
+    "children_many",
+    "create",
+    "create_together",
+    "write",
+    "delete",
+    "delete_together",
+    "delete_many",
+    "now_ms",
+]
+Change = Literal["create", "create_together", "write", "delete", "delete_together", "delete_many"]
 START_MS = 1_700_000_000_000
 _UNCONDITIONAL = -1
 _REFUSED_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
@@ -144,7 +157,7 @@ class FakeMetadataStore:
 
         self.before(method, raise_error, path=path, times=times)
 
-    def lose_answer_next(self, method: Literal["create", "write", "delete", "delete_many"], *, applied: bool) -> None:
+    def lose_answer_next(self, method: Change, *, applied: bool) -> None:
         """Let the next write's answer be lost, after it took effect or instead of it."""
 
         def lose() -> None:
@@ -193,6 +206,49 @@ class FakeMetadataStore:
         self._arrive("children", path)
         with self._tree.lock:
             return sorted(self._tree.children[path]) if path in self._tree.nodes else None
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        for path in paths:
+            _check_path(path)
+        self._arrive("children_many", *paths)
+        with self._tree.lock:
+            return [sorted(self._tree.children[path]) if path in self._tree.nodes else None for path in paths]
+
+    def create_together(self, nodes: Sequence[NewNode]) -> None:
+        paths = [node.path for node in nodes]
+        for path in paths:
+            _check_path(path)
+        lost = self._arrive_writing("create_together", *paths)
+        if lost is not None and not lost.applied:
+            raise OutcomeUnknownError(f"the answer to the creation of {paths} was lost; read them again") from lost
+        with self._tree.lock:
+            if set(paths) & self._tree.nodes.keys() or len(set(paths)) < len(paths):
+                raise AlreadyExistsError(f"one of {paths} is there already")
+            for node in nodes:
+                self._add_parents(node.path)
+                self._add(node.path, node.data, ephemeral=node.ephemeral)
+        if lost is not None:
+            raise OutcomeUnknownError(f"the answer to the creation of {paths} was lost; read them again") from lost
+
+    def delete_together(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            _check_path(path)
+        lost = self._arrive_writing("delete_together", *paths)
+        if lost is not None and not lost.applied:
+            raise OutcomeUnknownError(f"the answer to the deletion of {paths} was lost; read them again") from lost
+        with self._tree.lock:
+            left = set(paths)
+            for path in paths:
+                if path not in left or path not in self._tree.nodes:
+                    raise ConflictError(f"{path} is gone")
+                left.discard(path)
+                below = {_join(path, name) for name in self._tree.children[path]}
+                if below - (set(paths) - left):
+                    raise ConflictError(f"{path} has children")
+            for path in paths:
+                self._drop(path)
+        if lost is not None:
+            raise OutcomeUnknownError(f"the answer to the deletion of {paths} was lost; read them again") from lost
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         _check_path(path)

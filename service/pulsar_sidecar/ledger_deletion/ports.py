@@ -61,12 +61,13 @@ class ConnectedClients:
 class TopicAdmin(Protocol):
     """The admin REST calls that deleting a topic, or a shadow topic, takes (Pulsar ``PersistentTopics``)."""
 
-    def load_topic(self, topic: TopicName) -> None:
-        """Have a broker own and load the topic, and wait until it has; nothing is created.
+    def load_topics(self, topics: Sequence[TopicName]) -> None:
+        """Have brokers own and load the topics, several at a time, and wait until they have; nothing is created.
+
+        Those that a broker does not know, or refuses to load, are passed over.
 
         Raises:
-            PermanentError: a broker knows no such topic, or refuses.
-            OutcomeUnknownError, TemporaryError: it is not known to be loaded.
+            OutcomeUnknownError, TemporaryError: one of them is not known to be loaded.
         """
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:

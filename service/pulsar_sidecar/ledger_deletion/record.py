@@ -25,7 +25,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import AlreadyExistsError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name, topic_of_managed_ledger
 
 SIGNING_KEY = "/pulsar-sidecar/ledger-deletion/signing-key"
@@ -342,13 +342,13 @@ def _checked_text(value: str, field: str) -> str:
 # --- signing -------------------------------------------------------------------------------------------------------
 
 
-def signing_key(store: MetadataStore, steps: Steps) -> bytes:
-    """The cluster's key, made by the first sidecar that needs it.
+def signing_key(store: MetadataStore, steps: Steps, node: Node | None = None) -> bytes:
+    """The cluster's key, made by the first sidecar that needs it; ``node`` is its node where that was read already.
 
     Raises:
         TemporaryError: the node is there and holds no key.
     """
-    node = store.read(SIGNING_KEY)
+    node = node or store.read(SIGNING_KEY)
     if node is None:
         try:
             with steps.taking(Step.SIGNING_KEY_CREATED):

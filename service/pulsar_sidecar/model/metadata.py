@@ -38,6 +38,15 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class NewNode:
+    """A node to be created; an ephemeral one dies with its creator's session."""
+
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Guard:
     """A node that must still be at ``version`` for a deletion to happen."""
 
@@ -113,11 +122,28 @@ class MetadataStore(NodeReader, Protocol):
     answer was lost. Implementations are safe for use by several threads.
     """
 
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """What `children` answers, of each path, in order."""
+
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """Create a node and its missing parents.
 
         Raises:
             AlreadyExistsError: the node is there already.
+        """
+
+    def create_together(self, nodes: Sequence[NewNode]) -> None:
+        """Create all of them in order, or none, in one atomic step; missing parents that are not among them first.
+
+        Raises:
+            AlreadyExistsError: one of them is there already.
+        """
+
+    def delete_together(self, paths: Sequence[str]) -> None:
+        """Delete all of them in order, at any version, or none, in one atomic step.
+
+        Raises:
+            ConflictError: one of them is gone, or has children.
         """
 
     def write(self, path: str, data: bytes, version: NodeVersion) -> NodeVersion:

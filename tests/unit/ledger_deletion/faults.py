@@ -8,11 +8,22 @@ from pulsar_sidecar.ledger_deletion.ports import PublishResult
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.metadata import DeletionResult
 
-_CHANGES = {"create", "write", "delete_topic", "load_topic", "delete_offloaded", "acknowledge", "postpone"}
+_CHANGES = {
+    "create",
+    "create_together",
+    "write",
+    "delete_together",
+    "delete_topic",
+    "load_topics",
+    "delete_offloaded",
+    "acknowledge",
+    "postpone",
+}
 _LOOKS = {
     "read",
     "read_many",
     "children",
+    "children_many",
     "now_ms",
     "read_tail",
     "readable",

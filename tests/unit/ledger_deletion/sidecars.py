@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher, GroupedStore
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, PendingDeletions, Publisher
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record, parse_record
@@ -109,17 +110,12 @@ class Sidecar:
         self.owners = wrap(fake_pulsar.owners)
         self.admin = wrap(fake_pulsar.admin)
         self.offloaded = wrap(fake_pulsar.offloaded)
+        shared = GroupedStore(self.store)
+        records = GroupedPublisher(lambda: self._publisher(DeletionTopic.PENDING))
         self.recorder = Recorder(
-            self.store,
-            self.entries,
-            self.owners,
-            self.admin,
-            self.topics,
-            "/ledgers",
-            METRICS,
-            self.steps,
+            shared, self.entries, self.owners, self.admin, records, "/ledgers", METRICS, self.steps
         )
-        self.deleter = TopicDeleter(name, self.store, self.recorder, self.admin, self.steps)
+        self.deleter = TopicDeleter(name, shared, self.recorder, self.admin, self.steps)
         self.gatherer = Gatherer(self.store, self.entries, self.owners, "/ledgers")
         self._operation_ids = list(operation_ids)
         self._pending: PendingDeletions | None = None

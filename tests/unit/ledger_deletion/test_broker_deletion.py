@@ -2,6 +2,7 @@
 
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import delete_marked
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import read_nodes
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import DataLossError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
@@ -110,5 +111,6 @@ def test_a_topic_without_partitions_that_was_created_again_is_not_asked_for(
     held = Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
     fake_pulsar.store.remove(managed_ledger_path(topic.managed_ledger_name))
     fake_pulsar.topic(NAME)
-    delete_marked(fake_pulsar.store, fake_pulsar.admin, held.operation)
+    nodes = read_nodes(fake_pulsar.store, held.operation.node_paths)
+    delete_marked(fake_pulsar.store, fake_pulsar.admin, held.operation, nodes)
     assert fake_pulsar.admin.deletions == []

@@ -140,6 +140,7 @@ def test_a_refusal_ends_it_and_its_records_end_as_in_use(fake_pulsar: FakePulsar
 def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
     sidecar = Sidecar(fake_pulsar)
+    fake_pulsar.store.lose_answer_next("delete_together", applied=False)
     for _ in range(6):
         fake_pulsar.store.lose_answer_next("delete", applied=False)
     with pytest.raises(TemporaryError, match="could not be stored"):
@@ -150,7 +151,7 @@ def test_a_refusal_that_cannot_be_noted_is_not_reported_as_the_end(fake_pulsar: 
 @pytest.mark.parametrize("applied", [True, False])
 def test_one_lost_answer_does_not_hide_a_refusal(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
     fake_pulsar.admin.hooks.fail_next("delete_topic", REFUSAL)
-    fake_pulsar.store.lose_answer_next("delete", applied=applied)
+    fake_pulsar.store.lose_answer_next("delete_together", applied=applied)
     with pytest.raises(BrokerRefusedError):
         Sidecar(fake_pulsar).delete_topic(topic)
     assert running(fake_pulsar) == []

@@ -6,7 +6,6 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     HeldOperation,
     driver_path,
-    operation_path,
 )
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.errors import (
@@ -119,22 +118,10 @@ def test_nothing_marked_is_never_asked_for_later() -> None:
 
 def test_a_new_operation_is_left_to_the_sidecar_that_began_it(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    fake_pulsar.store.before("create", other.drive, path=driver_path(OP))
     assert begin(Sidecar(fake_pulsar), topic).operation.operation_id == OP
+    fake_pulsar.clock.advance_ms(3_600_000)
+    assert other.drive() is None
     assert fake_pulsar.listed(topic) != []
-
-
-def test_a_begin_that_is_overtaken_does_not_revive_what_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-
-    def overtake() -> None:
-        fake_pulsar.clock.advance_ms(10_000)
-        assert other.drive() is OperationState.DONE
-
-    fake_pulsar.store.before("create", overtake, path=driver_path(OP))
-    with pytest.raises(TemporaryError, match="another sidecar"):
-        begin(Sidecar(fake_pulsar), topic)
-    assert running(fake_pulsar) == []
 
 
 def test_nothing_marked_is_asked_for_once_only() -> None:
@@ -160,33 +147,22 @@ def test_one_that_is_driven_is_not_taken(fake_pulsar: FakePulsar, topic: TopicNa
     assert other.drive() is OperationState.DONE
 
 
-def test_a_begin_reports_that_another_sidecar_was_faster(fake_pulsar: FakePulsar, topic: TopicName) -> None:
-    other = fake_pulsar.store.other_session()
-    fake_pulsar.store.before(
-        "create", lambda: other.create(driver_path(OP), b"sidecar-2", ephemeral=True), path=driver_path(OP)
-    )
-    with pytest.raises(TemporaryError, match="another sidecar"):
-        begin(Sidecar(fake_pulsar), topic)
-
-
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_driver_left_over_by_a_lost_answer_is_taken_again(
     fake_pulsar: FakePulsar, topic: TopicName, applied: bool
 ) -> None:
     sidecar = Sidecar(fake_pulsar)
-    fake_pulsar.store.before(
-        "create", lambda: fake_pulsar.store.lose_answer_next("create", applied=applied), path=operation_path(OP)
-    )
+    fake_pulsar.store.lose_answer_next("create_together", applied=applied)
     with pytest.raises(OutcomeUnknownError):
         begin(sidecar, topic)
     fake_pulsar.clock.advance_ms(10_000)
-    assert sidecar.drive() is OperationState.DONE
-    assert fake_pulsar.listed(topic) == []
+    assert sidecar.drive() is (OperationState.DONE if applied else None)
+    assert (fake_pulsar.listed(topic) == []) is applied
 
 
 @pytest.mark.parametrize("error", [TemporaryError("no session"), OutcomeUnknownError("lost")])
 def test_a_store_that_fails_in_the_middle_does_not_strand_the_operation(error: Exception) -> None:
-    for method in ("read", "read_many", "children", "now_ms", "write", "delete"):
+    for method in ("read", "read_many", "children_many", "now_ms", "write", "delete", "delete_together"):
         for times in (1, 5):
             fake_pulsar = FakePulsar()
             topic = fake_pulsar.topic(NAME)
@@ -279,7 +255,7 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
 def test_after_a_crash_anyone_goes_on() -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
-    sidecar = Sidecar(fake_pulsar, steps=CrashAt(1))
+    sidecar = Sidecar(fake_pulsar, steps=CrashAt(3))
     with pytest.raises(Crash):
         begin(sidecar, topic)
     fake_pulsar.store.end_session()

@@ -18,15 +18,15 @@ from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records
 
 def test_what_loading_creates_is_recorded_with_the_rest(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     created = []
-    fake_pulsar.admin.hooks.before("load_topic", lambda: created.append(fake_pulsar.rollover(topic)))
+    fake_pulsar.admin.hooks.before("load_topics", lambda: created.append(fake_pulsar.rollover(topic)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
     assert set(created) <= {record.ledger_id for record in accepted_records(fake_pulsar)}
-    assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topic", "shadow_topics", "delete_topic"]
+    assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topics", "shadow_topics", "delete_topic"]
 
 
 def test_it_is_loaded_after_the_sending_which_may_have_taken_long(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sent_before = []
-    fake_pulsar.admin.hooks.before("load_topic", lambda: sent_before.extend(accepted_records(fake_pulsar)))
+    fake_pulsar.admin.hooks.before("load_topics", lambda: sent_before.extend(accepted_records(fake_pulsar)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
     assert len(sent_before) == len(accepted_records(fake_pulsar)) > 0
 
@@ -44,7 +44,7 @@ def test_a_topic_that_cannot_be_loaded_is_deleted_all_the_same(failure: SidecarE
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(NAME, 3)
     ids = fake_pulsar.ledgers()
-    fake_pulsar.admin.hooks.fail_next("load_topic", failure, times=-1)
+    fake_pulsar.admin.hooks.fail_next("load_topics", failure, times=-1)
     assert Sidecar(fake_pulsar).delete_topic(topic, partitioned=True) is OperationState.DONE
     assert {record.ledger_id for record in accepted_records(fake_pulsar)} == ids
     assert fake_pulsar.ledgers() == set()

@@ -35,7 +35,6 @@ OPERATION = Operation(
     requested_ms=11,
     incarnations={"/a": 1, "/b": 2},
     recorded=("1", "2"),
-    generation=3,
     attempts=4,
     last_reason="the broker does not answer",
     not_before_ms=12,
@@ -49,7 +48,6 @@ DOCUMENT = {
     "requestedMs": 11,
     "incarnations": {"/a": 1, "/b": 2},
     "recorded": ["1", "2"],
-    "generation": 3,
     "attempts": 4,
     "lastReason": "the broker does not answer",
     "notBeforeMs": 12,
@@ -82,7 +80,6 @@ operations = st.builds(
     requested_ms=st.integers(0, 2**63),
     incarnations=st.dictionaries(st.text(), st.integers()),
     recorded=st.lists(st.text()).map(tuple),
-    generation=st.integers(0),
     attempts=st.integers(0),
     last_reason=st.none() | st.text(),
     not_before_ms=st.integers(0),
@@ -94,14 +91,12 @@ def test_what_is_written_is_read(operation: Operation) -> None:
     assert decode_node(encode_operation(operation), Operation) == operation
 
 
-def test_what_no_longer_fits_is_forgotten_under_another_producers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_longer_fits_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode_operation(OPERATION))
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size)
     assert decode_node(encode_operation(OPERATION), Operation) == OPERATION
     monkeypatch.setattr(operation_node, "MAX_NODE_BYTES", size - 1)
-    forgotten = decode_node(encode_operation(OPERATION), Operation)
-    assert forgotten == replace(OPERATION, recorded=(), generation=4)
-    assert forgotten.producer_name == "pulsar-sidecar-topic-deletion-op-1-4"
+    assert decode_node(encode_operation(OPERATION), Operation) == replace(OPERATION, recorded=())
 
 
 def test_a_node_holds_most_of_a_megabyte() -> None:
@@ -133,7 +128,6 @@ UNREADABLE = {
             ("force", None),
             ("requestedMs", "1"),
             ("requestedMs", True),
-            ("generation", None),
             ("attempts", 1.5),
             ("notBeforeMs", []),
             ("recorded", "12"),

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
@@ -117,7 +118,7 @@ def test_a_topic_that_becomes_a_shadow_right_before_the_broker_is_asked_is_refus
     def become_shadow() -> None:
         fake_pulsar.store.put(path, managed_ledger_bytes(fake_pulsar.listed(topic), properties={SHADOW_SOURCE: SOURCE}))
 
-    fake_pulsar.store.before("write", become_shadow, path=operation_path(OP), times=2)
+    fake_pulsar.admin.hooks.before("load_topics", become_shadow)
     with pytest.raises(DataLossError):
         Sidecar(fake_pulsar).delete_topic(topic)
     assert fake_pulsar.admin.deletions == []
@@ -131,7 +132,6 @@ def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read()
     topic = fake_pulsar.topic(SHADOW)
     path = managed_ledger_path(topic.managed_ledger_name)
     listed = managed_ledger_bytes(fake_pulsar.listed(source), properties={SHADOW_SOURCE: SOURCE})
-    # The recorder's own read, after every check of the attempt.
     reads = [0]
 
     def become_shadow() -> None:
@@ -140,8 +140,8 @@ def test_no_record_is_made_from_a_list_that_became_a_shadows_while_it_was_read()
 
     sidecar = Sidecar(fake_pulsar)
     held = sidecar.deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
-    fake_pulsar.store.before("read", become_shadow, path=path)
-    assert isinstance(sidecar.deleter.attempt(held).refusal, DataLossError)
+    fake_pulsar.store.before("read_many", become_shadow, path=path)
+    assert isinstance(sidecar.deleter.attempt(replace(held, seen=None)).refusal, DataLossError)
     assert reads == [1]
     assert accepted_records(fake_pulsar) == []
     assert fake_pulsar.admin.deletions == []
@@ -198,7 +198,7 @@ def test_a_partitioned_topic_with_a_former_shadow_among_its_partitions_is_refuse
 def test_a_topic_that_becomes_a_former_shadow_while_it_is_loaded_is_not_asked_for() -> None:
     fake_pulsar = FakePulsar()
     source, topic = fake_pulsar.topic(SOURCE), fake_pulsar.topic(SHADOW)
-    fake_pulsar.admin.hooks.before("load_topic", lambda: former_shadow(fake_pulsar, SHADOW, source) and None)
+    fake_pulsar.admin.hooks.before("load_topics", lambda: former_shadow(fake_pulsar, SHADOW, source) and None)
     with pytest.raises(DataLossError):
         Sidecar(fake_pulsar).delete_topic(topic)
     assert fake_pulsar.admin.deletions == []
@@ -365,7 +365,7 @@ def test_a_neighbour_that_cannot_be_read_is_no_absence() -> None:
 
 def test_a_source_is_looked_up_again_right_before_the_broker_is_asked() -> None:
     fake_pulsar, source = with_source()
-    fake_pulsar.admin.hooks.before("load_topic", lambda: fake_pulsar.shadow(SHADOW, source) and None)
+    fake_pulsar.admin.hooks.before("load_topics", lambda: fake_pulsar.shadow(SHADOW, source) and None)
     with pytest.raises(DataLossError):
         Sidecar(fake_pulsar).delete_topic(source)
     assert fake_pulsar.admin.deletions == []
@@ -377,7 +377,7 @@ def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
         fake_pulsar, source = with_source()
         before = fake_pulsar.ledgers()
         fake_pulsar.admin.hooks.before(
-            "load_topic", lambda fake_pulsar=fake_pulsar, source=source: fake_pulsar.shadow(SHADOW, source) and None
+            "load_topics", lambda fake_pulsar=fake_pulsar, source=source: fake_pulsar.shadow(SHADOW, source) and None
         )
         try:
             Sidecar(fake_pulsar, steps=CrashAt(number)).delete_topic(source)

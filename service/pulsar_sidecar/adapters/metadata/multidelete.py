@@ -31,7 +31,7 @@ _MAX_DELETIONS = 100
 _MAX_OPERATIONS = 400
 _MAX_REQUEST_BYTES = 256 * 1024
 _OPERATION_OVERHEAD_BYTES = 17
-_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 """The result in the answer to a failed multi of operations that were not at fault."""
 
 
@@ -160,7 +160,7 @@ class GuardedDeletions:
             self._results.update(dict.fromkeys(packet.items, DeletionResult.DELETED))
             return []
         for position, answer in enumerate(answers):
-            if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
+            if isinstance(answer, Exception) and not isinstance(answer, BYSTANDERS):
                 self._blame(packet, position, answer)
                 break
         else:

@@ -8,7 +8,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
@@ -180,11 +180,9 @@ def decode(answer: bytes, paths: Sequence[str]) -> list[Node | None]:
             stat = _STAT.unpack_from(answer, result.end)
             data, version = answer[result.start : result.end], NodeVersion(stat[4])
             nodes.append(Node(path, data, version, stat[2], stat[3], stat[0], stat[9], stat[7] != 0))
-        elif result.code == NO_NODE:
-            nodes.append(None)
         else:
-            advice = "give the sidecar a credential that may read it" if result.code == NO_AUTH else "read again"
-            raise TemporaryError(f"ZooKeeper refused to read {path} (code {result.code}); {advice}")
+            _demand_absent(path, result)
+            nodes.append(None)
     return nodes
 
 
@@ -244,40 +242,92 @@ def read_nodes(session: KazooSession, paths: Sequence[str]) -> list[Node | None]
     Raises:
         TemporaryError: no progress for as long as the session's patience lasts, or a node was refused.
     """
-    nodes: list[Node | None] = []
+    return _read_all(session, "read", paths, _NODES)
+
+
+def list_children(session: KazooSession, paths: Sequence[str]) -> list[list[str] | None]:
+    """The names of each node's children, sorted, None where there is no node; otherwise as `read_nodes`.
+
+    Raises:
+        TemporaryError: also where a list and its node's own count of children differ.
+    """
+    return [None if listing is None else listing[0] for listing in _read_all(session, "list", paths, _LISTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading(Generic[Result]):
+    """What is asked of each path, how an answer is decoded, and how many bytes of data it had."""
+
+    kinds: tuple[int, ...]
+    decode: Callable[[bytes, Sequence[str]], list[Result]]
+    size_bytes: Callable[[Result], int]
+
+
+def _listings(answer: bytes, paths: Sequence[str]) -> list[tuple[list[str], int] | None]:
+    """Names, sorted, and how many bytes the list and the node's data have."""
+    found: list[tuple[list[str], int] | None] = []
+    for path, result in zip(paths, decoded(answer, len(paths), a_list), strict=True):
+        if isinstance(result, Refused):
+            _demand_absent(path, result)
+            found.append(None)
+        elif len(result.names) == result.node.children_count:
+            size_bytes = result.node.end - result.node.start + sum(map(len, result.names))
+            found.append((sorted(result.names), size_bytes))
+        else:
+            raise TemporaryError(f"the children of {path} changed while they were listed; list again")
+    return found
+
+
+def _demand_absent(path: str, refused: Refused) -> None:
+    if refused.code != NO_NODE:
+        advice = "give the sidecar a credential that may read it" if refused.code == NO_AUTH else "read again"
+        raise TemporaryError(f"ZooKeeper refused to read {path} (code {refused.code}); {advice}")
+
+
+_NODES: Final = _Reading((GET_DATA,), decode, lambda node: 0 if node is None else len(node.data))
+_LISTS: Final = _Reading((GET_CHILDREN, GET_DATA), _listings, lambda listing: 0 if listing is None else listing[1])
+
+
+def _read_all(session: KazooSession, verb: str, paths: Sequence[str], reading: _Reading[Result]) -> list[Result]:
+    results: list[Result] = []
     size = PacketSize()
 
     def attempt(client: KazooClient, patience: Patience) -> None:
         try:
-            _stream(client, paths, nodes, size, patience)
+            _stream(client, paths, results, reading, size, patience)
         except CLIENT_ERRORS:
             size.shrink()
             raise
 
     if paths:
         what = paths[0] if len(paths) == 1 else f"{len(paths)} nodes"
-        session.reading(f"read {what}", attempt, answers=())
-    return nodes
+        session.reading(f"{verb} {what}", attempt, answers=())
+    return results
 
 
 def _stream(
-    client: KazooClient, paths: Sequence[str], nodes: list[Node | None], size: PacketSize, patience: Patience
+    client: KazooClient,
+    paths: Sequence[str],
+    results: list[Result],
+    reading: _Reading[Result],
+    size: PacketSize,
+    patience: Patience,
 ) -> None:
-    """Append to ``nodes`` what is missing, several packets at a time, until done or the connection breaks."""
+    """Append to ``results`` what is missing, several packets at a time, until done or the connection breaks."""
     # Answers keep the order of requests: what is read after the sync is at least as new as the sync.
     synced = client.sync_async("/")
     in_flight: deque[tuple[Sequence[str], AsyncResult[object]]] = deque()
-    asked = len(nodes)
-    while len(nodes) < len(paths):
+    asked = len(results)
+    while len(results) < len(paths):
         while asked < len(paths) and len(in_flight) < size.in_flight:
             packet = size.take(paths, asked)
-            in_flight.append((packet, ask(client, packet, GET_DATA)))
+            in_flight.append((packet, ask(client, packet, *reading.kinds)))
             asked += len(packet)
         patience.answer(synced)
         packet, result = in_flight.popleft()
         answered = patience.answer(result)
         assert isinstance(answered, tuple)
-        found = decode(answered[1], packet)
-        size.learn(packet, [0 if node is None else len(node.data) for node in found])
-        nodes += found
+        found = reading.decode(answered[1], packet)
+        size.learn(packet, [reading.size_bytes(each) for each in found])
+        results += found
         patience.renew()

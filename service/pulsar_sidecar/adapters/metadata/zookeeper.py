@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 
-from kazoo.client import KazooClient
+from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.protocol.states import ZnodeStat
 
@@ -21,8 +21,8 @@ from pulsar_sidecar.adapters.metadata.addressing import (
     check_removable,
     check_version,
 )
-from pulsar_sidecar.adapters.metadata.multidelete import GuardedDeletions
-from pulsar_sidecar.adapters.metadata.multiread import read_nodes
+from pulsar_sidecar.adapters.metadata.multidelete import BYSTANDERS, GuardedDeletions
+from pulsar_sidecar.adapters.metadata.multiread import list_children, read_nodes
 from pulsar_sidecar.adapters.metadata.session import DEFAULT_OPTIONS, KazooSession, Patience, SessionOptions
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import (
@@ -40,6 +40,7 @@ from pulsar_sidecar.model.metadata import (
     FixedLimit,
     GuardedDeletion,
     MetadataStore,
+    NewNode,
     Node,
     always,
 )
@@ -97,6 +98,49 @@ class ZooKeeperMetadataStore(KazooSession):
             if len(names) == stat.numChildren:
                 return sorted(names)
         raise TemporaryError(f"the children of {path} changed during each of {_LISTING_TRIES} listings; list again")
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        for path in paths:
+            check_path(path)
+        return list_children(self, paths)
+
+    def create_together(self, nodes: Sequence[NewNode]) -> None:
+        """See `MetadataStore.create_together`; missing parents stay when the nodes themselves cannot be created."""
+        for node in nodes:
+            check_data(node.path, node.data)
+        what = f"create {nodes[0].path}" + (f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else "")
+        try:
+            try:
+                self._change_together(what, partial(_creations, nodes))
+            except NoNodeError:
+                made = {node.path for node in nodes}
+                for node in nodes:
+                    if node.path.rpartition("/")[0] not in made:
+                        self.reading(f"create the parents of {node.path}", partial(create_parents, node.path))
+                self._change_together(what, partial(_creations, nodes))
+        except NodeExistsError as error:
+            raise AlreadyExistsError(f"could not {what}: one is there already") from error
+        except (NoNodeError, NoChildrenForEphemeralsError) as error:
+            raise TemporaryError(f"could not {what}: a parent was removed at the same moment; try again") from error
+
+    def delete_together(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            check_removable(path)
+        what = f"delete {paths[0]}" + (f" and {len(paths) - 1} more nodes" if len(paths) > 1 else "")
+        try:
+            self._change_together(what, partial(_removals, paths))
+        except (NoNodeError, NotEmptyError) as error:
+            raise ConflictError(f"could not {what}: one is gone or has children; read them again") from error
+
+    def _change_together(self, what: str, add: Callable[[TransactionRequest], None]) -> None:
+        def attempt(client: KazooClient, patience: Patience) -> None:
+            transaction = client.transaction()
+            add(transaction)
+            for answer in patience.answer(transaction.commit_async()):
+                if isinstance(answer, Exception) and not isinstance(answer, BYSTANDERS):
+                    raise answer
+
+        self.writing(what, attempt)
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Node:
         """See `MetadataStore.create`; missing parents stay when the node itself cannot be created."""
@@ -249,6 +293,16 @@ class StoreTime:
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         return self._clock.wait_seconds(seconds, stop)
+
+
+def _creations(nodes: Sequence[NewNode], transaction: TransactionRequest) -> None:
+    for node in nodes:
+        transaction.create(node.path, node.data, ephemeral=node.ephemeral)
+
+
+def _removals(paths: Sequence[str], transaction: TransactionRequest) -> None:
+    for path in paths:
+        transaction.delete(path)
 
 
 def create_parents(path: str, client: KazooClient, patience: Patience) -> None:

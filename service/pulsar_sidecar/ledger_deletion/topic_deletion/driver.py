@@ -11,7 +11,9 @@ caller's confirmation. A look-up that failed is never taken for an absence: it r
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -21,15 +23,18 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     HeldOperation,
+    Nodes,
     Operation,
     OperationEndedError,
     decode_node,
     driver_path,
     encode_operation,
-    incarnations,
+    incarnations_of,
     marked_node,
     operation_path,
     remaining_nodes,
+    remaining_of,
+    require_held,
     write_operation,
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, shadow_refusal
@@ -45,8 +50,8 @@ from pulsar_sidecar.model.errors import (
     TemporaryError,
     UndecodableError,
 )
-from pulsar_sidecar.model.ids import OperationId
-from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+from pulsar_sidecar.model.ids import NodeVersion, OperationId
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, NewNode, Node
 from pulsar_sidecar.model.names import TopicName
 
 _FIRST_BACKOFF_MS = 1_000
@@ -55,6 +60,7 @@ _MOST_DOUBLINGS = 6
 _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
+_FIRST_VERSION = NodeVersion(0)
 _NODES_AT_ONCE = 1_000
 _MOST_NAMED = 5
 
@@ -117,12 +123,13 @@ class TopicDeleter:
             requested_ms=now_ms,
             incarnations={},
             recorded=(),
-            generation=0,
             attempts=0,
             last_reason=None,
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
+        nodes = self.recorder.look(planned)
+        _refuse_shadow(nodes, planned)
         reason = None
         try:
             _refuse_data_loss(self.store, self.admin, planned)
@@ -131,13 +138,17 @@ class TopicDeleter:
         except (TemporaryError, OutcomeUnknownError) as error:
             # Brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits.
             reason = str(error)
-        operation = replace(planned, last_reason=reason, incarnations=incarnations(self.store, planned.node_paths))
+        marked = incarnations_of({path: nodes[path] for path in planned.node_paths})
+        operation = replace(planned, last_reason=reason, incarnations=marked)
         with self.steps.taking(Step.OPERATION_CREATED):
-            node = self.store.create(operation_path(operation_id), encode_operation(operation))
-        if self._take_over(operation_id, node) is None:
-            raise TemporaryError(f"another sidecar has taken over the topic deletion {operation_id}")
+            self.store.create_together(
+                [
+                    NewNode(operation_path(operation_id), encode_operation(operation)),
+                    NewNode(driver_path(operation_id), self.sidecar.encode(), ephemeral=True),
+                ]
+            )
         self._driving.add(operation_id)
-        return HeldOperation(operation, node.version)
+        return HeldOperation(operation, _FIRST_VERSION, nodes)
 
     def attempt(self, held: HeldOperation) -> Attempt:
         """Record what is referenced, ask the broker once, look at what is left.
@@ -152,23 +163,22 @@ class TopicDeleter:
 
     def _attempt(self, held: HeldOperation) -> Attempt:
         try:
-            operation = held.operation
-            # Asking again could hit a topic that was created again under the same name.
-            if self._all_nodes_gone(operation) or (not operation.incarnations and operation.attempts > 0):
+            nodes = held.seen
+            if nodes is None:
+                nodes = self.recorder.look(held.operation)
+                require_held(held, nodes)
+            if self._is_over(held.operation, nodes):
                 return self._ended(held, OperationState.DONE)
-            held = self._with_new_partitions(held)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            _refuse_shadow(self.store, held.operation)
-            held = self.recorder.record(held)
-            counted = replace(held.operation, attempts=held.operation.attempts + 1)
-            with self.steps.taking(Step.ATTEMPT_COUNTED):
-                held = write_operation(self.store, counted, held.version)
-            _refuse_data_loss(self.store, self.admin, held.operation)
-            # After the look for shadows, which may take long: until then an earlier request may have done its work.
-            if self._all_nodes_gone(held.operation):
+            _refuse_shadow(nodes, held.operation)
+            refuse_data_loss = partial(_refuse_data_loss, self.store, self.admin)
+            held, nodes = self.recorder.record(held.knowing(held.operation), nodes, refuse_data_loss)
+            # While records were sent an earlier request may have done its work.
+            if self._is_over(held.operation, nodes):
                 return self._ended(held, OperationState.DONE)
+            held = held.knowing(replace(held.operation, attempts=held.operation.attempts + 1))
             with self.steps.taking(Step.BROKER_ASKED):
-                delete_marked(self.store, self.admin, held.operation)
+                delete_marked(self.store, self.admin, held.operation, nodes)
             remaining = remaining_nodes(self.store, held.operation.incarnations)
         except OperationEndedError:
             self._driving.discard(held.operation.operation_id)
@@ -196,6 +206,13 @@ class TopicDeleter:
         Raises:
             TemporaryError: the node could not be removed, so the operation continues.
         """
+        with suppress(ConflictError, OutcomeUnknownError):
+            with self.steps.taking(Step.OPERATION_ENDED):
+                self.store.delete_together(
+                    [driver_path(operation.operation_id), operation_path(operation.operation_id)]
+                )
+            self._driving.discard(operation.operation_id)
+            return
         for _ in range(_END_TRIES):
             if self._delete_nodes(operation.operation_id) in (DeletionResult.DELETED, DeletionResult.GONE):
                 self._driving.discard(operation.operation_id)
@@ -286,24 +303,12 @@ class TopicDeleter:
 
     # --- around the broker's deletion --------------------------------------------------------------------------------
 
-    def _all_nodes_gone(self, operation: Operation) -> bool:
-        return bool(operation.incarnations) and not remaining_nodes(self.store, operation.incarnations)
-
-    def _with_new_partitions(self, held: HeldOperation) -> HeldOperation:
-        """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
-
-        The node is read before and after, so that partitions of a topic that was created again are never taken along.
-        """
-        operation = held.operation
-        path = partitioned_topic_path(operation.topic)
-        node = marked_node(self.store, operation.incarnations, path) if operation.partitioned else None
-        if node is None:
-            return held
-        grown = replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
-        found = incarnations(self.store, grown.node_paths)
-        if found.get(path) != node.created_order or marked_node(self.store, operation.incarnations, path) is None:
-            return held
-        return HeldOperation(replace(grown, incarnations={**operation.incarnations, **found}), held.version)
+    @staticmethod
+    def _is_over(operation: Operation, nodes: Nodes) -> bool:
+        # Asking again could hit a topic that was created again under the same name.
+        if not operation.incarnations:
+            return operation.attempts > 0
+        return not remaining_of(nodes, operation.incarnations)
 
     def _postpone(self, held: HeldOperation, reason: str) -> Attempt:
         """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
@@ -311,7 +316,8 @@ class TopicDeleter:
             node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
                 return Attempt(held, OperationState.RUNNING)
-            current = decode_node(node.data, Operation)
+            # Another version is another sidecar's, or ours whose answer was lost.
+            current = held.operation if node.version == held.version else decode_node(node.data, Operation)
             backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
             later = replace(current, last_reason=reason, not_before_ms=self.store.now_ms() + backoff_ms)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
@@ -330,8 +336,10 @@ def _decoded(data: bytes) -> Operation | None:
 # --- asking the broker -----------------------------------------------------------------------------------------------
 
 
-def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
+def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation, nodes: Nodes) -> None:
     """Have a broker delete what the operation marked, once; nothing where no marked node is left.
+
+    ``nodes`` were read right before.
 
     A topic can be created again while its deletion runs, a partitioned one in part. A broker is asked to delete a topic
     without partitions only while its managed ledger is the marked one, and all partitions at once only while the
@@ -342,10 +350,11 @@ def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation)
         NotFoundError: nothing was marked, and a broker knows no such topic.
         DataLossError: a new topic of the same name uses every partition that is left.
     """
-    if operation.partitioned and not _is_marked(store, operation, partitioned_topic_path(operation.topic)):
+    left = remaining_of(nodes, operation.incarnations)
+    if operation.partitioned and partitioned_topic_path(operation.topic) not in left:
         _delete_remaining_partitions(store, admin, operation)
         return
-    if not operation.partitioned and operation.incarnations and not any(_remaining_topics(store, operation)):
+    if not operation.partitioned and operation.incarnations and not left:
         return
     try:
         admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
@@ -404,7 +413,6 @@ def _refuse_data_loss(store: MetadataStore, admin: TopicAdmin, operation: Operat
     that lies elsewhere and is on no list is not found here: that would take a walk through all topics, and an audit
     names it. Replicators leave no trace to look for, since 4.0.8 replicates to shadows by a cursor that is not durable.
     """
-    _refuse_shadow(store, operation)
     if operation.source_data_loss_confirmed:
         return
     topic = operation.topic
@@ -423,13 +431,14 @@ def _refuse_data_loss(store: MetadataStore, admin: TopicAdmin, operation: Operat
         )
 
 
-def _refuse_shadow(store: MetadataStore, operation: Operation) -> None:
+def _refuse_shadow(nodes: Nodes, operation: Operation) -> None:
     """Raise `DataLossError` if any node of the operation's topics is a shadow's; asks no broker."""
     topic = operation.topic
-    paths = {*operation.node_paths, partitioned_topic_path(topic), partitioned_topic_path(topic.base)}
-    shadow = next(_shadows(store, sorted(paths)), None)
-    if shadow is not None:
-        raise shadow_refusal(topic, shadow.source)
+    for path in sorted({*operation.node_paths, partitioned_topic_path(topic), partitioned_topic_path(topic.base)}):
+        node = nodes[path]
+        shadow = None if node is None else shadow_at(path, node.data)
+        if shadow is not None:
+            raise shadow_refusal(topic, shadow.source)
 
 
 def _neighbours(store: MetadataStore, topic: TopicName) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What the deletion of a topic, or of a shadow topic, keeps in the metadata store while it runs: one JSON node.
 
 While a topic deletion's node exists, "in use" is not final for a consumer. A node holds everything that
-another sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant; which
-ledgers were recorded under which sequence ids, so that continuing records nothing twice (PIP-6); of a shadow, what the
-cluster's own nodes lose on the way: its sources, and whose ledgers have to be there at the end.
+another sidecar needs to continue when the first one dies: which incarnations of the managed ledgers are meant; of which
+ledgers records are stored, so that continuing sends those no more; of a shadow, what the cluster's own nodes lose on
+the way: its sources, and whose ledgers have to be there at the end.
 
 Sidecars of other versions read and write these nodes, so the form is fixed: the fields' names and order, no spaces, and
 ASCII. A node that this version cannot read exactly is left alone.
@@ -27,7 +27,13 @@ from pulsar_sidecar.ledger_deletion.service import (
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import source_topic
 from pulsar_sidecar.model.decoding import decodable
-from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    TemporaryError,
+    UndecodableError,
+)
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
@@ -35,8 +41,7 @@ from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_n
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
 SHADOW_DELETIONS = "/pulsar-sidecar/ledger-deletion/shadow-deletions"
 MAX_NODE_BYTES = 900_000
-"""A node is at most 1 MB. Where the records do not fit in, a resumed deletion records all of them again, under another
-producer name: some twice, which is harmless, and none dropped as a duplicate of another."""
+"""A node is at most 1 MB. Where the records do not fit in, a deletion that is taken over sends all of them again."""
 
 
 class OperationEndedError(TemporaryError):
@@ -94,8 +99,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
     Attributes:
         incarnations: creation order of each of the topic's nodes, by path, when it was asked for: a topic deleted and
             created again is another one and is left alone.
-        recorded: keys of the records sent, in the order of their sequence ids.
-        generation: counts the times that ``recorded`` had to be forgotten; part of the producer's name.
+        recorded: keys of the records that are stored, as far as the node knows: written when an attempt is put off.
         attempts: how often the broker was asked.
         not_before_ms: the next attempt is due then, on the store's clock.
         source_data_loss_confirmed: the caller named the topic as a source whose shadows may lose its data. A node that
@@ -107,7 +111,6 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
     requested_ms: int
     incarnations: Mapping[str, int]
     recorded: tuple[str, ...]
-    generation: int
     attempts: int
     last_reason: str | None
     not_before_ms: int
@@ -117,13 +120,8 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
     def node_paths(self) -> tuple[str, ...]:
         return node_paths(self.topic, self.partitions)
 
-    @property
-    def producer_name(self) -> str:
-        """The name its records are produced under."""
-        return f"pulsar-sidecar-topic-deletion-{self.operation_id}-{self.generation}"
-
     def recording(self, keys: tuple[str, ...]) -> "Operation":
-        """With more records on their way."""
+        """With more records stored."""
         return replace(self, recorded=self.recorded + keys)
 
     def status(self, state: OperationState, reason: str | None = None) -> TopicDeletionStatus:
@@ -213,9 +211,22 @@ def node_paths(topic: TopicName, partitions: int | None) -> tuple[str, ...]:
     return ledgers if partitions is None else (*ledgers, partitioned_topic_path(topic))
 
 
+Nodes = Mapping[str, Node | None]
+"""Nodes by path as one read found them, None for one that does not exist."""
+
+
+def read_nodes(store: MetadataStore, paths: Sequence[str]) -> Nodes:
+    """These nodes, in one read."""
+    return dict(zip(paths, store.read_many(paths), strict=True))
+
+
 def incarnations(store: MetadataStore, paths: Sequence[str]) -> dict[str, int]:
     """Creation order of every node that exists, by path: a node deleted and created again has another."""
-    return {node.path: node.created_order for node in store.read_many(paths) if node is not None}
+    return incarnations_of(read_nodes(store, paths))
+
+
+def incarnations_of(nodes: Nodes) -> dict[str, int]:
+    return {path: node.created_order for path, node in nodes.items() if node is not None}
 
 
 def marked_node(store: MetadataStore, marked: Mapping[str, int], path: str) -> Node | None:
@@ -226,7 +237,12 @@ def marked_node(store: MetadataStore, marked: Mapping[str, int], path: str) -> N
 
 def remaining_nodes(store: MetadataStore, marked: Mapping[str, int]) -> list[str]:
     """The paths of those marked nodes that are still there."""
-    now = incarnations(store, tuple(marked))
+    return remaining_of(read_nodes(store, tuple(marked)), marked)
+
+
+def remaining_of(nodes: Nodes, marked: Mapping[str, int]) -> list[str]:
+    """Those of the marked nodes that a read found."""
+    now = incarnations_of(nodes)
     return [path for path, created_order in marked.items() if now.get(path) == created_order]
 
 
@@ -235,10 +251,34 @@ def remaining_nodes(store: MetadataStore, marked: Mapping[str, int]) -> list[str
 
 @dataclass(frozen=True, slots=True)
 class HeldOperation:
-    """A running deletion and the version of its node, for compare-and-set."""
+    """A running deletion as its driver has it, which may know more than the node.
+
+    Attributes:
+        version: of its node, for compare-and-set.
+        seen: the topic's nodes right before the promise was made; None where they are to be read again.
+    """
 
     operation: Operation
     version: NodeVersion
+    seen: "Nodes | None" = None
+
+    def knowing(self, operation: Operation) -> "HeldOperation":
+        """With what its driver has found out since; the node is as it was."""
+        return HeldOperation(operation, self.version)
+
+
+def require_held(held: HeldOperation, nodes: Nodes) -> None:
+    """Raise where the operation's node, as a read found it, is not the one that this driver wrote last.
+
+    Raises:
+        ConflictError: another sidecar changed it.
+        OperationEndedError: it is gone.
+    """
+    node = nodes[operation_path(held.operation.operation_id)]
+    if node is None:
+        raise OperationEndedError(f"the topic deletion {held.operation.operation_id} has ended already")
+    if node.version != held.version:
+        raise ConflictError(f"another sidecar continues the topic deletion {held.operation.operation_id}")
 
 
 def write_operation(store: MetadataStore, operation: Operation, version: NodeVersion) -> HeldOperation:
@@ -260,7 +300,7 @@ def encode_operation(operation: Operation) -> bytes:
     encoded = encode_node(operation)
     if len(encoded) <= MAX_NODE_BYTES:
         return encoded
-    return encode_node(replace(operation, recorded=(), generation=operation.generation + 1))
+    return encode_node(replace(operation, recorded=()))
 
 
 def encode_node(deletion: DeletionNode) -> bytes:

@@ -1,26 +1,43 @@
 """The first phase for a whole topic: find every ledger it references and record each, before a broker shrinks a list.
 
-What is recorded is persisted in the operation's node before it is sent, under fixed sequence ids. Brokers do not
-deduplicate these topics, so a sidecar that resumes has the publisher read back what is stored, and sends the rest.
+Invariant: the broker is asked only after every record has its receipt, and a look after that found nothing new. A
+sidecar that dies in between leaves no trace of what it sent, so the next one sends all records again: the second copy
+of a record finds its ledger deleted, or kept for the same reason as the first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
+from msgspec.structs import replace as struct_replace
+
+from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import (
-    DeletionTopic,
-    DeletionTopics,
     LiveOwners,
     OutgoingMessage,
-    Publisher,
     PublishResult,
     TopicAdmin,
 )
-from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record, signed, signing_key
+from pulsar_sidecar.ledger_deletion.record import (
+    SIGNING_KEY,
+    Mark,
+    PendingDeleteLedgerInfo,
+    encode_record,
+    signed,
+    signing_key,
+)
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, write_operation
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    HeldOperation,
+    Nodes,
+    Operation,
+    incarnations_of,
+    marked_node,
+    operation_path,
+    read_nodes,
+    require_held,
+)
 from pulsar_sidecar.ledger_ownership.claims import DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -30,6 +47,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     instance_id_path,
     ledger_path,
     managed_ledger_path,
+    partitioned_topic_path,
     schema_path,
 )
 from pulsar_sidecar.ledger_ownership.references import (
@@ -39,11 +57,10 @@ from pulsar_sidecar.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, partition_count
 from pulsar_sidecar.model.errors import (
     DataLossError,
     OutcomeUnknownError,
-    PermanentError,
     TemporaryError,
     UndecodableError,
 )
@@ -147,47 +164,74 @@ _STABLE_ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """Records what topics reference."""
+    """Records what topics reference.
+
+    ``records`` is shared by the deletions that run at the same time, as the store's requests are.
+    """
 
     store: MetadataStore
     entries: LedgerEntries
     owners: LiveOwners
     admin: TopicAdmin
-    topics: DeletionTopics
+    records: GroupedPublisher
     root: str
     metrics: DeletionMetrics
     steps: Steps
 
-    def record(self, held: HeldOperation) -> HeldOperation:
+    def look(self, operation: Operation) -> Nodes:
+        """The nodes that make up the topic, its promise, and what records are made with, in one read."""
+        base = operation.topic.base
+        paths = (
+            *operation.node_paths,
+            partitioned_topic_path(operation.topic),
+            partitioned_topic_path(base),
+            schema_path(operation.topic.schema_id),
+            instance_id_path(self.root),
+            SIGNING_KEY,
+            operation_path(operation.operation_id),
+        )
+        with self.steps.taking(Step.REFERENCES_GATHERED):
+            return read_nodes(self.store, tuple(dict.fromkeys(paths)))
+
+    def record(
+        self, held: HeldOperation, nodes: Nodes, check: Callable[[Operation], None]
+    ) -> tuple[HeldOperation, Nodes]:
         """Record everything that the operation's topics reference, until a look after loading them finds nothing new.
 
-        Sending may take long. The topics are loaded after it, so only a look lies between loading and the broker's
-        deletion.
+        Sending may take long. The topics are loaded after it, so only ``check`` and a look lie between loading and the
+        broker's deletion.
+
+        Args:
+            held: whose topics.
+            nodes: what `look` found last.
+            check: raises where the broker must not be asked.
+
+        Returns:
+            The operation with the records that are stored now, and the nodes of the last look.
 
         Raises:
             TemporaryError: something could not be read or sent; the broker must not be asked yet.
+            ConflictError: another sidecar changed the operation's node.
+            OperationEndedError: another sidecar ended it.
             DataLossError: a topic is or was a shadow; nothing of its list was recorded.
         """
-        publisher: Publisher | None = None
-        # Nothing was produced under the operation's name before it has recorded anything: nothing is to be read back.
-        first_use = not held.operation.recorded
-        # A crash may have come between persisting and sending, so an attempt starts by sending everything again.
-        held, numbered = self._numbered(held, resend=True)
-        try:
-            for _ in range(_STABLE_ROUNDS):
-                if numbered:
-                    with self.steps.taking(Step.RECORDS_SENT):
-                        publisher = publisher or self.topics.publisher(
-                            DeletionTopic.PENDING, held.operation.producer_name, first_use=first_use
-                        )
-                        self._send(publisher, numbered)
-                self._load(held.operation)
-                held, numbered = self._numbered(held, resend=False)
-                if not numbered:
-                    return held
-        finally:
-            if publisher is not None:
-                publisher.close()
+        details: dict[LedgerId, LedgerDetails] = {}
+        loaded = False
+        for _ in range(_STABLE_ROUNDS):
+            held, nodes = self._with_new_partitions(held, nodes)
+            new = self._new_records(held.operation, nodes, details)
+            if new:
+                with self.steps.taking(Step.RECORDS_SENT):
+                    self._send(new)
+                keys = tuple(record_key(record) for record in new)
+                held = held.knowing(held.operation.recording(keys))
+            elif loaded:
+                return held, nodes
+            self._load(held.operation)
+            loaded = True
+            check(held.operation)
+            nodes = self.look(held.operation)
+            require_held(held, nodes)
         raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
 
     def _load(self, operation: Operation) -> None:
@@ -198,57 +242,75 @@ class Recorder:
         that opening creates is then linked to nothing. A loaded topic is fenced first, and what loading has created is
         recorded with the rest.
         """
-        for topic in operation.topics if operation.incarnations else ():
-            try:
-                with self.steps.taking(Step.TOPIC_LOADED):
-                    self.admin.load_topic(topic)
-            except PermanentError:
-                continue
-            except (TemporaryError, OutcomeUnknownError):
-                return
+        if operation.incarnations:
+            with suppress(TemporaryError, OutcomeUnknownError), self.steps.taking(Step.TOPIC_LOADED):
+                self.admin.load_topics(operation.topics)
 
-    def _numbered(
-        self, held: HeldOperation, *, resend: bool
-    ) -> tuple[HeldOperation, list[tuple[int, PendingDeleteLedgerInfo]]]:
-        """The records to send with their sequence ids, ascending; new ones are persisted in the node first."""
-        with self.steps.taking(Step.REFERENCES_GATHERED):
-            records = self._current_records(held.operation)
-        recorded = held.operation.recorded
-        numbers = {key: number for number, key in enumerate(recorded)}
-        new = [record for record in records if record_key(record) not in numbers]
-        if new:
-            operation = held.operation.recording(tuple(record_key(record) for record in new))
-            with self.steps.taking(Step.RECORDING_PERSISTED):
-                held = write_operation(self.store, operation, held.version)
-        known = [(numbers[record_key(record)], record) for record in records if record_key(record) in numbers]
-        return held, [*(sorted(known, key=itemgetter(0)) if resend else ()), *enumerate(new, start=len(recorded))]
+    def _with_new_partitions(self, held: HeldOperation, nodes: Nodes) -> tuple[HeldOperation, Nodes]:
+        """Mark partitions that came into being since: they belong to the same partitioned topic while its node stays.
 
-    def _current_records(self, operation: Operation) -> list[PendingDeleteLedgerInfo]:
-        """Every ledger that the operation's incarnations reference now, as records."""
-        instance_id = instance_id_of(self.store.read(instance_id_path(self.root)), self.root)
-        mark = Mark(operation_id=operation.operation_id, instance_id=instance_id, requested_by=operation.requested_by)
-        found = (self._topic_references(topic, operation.incarnations) for topic in operation.topics)
-        references = [each for each in found if each is not None]
+        The node is read before and after, so that partitions of a topic that was created again are never taken along.
+        """
+        operation = held.operation
+        path = partitioned_topic_path(operation.topic)
+        node = nodes[path] if operation.partitioned else None
+        if node is None or node.created_order != operation.incarnations.get(path):
+            return held, nodes
+        grown = struct_replace(operation, partitions=max(operation.partitions or 0, partition_count(node.data)))
+        if grown.partitions != operation.partitions:
+            nodes = self.look(grown)
+        found = incarnations_of({each: nodes[each] for each in grown.node_paths})
+        if found.keys() <= operation.incarnations.keys():
+            return held, nodes
+        if found.get(path) != node.created_order or marked_node(self.store, operation.incarnations, path) is None:
+            return held, nodes
+        return held.knowing(struct_replace(grown, incarnations={**operation.incarnations, **found})), nodes
+
+    def _new_records(
+        self, operation: Operation, nodes: Nodes, details: dict[LedgerId, LedgerDetails]
+    ) -> list[PendingDeleteLedgerInfo]:
+        """Every ledger that the operation's incarnations reference and that has no record yet, as records.
+
+        ``details`` of ledgers that were read before are not read again; those of new ones are added.
+        """
+        references = self._references(operation, nodes, details)
         records = [record for each in references for record in records_of(each)]
-        records += schema_records(operation.topic, self._schema_ledgers(operation.topic))
-        details = self._ledger_details({record.ledger_id for record in records})
+        records += schema_records(operation.topic, _schema_ledgers(operation.topic, nodes))
+        self._read_details((record.ledger_id for record in records), details)
         for each in references:
             _refuse_former_shadow(each, details)
-        if not records:
+        known = set(operation.recorded)
+        new = [record for record in records if record_key(record) not in known]
+        if not new:
             return []
-        key = signing_key(self.store, self.steps)
-        return [signed(marked_record(record, details, mark), key) for record in records]
+        instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
+        mark = Mark(operation_id=operation.operation_id, instance_id=instance_id, requested_by=operation.requested_by)
+        key = signing_key(self.store, self.steps, nodes[SIGNING_KEY])
+        return [signed(marked_record(record, details, mark), key) for record in new]
 
-    def _topic_references(self, topic: TopicName, incarnations: Mapping[str, int]) -> TopicReferences | None:
-        path = managed_ledger_path(topic.managed_ledger_name)
-        node = self.store.read(path)
-        if node is None or incarnations.get(path) != node.created_order:
-            return None
-        managed_ledger = managed_ledger_references(node.data)
-        if SHADOW_SOURCE in managed_ledger.properties:
-            # Its list is its source's: a record made from it would name ledgers and offloaded copies of another topic.
-            raise shadow_refusal(topic, managed_ledger.properties[SHADOW_SOURCE])
-        cursors = self._cursors(topic, path)
+    def _references(
+        self, operation: Operation, nodes: Nodes, details: dict[LedgerId, LedgerDetails]
+    ) -> list[TopicReferences]:
+        found: dict[TopicName, ManagedLedgerReferences] = {}
+        parents: list[TopicName] = []
+        for topic in operation.topics:
+            path = managed_ledger_path(topic.managed_ledger_name)
+            node = nodes[path]
+            if node is None or operation.incarnations.get(path) != node.created_order:
+                continue
+            found[topic] = managed_ledger_references(node.data)
+            if SHADOW_SOURCE in found[topic].properties:
+                # Its list is its source's: a record from it would name ledgers and offloaded copies of another topic.
+                raise shadow_refusal(topic, found[topic].properties[SHADOW_SOURCE])
+            if node.children_count:
+                parents.append(topic)
+        listed = (each for references in found.values() for each in references.ledgers)
+        cursors = self._cursors_and_details(parents, listed, details)
+        return [self._topic_references(topic, each, cursors.get(topic, {})) for topic, each in found.items()]
+
+    def _topic_references(
+        self, topic: TopicName, managed_ledger: ManagedLedgerReferences, cursors: dict[CursorName, CursorReferences]
+    ) -> TopicReferences:
         compaction = cursors.get(COMPACTION_CURSOR)
         compacted = self._compacted_ledgers(topic, compaction) if compaction else frozenset()
         return TopicReferences(topic, managed_ledger, cursors, compacted)
@@ -264,34 +326,43 @@ class Recorder:
             # recorded before it was asked; waiting for the cursor's ledger to come back would wait for ever.
             return held
 
-    def _cursors(self, topic: TopicName, path: str) -> dict[CursorName, CursorReferences]:
-        names = [CursorName(name) for name in self.store.children(path) or []]
-        nodes = self.store.read_many([cursor_path(topic.managed_ledger_name, name) for name in names])
-        return {name: cursor_references(node.data) for name, node in zip(names, nodes, strict=True) if node is not None}
+    def _cursors_and_details(
+        self, topics: Sequence[TopicName], ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]
+    ) -> dict[TopicName, dict[CursorName, CursorReferences]]:
+        """The cursors of these topics; in the same read, what is not known yet of these ledgers."""
+        lists = self.store.children_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
+        names = [(topic, CursorName(name)) for topic, found in zip(topics, lists, strict=True) for name in found or ()]
+        paths = [cursor_path(topic.managed_ledger_name, name) for topic, name in names]
+        unknown = sorted(set(ledger_ids) - details.keys())
+        nodes = self.store.read_many([*paths, *(ledger_path(each, self.root) for each in unknown)])
+        details.update(_details(unknown, nodes[len(paths) :]))
+        cursors: dict[TopicName, dict[CursorName, CursorReferences]] = {}
+        for (topic, name), node in zip(names, nodes[: len(paths)], strict=True):
+            if node is not None:
+                cursors.setdefault(topic, {})[name] = cursor_references(node.data)
+        return cursors
 
-    def _schema_ledgers(self, topic: TopicName) -> frozenset[LedgerId]:
-        # Partitions share the schema of their topic, so deleting one partition does not take it along.
-        if topic.partition_index is not None:
-            return frozenset()
-        node = self.store.read(schema_path(topic.schema_id))
-        return schema_references(node.data) if node else frozenset()
+    def _read_details(self, ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]) -> None:
+        unknown = sorted(set(ledger_ids) - details.keys())
+        nodes = self.store.read_many([ledger_path(each, self.root) for each in unknown])
+        details.update(_details(unknown, nodes))
 
-    def _ledger_details(self, ledger_ids: set[LedgerId]) -> dict[LedgerId, LedgerDetails]:
-        ordered = sorted(ledger_ids)
-        nodes = self.store.read_many([ledger_path(ledger_id, self.root) for ledger_id in ordered])
-        return {each: _details_of(node) for each, node in zip(ordered, nodes, strict=True) if node is not None}
-
-    def _send(self, publisher: Publisher, numbered: Sequence[tuple[int, PendingDeleteLedgerInfo]]) -> None:
-        messages = [
-            OutgoingMessage(encode_record(each), str(each.topic), sequence_id=number) for number, each in numbered
-        ]
-        results = publisher.publish(messages)
-        for (_, record), result in zip(numbered, results, strict=True):
+    def _send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
+        results = self.records.publish([OutgoingMessage(encode_record(each), str(each.topic)) for each in records])
+        for record, result in zip(records, results, strict=True):
             if result is PublishResult.STORED:
                 self.metrics.sent(record.ledger_type, record.component)
         missing = sum(not result.stored for result in results)
         if missing:
-            raise TemporaryError(f"{missing} of {len(numbered)} records have no receipt from __ledger_deletion")
+            raise TemporaryError(f"{missing} of {len(records)} records have no receipt from __ledger_deletion")
+
+
+def _schema_ledgers(topic: TopicName, nodes: Nodes) -> frozenset[LedgerId]:
+    # Partitions share the schema of their topic, so deleting one partition does not take it along.
+    if topic.partition_index is not None:
+        return frozenset()
+    node = nodes[schema_path(topic.schema_id)]
+    return schema_references(node.data) if node else frozenset()
 
 
 def shadow_refusal(topic: TopicName, source: str) -> DataLossError:
@@ -320,6 +391,10 @@ def _refuse_former_shadow(references: TopicReferences, details: Mapping[LedgerId
         "data. Make it a shadow again, as docs/shadow-topics.md shows, and delete it with: "
         f"pulsar-sidecar topics delete-shadow {shadow}"
     )
+
+
+def _details(ledger_ids: Sequence[LedgerId], nodes: Sequence[Node | None]) -> dict[LedgerId, LedgerDetails]:
+    return {each: _details_of(node) for each, node in zip(ledger_ids, nodes, strict=True) if node is not None}
 
 
 def _details_of(node: Node) -> LedgerDetails:

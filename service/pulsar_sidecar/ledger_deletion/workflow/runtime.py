@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from pulsar_sidecar.ledger_deletion.control import ServiceControl, SidecarRegistry
+from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher, GroupedStore
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import note_message
 from pulsar_sidecar.ledger_deletion.ports import (
@@ -209,8 +210,11 @@ class Runtime:
         self.last_error: str | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
-        recorder = Recorder(store, ports.entries, owners, ports.admin, ports.topics, root, metrics, self.steps)
-        self.deleter = TopicDeleter(instance.name, store, recorder, ports.admin, self.steps)
+        shared = GroupedStore(store)
+        records = GroupedPublisher(lambda: self.publisher(DeletionTopic.PENDING))
+        self._notes = GroupedPublisher(lambda: self.publisher(DeletionTopic.OUTCOME))
+        recorder = Recorder(shared, ports.entries, owners, ports.admin, records, root, metrics, self.steps)
+        self.deleter = TopicDeleter(instance.name, shared, recorder, ports.admin, self.steps)
         self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
         self.shadow_watch = ShadowWatch(store, ports.endangered_source, clock, lambda: len(self.registry.instances()))
         self._gatherer = Gatherer(store, ports.entries, owners, root)
@@ -389,9 +393,8 @@ class Runtime:
         """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""
         message = OutgoingMessage(note_message(self.instance.name, self.ports.clock.now_ms(), step, document))
         try:
-            publisher = self.publisher(DeletionTopic.OUTCOME)
             with self.steps.taking(Step.NOTE_KEPT):
-                stored = all(result.stored for result in publisher.publish([message]))
+                stored = all(result.stored for result in self._notes.publish([message]))
         except SidecarError:
             stored = False
         if not stored:

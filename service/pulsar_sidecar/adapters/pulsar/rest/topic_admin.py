@@ -5,6 +5,8 @@ retry, because only the caller knows whether a lost answer matters.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final, cast
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
@@ -21,7 +23,7 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
 from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import shadow_at
-from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
@@ -30,6 +32,7 @@ _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 _NOT_ALLOWED = 405
 _CONFLICT = 409
+_LOADS_AT_ONCE = 8
 
 
 class BrokerTopicAdmin:
@@ -38,8 +41,17 @@ class BrokerTopicAdmin:
     def __init__(self, rest: AdminRest) -> None:
         self._rest = rest
 
-    def load_topic(self, topic: TopicName) -> None:
-        self._rest.get(topic_path(topic, "/stats"))
+    def load_topics(self, topics: Sequence[TopicName]) -> None:
+        if len(topics) == 1:
+            self._load(topics[0])
+            return
+        with ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix="load-topics") as pool:
+            for loading in [pool.submit(self._load, topic) for topic in topics]:
+                loading.result()
+
+    def _load(self, topic: TopicName) -> None:
+        with suppress(PermanentError):
+            self._rest.get(topic_path(topic, "/stats"))
 
     def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
         try:

@@ -1,0 +1,183 @@
+"""Topic deletions at the same time share their round trips, and survive a kill at any step together."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.model.errors import BrokerRefusedError, DataLossError, SidecarError
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, restarted
+
+NAMESPACE = "persistent://public/default"
+
+
+@dataclass(slots=True)
+class InTurns:
+    """Ports that take one call at a time, as the fakes want it, each so slow that other calls come meanwhile."""
+
+    seconds: float = 0.0005
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    calls: list[str] = field(default_factory=list)
+
+    def wrap(self, port: object) -> "_PortInTurns":
+        return _PortInTurns(port, self)
+
+
+class _PortInTurns:
+    def __init__(self, port: object, turns: InTurns) -> None:
+        self._port = port
+        self._turns = turns
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._port, name)
+        if not callable(method):
+            return method
+
+        def call(*arguments: object, **named: object) -> object:
+            with self._turns.lock:
+                self._turns.calls.append(name)
+                threading.Event().wait(self._turns.seconds)
+                answer = method(*arguments, **named)
+            return _PortInTurns(answer, self._turns) if name in ("publisher", "pending") else answer
+
+        return call
+
+
+@dataclass
+class KilledAt(Steps):
+    """Kills the process, all of its threads, at one point of all that they pass."""
+
+    number: int
+    passed: list[Step] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def about_to(self, step: Step) -> None:
+        self._pass(step)
+
+    def reached(self, step: Step) -> None:
+        self._pass(step)
+
+    def _pass(self, step: Step) -> None:
+        with self.lock:
+            self.passed.append(step)
+            if len(self.passed) > self.number:
+                raise Crash(step)
+
+
+def topics(fake_pulsar: FakePulsar, count: int) -> list[TopicName]:
+    return [fake_pulsar.topic(f"{NAMESPACE}/t-{number}", TopicPlan(ledgers=2)) for number in range(count)]
+
+
+def delete_at_once(sidecar: Sidecar, names: list[TopicName], **options: bool) -> list[object]:
+    """The state of each, or what its caller got instead."""
+
+    def delete(name: TopicName) -> object:
+        try:
+            return sidecar.delete_topic(name, **options)
+        except (SidecarError, Crash) as error:
+            return error
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(delete, names))
+
+
+def ids(count: int) -> list[str]:
+    return [f"op-{number}" for number in range(count)]
+
+
+# --- round trips -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "most_reads"),
+    [(TopicPlan(subscriptions=()), 4), (TopicPlan(), 8), (TopicPlan(schema_versions=2, subscriptions=("a", "b")), 8)],
+    ids=["no subscription", "one subscription", "two subscriptions and a schema"],
+)
+def test_one_deletion_has_a_ceiling_of_round_trips(plan: TopicPlan, most_reads: int) -> None:
+    fake_pulsar = FakePulsar()
+    other = fake_pulsar.topic(f"{NAMESPACE}/another")
+    topic = fake_pulsar.topic(f"{NAMESPACE}/orders", plan)
+    for each in (other, topic):
+        fake_pulsar.load(each)
+    sidecar = Sidecar(fake_pulsar, operation_ids=ids(2))
+    sidecar.delete_topic(other)
+    fake_pulsar.store.journal.clear()
+    assert sidecar.delete_topic(topic) is OperationState.DONE
+    calls = Counter(call.method for call in fake_pulsar.store.journal)
+    assert calls.pop("create_together") == calls.pop("delete_together") == 1
+    assert calls.pop("now_ms", 0) <= 1
+    assert calls.keys() <= {"read_many", "children_many"}
+    assert calls.total() <= most_reads
+
+
+def test_deletions_at_the_same_time_share_their_round_trips() -> None:
+    fake_pulsar = FakePulsar()
+    names, turns = topics(fake_pulsar, 50), InTurns()
+    sidecar = Sidecar(fake_pulsar, wrap=turns.wrap, operation_ids=ids(50))
+    assert delete_at_once(sidecar, names) == [OperationState.DONE] * 50
+    check_all(fake_pulsar, sidecar)
+    calls = Counter(turns.calls)
+    assert calls["create_together"] < 25
+    assert calls["delete_together"] < 25
+    assert calls["publish"] < 25
+
+
+def check_all(fake_pulsar: FakePulsar, sidecar: Sidecar) -> None:
+    sidecar.work()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == set()
+
+
+# --- each for itself -------------------------------------------------------------------------------------------------
+
+
+def test_one_that_is_refused_and_one_that_is_a_shadow_do_not_hold_up_the_others() -> None:
+    fake_pulsar = FakePulsar()
+    source = fake_pulsar.topic("persistent://public/elsewhere/source")
+    shadow = fake_pulsar.shadow(f"{NAMESPACE}/shadow", source)
+    kept = fake_pulsar.ledgers()
+    names, turns = topics(fake_pulsar, 12), InTurns()
+    fake_pulsar.admin.hooks.fail_next("delete_topic", BrokerRefusedError(412, "Topic has active producers"))
+    sidecar = Sidecar(fake_pulsar, wrap=turns.wrap, operation_ids=ids(13))
+    results = delete_at_once(sidecar, [*names[:6], shadow, *names[6:]])
+    kinds = Counter(type(each) for each in results)
+    assert kinds == {OperationState: 11, BrokerRefusedError: 1, DataLossError: 1}
+    assert isinstance(results[6], DataLossError)
+    sidecar.work()
+    check(fake_pulsar)
+    refused = names[[type(each) for each in results if not isinstance(each, DataLossError)].index(BrokerRefusedError)]
+    assert {record.topic for record in accepted_records(fake_pulsar)} == set(names)
+    left = {*fake_pulsar.listed(refused)} | {cursor.cursor_ledger for cursor in fake_pulsar.cursors(refused).values()}
+    assert fake_pulsar.ledgers() == kept | (left - {None})
+
+
+# --- killed at any step ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "every"), [(1, 1), (2, 3), (50, 97)])
+def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
+    killed = 0
+    for number in range(0, 2_000, every):
+        fake_pulsar = FakePulsar()
+        names, turns = topics(fake_pulsar, size), InTurns(seconds=0)
+        steps = KilledAt(number)
+        dying = Sidecar(fake_pulsar, wrap=turns.wrap, steps=steps, operation_ids=ids(size))
+        results = delete_at_once(dying, names)
+        killed += any(isinstance(each, Crash) for each in results)
+        sidecar = restarted(fake_pulsar)
+        sidecar.work()
+        check(fake_pulsar)
+        for name, result in zip(names, results, strict=True):
+            # A topic whose deletion was not promised yet stays as a whole.
+            gone = not fake_pulsar.listed(name)
+            assert gone or isinstance(result, Crash)
+            assert gone or not {record.topic for record in accepted_records(fake_pulsar)} & {name}
+        if not any(isinstance(each, Crash) for each in results):
+            break
+    assert killed > 5
