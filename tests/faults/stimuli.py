@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,16 +18,27 @@ from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RECONSUMETIMES
 from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, under_replication_mark_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    Operation,
+    driver_path,
+    encode_operation,
+    operation_path,
+)
+from pulsar_sidecar.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    managed_ledger_path,
+    under_replication_mark_path,
+)
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
+from pulsar_sidecar.model.metadata import DeletionResult
 from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE, QUICK, SidecarProcess
-from tests.cluster.topics import record
+from tests.cluster.topics import record, unique
 from tests.contract.offload_storages import DirectoryStorage
 
 _Item = TypeVar("_Item")
@@ -66,6 +78,7 @@ class Stimuli:
         self._appended: list[dict[str, Any]] = []
         self._dead: set[LedgerId] = set()
         self._deleting: set[TopicName] = set()
+        self._left_deletions: dict[OperationId, str] = {}
         self._accepted: set[LedgerId] = set()
         self.settings = {
             "two_phase_deletion_in_use_settle_in_seconds": 1,
@@ -109,12 +122,13 @@ class Stimuli:
         """What takes a step for certain; a step that is not here is looked for with everything there is."""
         append = (Step.RECORDS_APPENDED, Step.BATCH_RECEIVED, Step.FACTS_GATHERED, Step.JUDGEMENT_KEPT)
         append += (Step.LEDGERS_DELETED, Step.RETRIES_SENT, Step.OUTCOMES_KEPT, Step.ACKNOWLEDGED)
-        delete = (Step.OPERATION_CREATED, Step.OPERATION_HELD, Step.REFERENCES_GATHERED, Step.RECORDING_PERSISTED)
-        delete += (Step.RECORDS_SENT, Step.TOPIC_LOADED, Step.ATTEMPT_COUNTED, Step.BROKER_ASKED, Step.ATTEMPT_PUT_OFF)
-        delete += (Step.OPERATION_RELEASED, Step.OPERATION_ENDED, Step.NOTE_KEPT)
+        delete = (Step.OPERATION_CREATED, Step.REFERENCES_GATHERED, Step.RECORDS_SENT, Step.TOPIC_LOADED)
+        delete += (Step.BROKER_ASKED, Step.OPERATION_ENDED, Step.NOTE_KEPT)
+        take_over = (Step.OPERATION_HELD, Step.ATTEMPT_PUT_OFF, Step.OPERATION_RELEASED)
         return {
             **dict.fromkeys(append, self.append),
             **dict.fromkeys(delete, self.delete_topic),
+            **dict.fromkeys(take_over, self.leave_deletion),
             Step.UNDER_REPLICATION_CLEARED: self.append_under_replicated,
             Step.OFFLOADED_DELETED: self.append_offloaded,
             Step.DEAD_LETTERS_SENT: self.exhaust,
@@ -196,6 +210,28 @@ class Stimuli:
                 with self._lock:
                     self._deleting.discard(topic)
 
+    def leave_deletion(self, _: SidecarProcess) -> None:
+        """A deletion that a dead sidecar promised, of a topic whose list is damaged: it is held, put off and let go."""
+        store, name = self._scene.workload.store, f"damaged-{unique()}"
+        topic = self._scene.topic(name)
+        damaged = store.create(managed_ledger_path(topic.managed_ledger_name), b"not a list")
+        operation = Operation(
+            operation_id=OperationId(name),
+            topic_name=str(topic),
+            partitions=None,
+            force=True,
+            requested_by=None,
+            requested_ms=store.now_ms(),
+            incarnations={damaged.path: damaged.created_order},
+            recorded=(),
+            attempts=0,
+            last_reason=None,
+            not_before_ms=0,
+        )
+        store.create(operation_path(operation.operation_id), encode_operation(operation))
+        with self._lock:
+            self._left_deletions[operation.operation_id] = damaged.path
+
     def ask_again(self, sidecar: SidecarProcess) -> None:
         """Ask another sidecar for everything that was asked for so far."""
         with self._lock:
@@ -215,6 +251,7 @@ class Stimuli:
             sidecar.call("POST", f"{BASE}/dead-letters/redrive", {"ledgerIds": sorted(self._dead)})
         self._scene.oracles.add_accepted(self._accepted)
         self._forget_what_was_brought_back()
+        self._end_left_deletions()
         self._scene.workload.store.delete(_REPAIR_SWITCHED_OFF)
 
     def check(self) -> None:
@@ -230,6 +267,17 @@ class Stimuli:
         workload = self._scene.workload
         for node in workload.ledger_nodes(self._restorable).values():
             workload.store.delete(node.path)
+
+    def _end_left_deletions(self) -> None:
+        store = self._scene.workload.store
+        for operation_id, damaged in self._left_deletions.items():
+            until(partial(self._is_ended, operation_id), f"the deletion {operation_id} is ended")
+            store.delete(damaged)
+
+    def _is_ended(self, operation_id: OperationId) -> bool:
+        store = self._scene.workload.store
+        store.delete(driver_path(operation_id))
+        return store.delete(operation_path(operation_id)) in (DeletionResult.DELETED, DeletionResult.GONE)
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
