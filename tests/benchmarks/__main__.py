@@ -31,6 +31,7 @@ from tests.benchmarks import (
     memory,
     message_extract,
     selections,
+    topic_deletion,
     visits,
 )
 
@@ -55,6 +56,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     message_extract,
     duplicates,
     exactly_once,
+    topic_deletion,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

@@ -246,10 +246,8 @@ class DeletionTopics(Protocol):
     def warnings(self) -> Sequence[str]:
         """Settings of the cluster that hinder retries or endanger records, as `ensure` left them."""
 
-    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> Publisher:
+    def publisher(self, topic: DeletionTopic, producer_name: str) -> Publisher:
         """A producer under that stable name.
-
-        ``first_use`` promises that nothing was produced under it before, so that there is nothing to read back.
 
         Raises:
             ConflictError: another process uses the name now.

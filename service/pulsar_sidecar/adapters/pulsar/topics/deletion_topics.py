@@ -66,7 +66,7 @@ class PulsarDeletionTopics:
     def warnings(self) -> Sequence[str]:
         return tuple(self._setup.warnings)
 
-    def publisher(self, topic: DeletionTopic, producer_name: str, *, first_use: bool = False) -> TopicPublisher:
+    def publisher(self, topic: DeletionTopic, producer_name: str) -> TopicPublisher:
         settings = replace(self._publisher, batching=self._publisher.batching and topic in _BATCHED)
         uri = str(topic_name(topic))
         return TopicPublisher(
@@ -75,8 +75,7 @@ class PulsarDeletionTopics:
             producer_name,
             settings,
             self._brokers_clock,
-            first_use,
-            lambda: self._setup.most_delay_ms,
+            most_delay_ms=lambda: self._setup.most_delay_ms,
         )
 
     def pending(self) -> SharedPendingDeletions:
