@@ -27,7 +27,8 @@ from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import AddWatch, ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_watches import AddWatch
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_deletion.workflow.watching import NODES_AT_ONCE
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from pulsar_sidecar.adapters.metadata.zookeeper_changes import CANARIES, ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
+from pulsar_sidecar.adapters.metadata.zookeeper_watches import CANARIES
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, StoreChanges, WalkedNode, WholeStore
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import TemporaryError

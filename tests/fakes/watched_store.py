@@ -16,7 +16,13 @@ from pulsar_sidecar.ledger_deletion.watch.ports import (
     UnwatchableError,
     WalkedNode,
 )
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    MANAGED_LEDGERS,
+    SCHEMAS,
+    is_topic_node,
+    ledger_id_of_path,
+)
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
@@ -109,6 +115,9 @@ class FakeStoreChanges:
 
     # Inside ------------------------------------------------------------------------------------------------------
 
+    def _keeps(self, path: str) -> bool:
+        return path.startswith(_REFERRING)
+
     def _demand_armed(self) -> None:
         if not self._is_armed:
             raise ChangesLostError("the connection was lost; arm again")
@@ -117,7 +126,7 @@ class FakeStoreChanges:
         with self._lock:
             if not self._is_armed or self.is_deaf or path in self.forbidden:
                 return
-            if path.startswith(_REFERRING):
+            if self._keeps(path):
                 self._nodes[path] = None
             elif (ledger_id := ledger_id_of_path(path, self._root)) is None:
                 return
@@ -126,6 +135,33 @@ class FakeStoreChanges:
             else:
                 return
             self._stirred.set()
+
+
+class FakeTopicChanges(FakeStoreChanges):
+    """`TopicChanges` in the same way.
+
+    Attributes:
+        times_caught_up: how often `catch_up` succeeded.
+    """
+
+    def __init__(self, store: FakeMetadataStore, clock: Clock) -> None:
+        super().__init__(store, clock, ledgers_root="/not-watched")
+        self.times_caught_up = 0
+        self._failures: list[SidecarError] = []
+
+    def fail_next_catch_up(self, error: SidecarError) -> None:
+        """Let the next call of `catch_up` raise this; what was heard stays."""
+        self._failures.append(error)
+
+    def catch_up(self) -> Sequence[str]:
+        if self._failures:
+            raise self._failures.pop(0)
+        changed = self.take(0).nodes
+        self.times_caught_up += 1
+        return changed
+
+    def _keeps(self, path: str) -> bool:
+        return is_topic_node(path)
 
 
 class FakeWholeStore:

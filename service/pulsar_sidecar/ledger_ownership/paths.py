@@ -9,7 +9,7 @@ import re
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.metadata import Node
-from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicName
+from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicDomain, TopicName
 
 MANAGED_LEDGERS = "/managed-ledgers"
 SCHEMAS = "/schemas"
@@ -22,6 +22,9 @@ DEFAULT_LEDGERS_ROOT = "/ledgers"
 LAST_SHORT_LEDGER_ID = 2**31 - 2
 """Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""
 
+_TOPIC_NODE = re.compile(
+    rf"(?:{MANAGED_LEDGERS}|{PARTITIONED_TOPICS})(?:/[^/]+){{2,3}}/{TopicDomain.PERSISTENT.value}/[^/]+"
+)
 _LEDGER_BELOW_ROOT = re.compile(
     r"([0-9]{2})/([0-9]{4})/L([0-9]{4})|([0-9]{3})/([0-9]{4})/([0-9]{4})/([0-9]{4})/L([0-9]{4})"
 )
@@ -46,6 +49,14 @@ def partitioned_topic_path(topic: TopicName) -> str:
     """The node that holds the number of partitions of a partitioned topic."""
     encoded = topic.managed_ledger_name.rsplit("/", 1)[1]
     return f"{PARTITIONED_TOPICS}/{topic.namespace}/{topic.domain.value}/{encoded}"
+
+
+def is_topic_node(path: str) -> bool:
+    """Whether a persistent topic's own node may be there: its managed ledger or its number of partitions.
+
+    A cursor of a topic that is called "persistent" has the same form as a V1 topic; it is taken for one.
+    """
+    return _TOPIC_NODE.fullmatch(path) is not None
 
 
 def ledger_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT) -> str:

@@ -99,3 +99,23 @@ def test_a_ledger_below_another_root() -> None:
     path = paths.ledger_path(LedgerId(7), "/elsewhere")
     assert paths.ledger_id_of_path(path, "/elsewhere") == 7
     assert paths.ledger_id_of_path(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [
+        ("/managed-ledgers/t/n/persistent/topic", True),
+        ("/managed-ledgers/t/c/n/persistent/topic", True),
+        ("/admin/partitioned-topics/t/n/persistent/%2F%E2%9C%93", True),
+        ("/managed-ledgers/t/n/persistent/topic/cursor", False),
+        ("/managed-ledgers/t/n/persistent/persistent/cursor", True),
+        ("/managed-ledgers/t/n/non-persistent/topic", False),
+        ("/managed-ledgers/t/persistent/topic", False),
+        ("/managed-ledgers/t/n/persistent", False),
+        ("/managed-ledgers/t/c/n/persistent", False),
+        ("/schemas/t/n/persistent/topic", False),
+        ("/managed-ledgersx/t/n/persistent/topic", False),
+    ],
+)
+def test_which_nodes_may_be_topics_own(path: str, is_one: bool) -> None:
+    assert paths.is_topic_node(path) is is_one

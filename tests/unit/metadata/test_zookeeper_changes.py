@@ -9,12 +9,13 @@ from contextlib import closing
 import pytest
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, UnwatchableError
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 
-CREATE2, DELETE, CREATE, CLOSE, PING, ADD_WATCH = 15, 2, 1, -11, 11, 106
+CREATE2, DELETE, CREATE, CLOSE, PING, ADD_WATCH, SYNC = 15, 2, 1, -11, 11, 106, 9
 UNIMPLEMENTED, NO_AUTH = -6, -102
 CREATED, DELETED, CHANGED = 1, 2, 3
 OPTIONS = SessionOptions(patience_seconds=2.0)
@@ -29,6 +30,7 @@ class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
         errors: what requests of a type are answered with.
         echoes: whether listeners hear of creations.
         watched: the paths of watches, in order.
+        before_sync: nodes whose events come right before the answer to each ``sync``.
     """
 
     daemon_threads = True
@@ -39,6 +41,7 @@ class ScriptedZooKeeper(socketserver.ThreadingTCPServer):
         self.errors: dict[int, int] = {}
         self.echoes = True
         self.watched: list[str] = []
+        self.before_sync: list[str] = []
         self.connections: list[_Connection] = []
 
     @property
@@ -65,7 +68,10 @@ class _Connection(socketserver.StreamRequestHandler):
                 self.server.watched.append(path)
             if kind == CREATE and not error and self.server.echoes:
                 self.notify(CREATED, path)
-            body = struct.pack("!i", len(path)) + path.encode() if kind == CREATE else b""
+            if kind == SYNC:
+                for each in self.server.before_sync:
+                    self.notify(CHANGED, each)
+            body = struct.pack("!i", len(path)) + path.encode() if kind in (CREATE, SYNC) else b""
             self._send(_HEAD.pack(xid, 1, error) + (b"" if error else body))
             if error == UNIMPLEMENTED or kind == CLOSE:
                 return
@@ -89,7 +95,7 @@ def _text(packet: bytes, at: int) -> str:
 @pytest.fixture
 def server() -> Iterator[ScriptedZooKeeper]:
     with ScriptedZooKeeper() as scripted:
-        serving = threading.Thread(target=scripted.serve_forever)
+        serving = threading.Thread(target=scripted.serve_forever, args=(0.01,))
         serving.start()
         try:
             yield scripted
@@ -163,3 +169,83 @@ def test_events_of_roots_of_other_kinds_and_of_others_nodes(
     server.notify(7, "/schemas/a")
     changes.echo_seconds()
     assert changes.take(0) == Changes(("/schemas/a",), {LedgerId(2): False})
+
+
+# Topics alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic_changes(server: ScriptedZooKeeper) -> Iterator[ZooKeeperTopicChanges]:
+    with closing(ZooKeeperTopicChanges(server.url, SystemClock(), options=OPTIONS, most_waiting=3)) as opened:
+        yield opened
+
+
+def test_topics_own_nodes_are_watched(server: ScriptedZooKeeper, topic_changes: ZooKeeperTopicChanges) -> None:
+    topic_changes.arm()
+    assert server.watched == ["/managed-ledgers", "/admin/partitioned-topics"]
+    assert topic_changes.catch_up() == ()
+    for path in (
+        "/managed-ledgers/t/n/persistent",
+        "/managed-ledgers/t/n/persistent/topic/cursor",
+        "/managed-ledgers/t/n/non-persistent/topic",
+        "/admin/partitioned-topics/t/n/persistent",
+        "/admin/policies/t/n/persistent/topic",
+        "/ledgers/00/0000/L0001",
+    ):
+        server.notify(CREATED, path)
+    topics = ["/managed-ledgers/t/n/persistent/topic", "/admin/partitioned-topics/t/c/n/persistent/%E2%9C%93"]
+    for kind, path in zip((DELETED, CHANGED), topics, strict=True):
+        server.notify(kind, path)
+    assert topic_changes.catch_up() == tuple(topics)
+    assert topic_changes.catch_up() == ()
+
+
+def test_what_comes_before_the_answer_to_a_sync_is_named(
+    server: ScriptedZooKeeper, topic_changes: ZooKeeperTopicChanges
+) -> None:
+    topic_changes.arm()
+    server.before_sync = [f"/managed-ledgers/t/n/persistent/{number}" for number in range(3)]
+    for _ in range(20):
+        assert topic_changes.catch_up() == tuple(server.before_sync)
+
+
+def test_a_sync_that_fails_takes_nothing(server: ScriptedZooKeeper, topic_changes: ZooKeeperTopicChanges) -> None:
+    topic_changes.arm()
+    server.before_sync = ["/managed-ledgers/t/n/persistent/topic"]
+    server.errors[SYNC] = NO_AUTH
+    with pytest.raises(TemporaryError, match="catch up") as refused:
+        topic_changes.catch_up()
+    assert not isinstance(refused.value, ChangesLostError)
+    server.before_sync = []
+    del server.errors[SYNC]
+    assert topic_changes.catch_up() == ("/managed-ledgers/t/n/persistent/topic",)
+
+
+def test_topics_that_no_reader_takes_are_dropped_and_reported(
+    server: ScriptedZooKeeper, topic_changes: ZooKeeperTopicChanges
+) -> None:
+    topic_changes.arm()
+    server.before_sync = [f"/managed-ledgers/t/n/persistent/{number}" for number in range(4)]
+    for _ in range(2):
+        with pytest.raises(ChangesLostError, match="more than 3"):
+            topic_changes.catch_up()
+    server.before_sync = []
+    topic_changes.arm()
+    assert topic_changes.catch_up() == ()
+
+
+def test_topics_are_not_heard_before_arming_nor_after_closing(topic_changes: ZooKeeperTopicChanges) -> None:
+    with pytest.raises(ChangesLostError):
+        topic_changes.catch_up()
+    topic_changes.arm()
+    topic_changes.close()
+    with pytest.raises(ChangesLostError):
+        topic_changes.catch_up()
+
+
+def test_an_old_server_cannot_watch_topics_either(
+    server: ScriptedZooKeeper, topic_changes: ZooKeeperTopicChanges
+) -> None:
+    server.errors[ADD_WATCH] = UNIMPLEMENTED
+    with pytest.raises(UnwatchableError):
+        topic_changes.arm()

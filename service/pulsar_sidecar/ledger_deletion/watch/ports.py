@@ -1,4 +1,4 @@
-"""What the watch needs from the metadata store beside `model.metadata.MetadataStore`."""
+"""What those who watch the metadata store need from it beside `model.metadata.MetadataStore`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +62,29 @@ class StoreChanges(Protocol):
 
         Raises:
             ChangesLostError: the event did not come.
+        """
+
+    def close(self) -> None:
+        """Let go of the connection; idempotent."""
+
+
+class TopicChanges(Protocol):
+    """Persistent recursive watches on topics' own nodes, over one connection of their own.
+
+    These are the nodes of managed ledgers, not those of their cursors, and of partitioned topics
+    (`ledger_ownership.paths.is_topic_node`). An event names a node and never its data. Invariant: between `arm` and the
+    first `ChangesLostError`, `catch_up` names every node that changed.
+    """
+
+    def arm(self) -> None:
+        """Begin to hear of changes, and forget those heard before; raises what `StoreChanges.arm` does."""
+
+    def catch_up(self) -> Sequence[str]:
+        """Every node that changed between the last call and this one, once; it asks the server and writes nothing.
+
+        Raises:
+            ChangesLostError: the connection broke since `arm`.
+            TemporaryError: the server did not answer; the next call names what this one would have named.
         """
 
     def close(self) -> None:
