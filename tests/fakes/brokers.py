@@ -65,7 +65,6 @@ class FakeTopicAdmin:
         self.hooks = Hooks()
         self.loads: list[TopicName] = []
         self.deletions: list[TopicDeletion] = []
-        self.shadows: dict[TopicName, list[TopicName]] = {}
         self.on_delete = on_delete
 
     def lose_answer_next(self, *, applied: bool, times: int = 1) -> None:
@@ -85,10 +84,6 @@ class FakeTopicAdmin:
             with suppress(PermanentError):
                 self.hooks.arrive("load_topics")
                 self.loads.append(topic)
-
-    def shadow_topics(self, topic: TopicName) -> Sequence[TopicName]:
-        self.hooks.arrive("shadow_topics")
-        return self.shadows.get(topic, [])
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         deletion = TopicDeletion(topic, partitioned, force)

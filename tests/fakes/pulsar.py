@@ -52,6 +52,7 @@ from tests.fakes.deleting_broker import delete_topic
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.offload import FakeOffloadedLedgers
+from tests.fakes.shadows import FakeShadows
 
 INSTANCE_ID = "f4c1a5a4-0000-4000-8000-000000000001"
 BROKER = "broker-1:8080"
@@ -152,6 +153,7 @@ class FakePulsar:
     topics: FakeDeletionTopics = field(init=False)
     owners: FakePulsarOwners = field(init=False)
     admin: FakeTopicAdmin = field(init=False)
+    shadows: FakeShadows = field(init=False)
 
     def __post_init__(self) -> None:
         self.store.watcher = self._watch
@@ -159,6 +161,7 @@ class FakePulsar:
         self.topics = FakeDeletionTopics(self.clock, partitions=self.partitions)
         self.owners = FakePulsarOwners(self)
         self.admin = FakeTopicAdmin(self.delete_by_broker)
+        self.shadows = FakeShadows(self.store)
         self.store.put(instance_id_path(), INSTANCE_ID.encode())
 
     # --- making things -------------------------------------------------------------------------------------------

@@ -59,14 +59,14 @@ def test_a_shadow_is_refused_and_its_source_keeps_every_ledger(scene: Scene) -> 
     assert workload.read_all(source) == payloads
 
 
-@pytest.mark.parametrize("known_by", ["namespace", "list"])
-def test_a_source_is_refused_until_its_loss_is_confirmed(scene: Scene, known_by: str) -> None:
+@pytest.mark.parametrize("place", ["beside", "elsewhere", "elsewhere and listed"])
+def test_a_source_is_refused_until_its_loss_is_confirmed(scene: Scene, place: str) -> None:
     workload, source = scene.workload, scene.topic("source")
     payloads = workload.fill(source, 3)
     workload.unload(source)
-    shadow = scene.topic("shadow") if known_by == "namespace" else _elsewhere(scene)
+    shadow = scene.topic("shadow") if place == "beside" else _elsewhere(scene)
     make_shadow(scene, shadow, source)
-    if known_by == "list":
+    if place == "elsewhere and listed":
         path = workload.of_topic(source, "shadowTopics")
         workload.admin("PUT", path, [str(shadow)])
         until(lambda: workload.admin("GET", path) == [str(shadow)], "brokers list the shadow")

@@ -32,7 +32,7 @@ _LOOKS = {
     "receive",
     "views",
     "owner_url",
-    "shadow_topics",
+    "shadows_of",
 }
 
 

@@ -109,13 +109,14 @@ class Sidecar:
         self.topics = wrap(fake_pulsar.topics)
         self.owners = wrap(fake_pulsar.owners)
         self.admin = wrap(fake_pulsar.admin)
+        self.shadows = wrap(fake_pulsar.shadows)
         self.offloaded = wrap(fake_pulsar.offloaded)
         shared = GroupedStore(self.store)
         records = GroupedPublisher(lambda: self._publisher(DeletionTopic.PENDING))
         self.recorder = Recorder(
             shared, self.entries, self.owners, self.admin, records, "/ledgers", METRICS, self.steps
         )
-        self.deleter = TopicDeleter(name, shared, self.recorder, self.admin, self.steps)
+        self.deleter = TopicDeleter(name, shared, self.recorder, self.admin, self.shadows, self.steps)
         self.gatherer = Gatherer(self.store, self.entries, self.owners, "/ledgers")
         self._operation_ids = list(operation_ids)
         self._pending: PendingDeletions | None = None

@@ -79,7 +79,7 @@ def test_a_topic_created_again_while_its_shadows_were_looked_for_stays(
 ) -> None:
     sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)
-    fake_pulsar.admin.hooks.before("shadow_topics", lambda: recreated(fake_pulsar, topic))
+    fake_pulsar.shadows.hooks.before("shadows_of", lambda: recreated(fake_pulsar, topic))
     state = sidecar.deleter.attempt(operation).state
     assert state is OperationState.DONE
     assert asked(fake_pulsar) == []

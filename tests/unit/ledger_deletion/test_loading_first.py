@@ -21,7 +21,7 @@ def test_what_loading_creates_is_recorded_with_the_rest(fake_pulsar: FakePulsar,
     fake_pulsar.admin.hooks.before("load_topics", lambda: created.append(fake_pulsar.rollover(topic)))
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
     assert set(created) <= {record.ledger_id for record in accepted_records(fake_pulsar)}
-    assert fake_pulsar.admin.hooks.journal[-3:] == ["load_topics", "shadow_topics", "delete_topic"]
+    assert fake_pulsar.admin.hooks.journal[-2:] == ["load_topics", "delete_topic"]
 
 
 def test_it_is_loaded_after_the_sending_which_may_have_taken_long(fake_pulsar: FakePulsar, topic: TopicName) -> None:

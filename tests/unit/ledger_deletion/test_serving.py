@@ -1,6 +1,7 @@
 """What the operator's calls refuse while the sidecar is not ready, and what they let go."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.pulsar import FakePulsar
+from tests.fakes.shadows import FakeShadows
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
 from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.orphans import about, orphan
@@ -64,7 +66,10 @@ def service_of(
         batch_size=1,
         watch=watch or WatchConfiguration(WatchMode.OFF),
     )
-    return LedgerDeletion(Runtime(configuration, ports, instance, DeletionMetrics("local"), steps))
+    runtime = Runtime(configuration, ports, instance, DeletionMetrics("local"), steps)
+    # The loop that looks for shadows is not started.
+    runtime.deleter = replace(runtime.deleter, shadows=FakeShadows(store))
+    return LedgerDeletion(runtime)
 
 
 def test_a_shadow_is_not_deleted_beside_brokers_with_other_metadata() -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, Operation, decode_node, operation_path
-from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import (
-    BrokerRefusedError,
     DataLossError,
     OutcomeUnknownError,
     TemporaryError,
@@ -246,13 +245,15 @@ def beside_in_short(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
     return fake_pulsar.shadow(SHADOW, source, spelled="public/default/orders")
 
 
-def elsewhere_in_the_list(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
-    shadow = fake_pulsar.shadow(ELSEWHERE, source)
-    fake_pulsar.admin.shadows[source] = [shadow]
-    return shadow
+def elsewhere(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
+    return fake_pulsar.shadow(ELSEWHERE, source)
 
 
-MAPPED = [beside, beside_in_short, elsewhere_in_the_list]
+def elsewhere_and_of_the_first_version(fake_pulsar: FakePulsar, source: TopicName) -> TopicName:
+    return fake_pulsar.shadow("persistent://other/cluster/space/orders-shadow", source)
+
+
+MAPPED = [beside, beside_in_short, elsewhere, elsewhere_and_of_the_first_version]
 
 
 @pytest.mark.parametrize("make", MAPPED)
@@ -332,21 +333,18 @@ def test_a_source_that_got_its_shadow_meanwhile_ends_refused() -> None:
     assert before <= fake_pulsar.ledgers()
 
 
-def test_a_listed_name_that_is_no_shadow_of_it_does_not_count() -> None:
+def test_a_shadow_of_another_source_does_not_count() -> None:
     fake_pulsar, source = with_source()
-    fake_pulsar.admin.shadows[source] = [
-        parse_topic_name(ELSEWHERE),
-        fake_pulsar.topic("persistent://public/default/ordinary"),
-    ]
+    fake_pulsar.topic("persistent://public/default/ordinary")
     fake_pulsar.shadow(SHADOW, fake_pulsar.topic("persistent://public/default/another"))
     assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.DONE
 
 
 @pytest.mark.parametrize("error", [TemporaryError("no broker"), OutcomeUnknownError("lost")])
-def test_a_list_that_cannot_be_had_is_no_absence(error: Exception) -> None:
+def test_a_look_that_failed_is_no_absence(error: Exception) -> None:
     fake_pulsar, source = with_source()
     before = fake_pulsar.ledgers()
-    fake_pulsar.admin.hooks.fail_next("shadow_topics", error, times=-1)
+    fake_pulsar.shadows.hooks.fail_next("shadows_of", error, times=-1)
     assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.RUNNING, (
         "it is promised, as while brokers are away"
     )
@@ -358,9 +356,17 @@ def test_a_neighbour_that_cannot_be_read_is_no_absence() -> None:
     fake_pulsar, source = with_source()
     before = fake_pulsar.ledgers()
     fake_pulsar.store.put(managed_ledger_path(parse_topic_name(SHADOW).managed_ledger_name), b"\x47\x78\x00")
-    with pytest.raises(UndecodableError, match="orders-shadow cannot be read"):
-        Sidecar(fake_pulsar).delete_topic(source)
+    sidecar = Sidecar(fake_pulsar, operation_ids=("op-1", "op-2"))
+    with pytest.raises(UndecodableError, match=r"orders-shadow cannot be read.*confirmSourceDataLoss"):
+        sidecar.delete_topic(source)
     untouched(fake_pulsar, before)
+    assert sidecar.delete_topic(source, confirmed=True) is OperationState.DONE
+
+
+def test_a_damaged_node_elsewhere_holds_up_nothing() -> None:
+    fake_pulsar, source = with_source()
+    fake_pulsar.store.put(managed_ledger_path(parse_topic_name(ELSEWHERE).managed_ledger_name), b"\x47\x78\x00")
+    assert Sidecar(fake_pulsar).delete_topic(source) is OperationState.DONE
 
 
 def test_a_source_is_looked_up_again_right_before_the_broker_is_asked() -> None:
@@ -390,11 +396,3 @@ def test_a_refusal_of_ours_survives_a_crash_while_it_is_noted() -> None:
         assert before <= fake_pulsar.ledgers()
         assert fake_pulsar.admin.deletions == []
     assert points > 10
-
-
-def test_a_brokers_refusal_to_answer_is_passed_on() -> None:
-    fake_pulsar, source = with_source()
-    fake_pulsar.admin.hooks.fail_next("shadow_topics", BrokerRefusedError(412, "not now"))
-    with pytest.raises(BrokerRefusedError):
-        Sidecar(fake_pulsar).delete_topic(source)
-    assert partitioned_topic_path(source) not in fake_pulsar.store.paths()

@@ -10,9 +10,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from structlog.testing import capture_logs
 
-from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.clock import FakeClock
-from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar
 
 SOURCE = "persistent://public/default/orders"
@@ -37,18 +35,16 @@ class FakeEndangeredSources:
 
 
 class PausedClock(FakeClock):
-    """Stops the watch in its first long wait, or in the wait of the given number, counted from one."""
+    """Stops the watch in its first long wait."""
 
-    def __init__(self, stop_at: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.stop_at = stop_at
         self.waits: list[float] = []
 
     def wait_seconds(self, seconds: float, stop: StopSignal | None = None) -> bool:
         self.waits.append(seconds)
-        if seconds >= 10 or len(self.waits) == self.stop_at:
-            assert isinstance(stop, threading.Event)
-            stop.set()
+        assert isinstance(stop, threading.Event)
+        stop.set()
         return super().wait_seconds(seconds, stop)
 
 
@@ -60,7 +56,7 @@ class Watched:
         self.source = self.fake_pulsar.topic(SOURCE)
         self.brokers = FakeEndangeredSources()
         self.clock = PausedClock()
-        self.watch = ShadowWatch(self.fake_pulsar.store, self.brokers.endangered_source, self.clock)
+        self.watch = ShadowWatch(self.fake_pulsar.shadows, self.brokers.endangered_source, self.clock)
 
     def look(self) -> tuple[str, ...]:
         self.watch.run(threading.Event())
@@ -123,10 +119,9 @@ def test_brokers_that_do_not_answer_hide_no_shadow(watched: Watched) -> None:
     assert other in named
 
 
-@pytest.mark.parametrize("method", ["children", "read_many"])
-def test_a_look_that_failed_is_reported_and_soon_tried_again(watched: Watched, method: Method) -> None:
+def test_a_look_that_failed_is_reported_and_soon_tried_again(watched: Watched) -> None:
     watched.fake_pulsar.shadow(SHADOW, watched.source)
-    watched.fake_pulsar.store.fail_next(method, TemporaryError("ZooKeeper is away"))
+    watched.fake_pulsar.shadows.hooks.fail_next("all_shadows", TemporaryError("ZooKeeper is away"))
     (warning,) = watched.look()
     assert NOT_READ in warning
     assert "ZooKeeper is away; no search has ended yet" in warning
@@ -138,7 +133,7 @@ def test_a_look_that_failed_is_reported_and_soon_tried_again(watched: Watched, m
 def test_what_was_found_stays_while_later_looks_fail(watched: Watched) -> None:
     watched.fake_pulsar.shadow(SHADOW, watched.source)
     (found,) = watched.look()
-    watched.fake_pulsar.store.fail_next("children", TemporaryError("ZooKeeper is away"))
+    watched.fake_pulsar.shadows.hooks.fail_next("all_shadows", TemporaryError("ZooKeeper is away"))
     failed, kept = watched.look()
     assert "the last search ended at 20" in failed
     assert kept == found
@@ -149,52 +144,23 @@ def test_a_defect_does_not_leave_the_last_answer_in_place(watched: Watched) -> N
         raise ZeroDivisionError
 
     assert watched.look() == ()
-    watched.fake_pulsar.store.before("children", defect)
+    watched.fake_pulsar.shadows.hooks.before("all_shadows", defect)
     with pytest.raises(ZeroDivisionError):
         watched.look()
     assert NOT_READ in watched.watch.warnings()[0]
 
 
-def test_a_stop_ends_the_walk_at_once_and_claims_nothing(watched: Watched) -> None:
-    for number in range(1_200):
-        watched.fake_pulsar.store.put(
-            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
-        )
-    watched.fake_pulsar.shadow("persistent://public/default/a-shadow", watched.source)
-    watched.clock.stop_at = 1
-    (warning,) = watched.look()
+def test_a_look_that_ends_because_the_sidecar_stops_is_no_failure(watched: Watched) -> None:
+    stop = threading.Event()
+
+    def stopped() -> None:
+        stop.set()
+        raise TemporaryError("the sidecar is shutting down")
+
+    watched.fake_pulsar.shadows.hooks.before("all_shadows", stopped)
+    watched.watch.run(stop)
+    (warning,) = watched.watch.warnings()
     assert NOT_KNOWN in warning
-    assert watched.clock.waits == [0.25]
-    assert sum(call.method == "read_many" for call in watched.fake_pulsar.store.journal) == 1
-    assert watched.brokers.asked == []
-
-
-def test_the_rate_of_the_walk_is_bounded(watched: Watched) -> None:
-    for number in range(1_200):
-        watched.fake_pulsar.store.put(
-            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
-        )
-    watched.look()
-    portions = [len(call.paths) for call in watched.fake_pulsar.store.journal if call.method == "read_many"]
-    assert max(portions) == 500
-    assert sum(watched.clock.waits[:-1]) == pytest.approx(sum(portions) / 2_000)
-
-
-def test_sidecars_share_the_rate(watched: Watched) -> None:
-    watched.watch = ShadowWatch(watched.fake_pulsar.store, watched.brokers.endangered_source, watched.clock, lambda: 3)
-    for number in range(600):
-        watched.fake_pulsar.store.put(
-            f"/managed-ledgers/public/default/persistent/plain-{number}", managed_ledger_bytes([1])
-        )
-    watched.look()
-    assert watched.clock.waits[0] == pytest.approx(500 / 2_000 * 3)
-
-
-@pytest.mark.parametrize("name", ["persistent://tenant/east/space/shadow", "persistent://tenant/persistent/shadow"])
-def test_shadows_are_found_under_names_of_every_form(watched: Watched, name: str) -> None:
-    watched.fake_pulsar.shadow(name, watched.source)
-    (warning,) = watched.look()
-    assert name in warning
 
 
 def test_a_hundred_are_named_and_the_others_counted(watched: Watched) -> None:

@@ -6,6 +6,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCredentials, credentials_from_environment
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
@@ -20,7 +21,7 @@ from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
+from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
@@ -67,6 +68,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         limit=cluster.limit,
         changes=changes,
         whole=whole,
+        topic_changes=_topic_changes(cluster),
     )
     instance = SidecarInstance(
         name=settings.effective_instance_name,
@@ -89,6 +91,15 @@ def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[
     url, root = settings.metadata_store_url, settings.ledgers_root_path
     options = SessionOptions(credential=store_credential_of(settings))
     return cluster.closing(ZooKeeperChanges(url, clock, root, options=options)), cluster.whole_store()
+
+
+def _topic_changes(cluster: ClusterAccess) -> TopicChanges | None:
+    """What names the topics that became shadows; nothing where no topic is deleted."""
+    settings = cluster.settings
+    if not settings.topic_two_phase_deletion_enabled:
+        return None
+    options = SessionOptions(credential=store_credential_of(settings))
+    return cluster.closing(ZooKeeperTopicChanges(settings.metadata_store_url, cluster.clock, options=options))
 
 
 def configuration_of(settings: Settings) -> Configuration:

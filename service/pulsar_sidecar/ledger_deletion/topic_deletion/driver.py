@@ -4,13 +4,11 @@ The operation's node is the promise: while it exists a sidecar continues the del
 ledgers that are still referenced. It ends in one of two ways only: the marked incarnations are gone from the metadata
 store, or a broker refused.
 
-Deletions that would destroy data which two topics are made of, a shadow's and its source's (PIP-180), are refused.
-Stock 4.0.8 brokers delete every ledger in a managed ledger's list, and a shadow's list holds its source's ledgers. So
-no deletion of a shadow is passed on; the deletion of a source takes the data away from its shadows and needs the
-caller's confirmation. A look-up that failed is never taken for an absence: it raises `TemporaryError`.
+Deletions that would destroy data which two topics are made of are refused (`shadow_refusals`), at the beginning and
+right before each request to a broker. A look-up that failed is never taken for an absence: it raises `TemporaryError`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,9 +35,10 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     require_held,
     write_operation,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, shadow_refusal
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_refusals import Shadows, refuse_data_loss, refuse_shadow
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import Shadow, partition_count, shadow_at, source_topic
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -61,8 +60,6 @@ _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
 _FIRST_VERSION = NodeVersion(0)
-_NODES_AT_ONCE = 1_000
-_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +85,7 @@ class TopicDeleter:
     store: MetadataStore
     recorder: Recorder
     admin: TopicAdmin
+    shadows: Shadows
     steps: Steps
     _driving: set[OperationId] = field(default_factory=set)
 
@@ -129,14 +127,14 @@ class TopicDeleter:
             source_data_loss_confirmed=source_data_loss_confirmed,
         )
         nodes = self.recorder.look(planned)
-        _refuse_shadow(nodes, planned)
+        refuse_shadow(nodes, planned)
         reason = None
         try:
-            _refuse_data_loss(self.store, self.admin, planned)
+            refuse_data_loss(self.shadows, planned)
         except UndecodableError:
             raise
         except (TemporaryError, OutcomeUnknownError) as error:
-            # Brokers cannot be asked now. The promise is made all the same: each attempt looks again and waits.
+            # Its shadows are not known now. The promise is made all the same: each attempt looks again and waits.
             reason = str(error)
         marked = incarnations_of({path: nodes[path] for path in planned.node_paths})
         operation = replace(planned, last_reason=reason, incarnations=marked)
@@ -170,9 +168,10 @@ class TopicDeleter:
             if self._is_over(held.operation, nodes):
                 return self._ended(held, OperationState.DONE)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            _refuse_shadow(nodes, held.operation)
-            refuse_data_loss = partial(_refuse_data_loss, self.store, self.admin)
-            held, nodes = self.recorder.record(held.knowing(held.operation), nodes, refuse_data_loss)
+            refuse_shadow(nodes, held.operation)
+            check = partial(refuse_data_loss, self.shadows)
+            held, nodes = self.recorder.record(held.knowing(held.operation), nodes, check)
+            refuse_shadow(nodes, held.operation)
             # While records were sent an earlier request may have done its work.
             if self._is_over(held.operation, nodes):
                 return self._ended(held, OperationState.DONE)
@@ -401,64 +400,3 @@ def _is_reused(store: MetadataStore, operation: Operation, partition: TopicName)
 
 def _is_marked(store: MetadataStore, operation: Operation, path: str) -> bool:
     return marked_node(store, operation.incarnations, path) is not None
-
-
-# --- refusing shadows and their sources ------------------------------------------------------------------------------
-
-
-def _refuse_data_loss(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
-    """Raise `DataLossError` unless a broker may be asked for the operation.
-
-    A shadow of a source is found if brokers list it (wherever it lies), or if it lies in the source's namespace. One
-    that lies elsewhere and is on no list is not found here: that would take a walk through all topics, and an audit
-    names it. Replicators leave no trace to look for, since 4.0.8 replicates to shadows by a cursor that is not durable.
-    """
-    if operation.source_data_loss_confirmed:
-        return
-    topic = operation.topic
-    sources = {topic, topic.base, *operation.topics}
-    paths = {*_neighbours(store, topic), *_announced(admin, operation)} - set(operation.node_paths)
-    found = _shadows(store, sorted(paths))
-    shadows = sorted({str(each.topic.base) for each in found if source_topic(each.source) in sources})
-    if shadows:
-        more = len(shadows) - _MOST_NAMED
-        named = ", ".join(shadows[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        listing = f"the shadow {named}" if len(shadows) == 1 else f"{len(shadows)} shadows ({named})"
-        raise DataLossError(
-            f"{topic} is the source of {listing}: a shadow holds no data of its own, so deleting the "
-            "source destroys the shadow's data too. Delete the shadows first (pulsar-sidecar topics delete-shadow "
-            f"TOPIC), or confirm the loss with confirmSourceDataLoss={topic} (--confirm-source-data-loss {topic})"
-        )
-
-
-def _refuse_shadow(nodes: Nodes, operation: Operation) -> None:
-    """Raise `DataLossError` if any node of the operation's topics is a shadow's; asks no broker."""
-    topic = operation.topic
-    for path in sorted({*operation.node_paths, partitioned_topic_path(topic), partitioned_topic_path(topic.base)}):
-        node = nodes[path]
-        shadow = None if node is None else shadow_at(path, node.data)
-        if shadow is not None:
-            raise shadow_refusal(topic, shadow.source)
-
-
-def _neighbours(store: MetadataStore, topic: TopicName) -> Iterator[str]:
-    """The managed ledgers and partitioned topics of the namespace."""
-    for path in (managed_ledger_path(topic.managed_ledger_name), partitioned_topic_path(topic)):
-        parent = path.rpartition("/")[0]
-        yield from (f"{parent}/{name}" for name in store.children(parent) or ())
-
-
-def _announced(admin: TopicAdmin, operation: Operation) -> Iterator[str]:
-    """Where the shadows are, in whatever namespace, that brokers list."""
-    for shadow in admin.shadow_topics(operation.topic.base):
-        names = {shadow, shadow.base, *(shadow.base.partition(index) for index in range(operation.partitions or 0))}
-        yield partitioned_topic_path(shadow.base)
-        yield from (managed_ledger_path(name.managed_ledger_name) for name in names)
-
-
-def _shadows(store: MetadataStore, paths: Sequence[str]) -> Iterator[Shadow]:
-    for start in range(0, len(paths), _NODES_AT_ONCE):
-        for node in store.read_many(paths[start : start + _NODES_AT_ONCE]):
-            shadow = None if node is None else shadow_at(node.path, node.data)
-            if shadow is not None:
-                yield shadow

@@ -46,9 +46,10 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
-from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
+from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
+from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
@@ -111,6 +112,7 @@ class Ports:
         direct: only where deleting without the metadata store is wanted.
         limit: what the store's driver asks, to be shown; None when it is switched off.
         changes: what the watch hears; None, with ``whole``, where nothing is watched.
+        topic_changes: what the index of shadow topics hears; None where it reads all topics for each look.
     """
 
     clock: Clock
@@ -126,6 +128,7 @@ class Ports:
     limit: AdaptiveLimit | None = None
     changes: StoreChanges | None = None
     whole: WholeStore | None = None
+    topic_changes: TopicChanges | None = None
 
 
 @dataclass(slots=True)
@@ -210,13 +213,14 @@ class Runtime:
         self.last_error: str | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
+        self.shadows = ShadowIndex(store, ports.topic_changes, clock, self.stop, lambda: len(self.registry.instances()))
         shared = GroupedStore(store)
         records = GroupedPublisher(lambda: self.publisher(DeletionTopic.PENDING))
         self._notes = GroupedPublisher(lambda: self.publisher(DeletionTopic.OUTCOME))
         recorder = Recorder(shared, ports.entries, owners, ports.admin, records, root, metrics, self.steps)
-        self.deleter = TopicDeleter(instance.name, shared, recorder, ports.admin, self.steps)
+        self.deleter = TopicDeleter(instance.name, shared, recorder, ports.admin, self.shadows, self.steps)
         self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
-        self.shadow_watch = ShadowWatch(store, ports.endangered_source, clock, lambda: len(self.registry.instances()))
+        self.shadow_watch = ShadowWatch(self.shadows, ports.endangered_source, clock)
         self._gatherer = Gatherer(store, ports.entries, owners, root)
         self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
@@ -229,7 +233,11 @@ class Runtime:
 
     def start(self) -> None:
         """Start the loops; returns at once."""
-        loops = {"upkeep": self._upkeep, "shadow-topics": lambda: self.shadow_watch.run(self.stop)}
+        loops = {
+            "upkeep": self._upkeep,
+            "shadow-index": self.shadows.run,
+            "shadow-topics": lambda: self.shadow_watch.run(self.stop),
+        }
         if self.configuration.enabled:
             loops["worker"] = self._work
             loops["topic-deletions"] = self._drive_topic_deletions
@@ -241,6 +249,7 @@ class Runtime:
     def close(self) -> None:
         """Have each loop finish its work, and give the producers' names free."""
         self.stop.set()
+        self.shadows.wake()
         self._loops.join()
         with self._publishers_lock:
             for publisher in self._publishers.values():

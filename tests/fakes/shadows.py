@@ -1,0 +1,34 @@
+"""The shadow topics of a store in memory, always as they are: what `ShadowIndex` knows once it is complete."""
+
+from collections.abc import Collection, Sequence
+
+from pulsar_sidecar.ledger_deletion.topic_deletion.known_shadows import KnownShadows, UnreadNode
+from pulsar_sidecar.ledger_ownership.paths import is_topic_node
+from pulsar_sidecar.ledger_ownership.shadows import Shadow
+from pulsar_sidecar.model.names import TopicName
+
+from tests.fakes.hooks import Hooks
+from tests.fakes.metadata import FakeMetadataStore
+
+
+class FakeShadows:
+    """`Shadows` and `AllShadows`; reads the store without a hook or a journal entry of its."""
+
+    def __init__(self, store: FakeMetadataStore) -> None:
+        self.hooks = Hooks()
+        self._store = store
+
+    def shadows_of(self, sources: Collection[TopicName]) -> Sequence[Shadow]:
+        self.hooks.arrive("shadows_of")
+        return self._known().of(sources)
+
+    def all_shadows(self) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+        self.hooks.arrive("all_shadows")
+        known = self._known()
+        return list(known.shadows.values()), list(known.unread.values())
+
+    def _known(self) -> KnownShadows:
+        known = KnownShadows()
+        for path in filter(is_topic_node, self._store.paths()):
+            known.note(path, self._store.peek(path))
+        return known
