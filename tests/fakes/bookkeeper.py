@@ -202,6 +202,11 @@ def schema_locator_bytes(ledger_ids: Sequence[int]) -> bytes:
     return locator.SerializeToString()
 
 
+def newest_schema_ledger(data: bytes) -> LedgerId:
+    """The ledger of the current version of a schema whose ``SchemaLocator`` node this is."""
+    return LedgerId(schema_storage.SchemaLocator.FromString(data).info.position.ledgerId)
+
+
 def compressed(algorithm: str, plain: bytes, payload: bytes) -> bytes:
     """Wrap a node's already compressed ``payload`` as ``MetaStoreImpl`` does; ``algorithm`` as Pulsar names it."""
     return wrapped(algorithm, len(plain), payload)

@@ -6,12 +6,19 @@ Invariant: between any two steps the nodes and ledgers are such as a killed brok
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, partitioned_topic_path, schema_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    cursor_path,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
 from pulsar_sidecar.ledger_ownership.references import schema_references
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
+from tests.fakes.bookkeeper import newest_schema_ledger
 from tests.fakes.brokers import TopicDeletion
 
 if TYPE_CHECKING:
@@ -65,9 +72,10 @@ def _deletion_steps(
 
 
 def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[Callable[[], None]]:
+    # BookkeeperSchemaStorage.deleteSchema: it reads the newest version first, and without its ledger it does nothing.
     path = schema_path(topic.schema_id)
     node = fake_pulsar.store.peek(path)
-    if node is not None:
+    if node is not None and fake_pulsar.store.peek(ledger_path(newest_schema_ledger(node.data))) is not None:
         for ledger_id in sorted(schema_references(node.data)):
             yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
         yield lambda: fake_pulsar.remove_node(path)

@@ -19,6 +19,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     partitioned_topic_path,
     schema_path,
 )
+from pulsar_sidecar.ledger_ownership.places import topic_of_schema
 from pulsar_sidecar.ledger_ownership.references import (
     CursorReferences,
     cursor_references,
@@ -29,7 +30,7 @@ from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, Node, always
-from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, java_url_decode, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, SchemaId, TopicName, encode_cursor, java_url_decode, parse_topic_name
 from pulsar_sidecar.model.position_ranges import PositionRanges
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, Cursor, TopicInternalStats
 
@@ -398,6 +399,18 @@ class FakePulsar:
             compacted_ledger=max(compacted, default=None),
             ledgers_being_read=frozenset(listed[-1:]),
         )
+
+    def leftover_schemas(self) -> list[str]:
+        """The nodes of schemas of which neither a ledger nor a topic is left."""
+        paths = self.store.paths()
+        nodes = [self._node(path) for path in paths if path.startswith(f"{SCHEMAS}/")]
+        gone = [node for node in nodes if node.data and not self.ledgers() & schema_references(node.data)]
+        return [node.path for node in gone if not self._has_topic(SchemaId(node.path.removeprefix(f"{SCHEMAS}/")))]
+
+    def _has_topic(self, schema_id: SchemaId) -> bool:
+        topic = topic_of_schema(schema_id)
+        paths = (managed_ledger_path(topic.managed_ledger_name), partitioned_topic_path(topic)) if topic else ()
+        return any(self.store.peek(path) for path in paths)
 
     def dangling(self) -> set[LedgerId]:
         """Referenced ledgers that do not exist although no broker deleted them: the one thing that must never be."""

@@ -33,7 +33,7 @@ class OperationState(Enum):
 class TopicDeletionStatus:
     """One two-phase topic deletion.
 
-    ``reason`` is set unless it is done: what it waits for, or why it was refused or given up.
+    ``reason``: what it waits for, or why it was refused or given up; of one that is done, what brokers left behind.
     """
 
     operation_id: OperationId

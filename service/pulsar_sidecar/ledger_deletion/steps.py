@@ -21,6 +21,7 @@ class Step(Enum):
     RECORDS_SENT = "records-sent"
     TOPIC_LOADED = "topic-loaded"
     BROKER_ASKED = "broker-asked"
+    LEFTOVER_NODE_REMOVED = "leftover-node-removed"
     ATTEMPT_PUT_OFF = "attempt-put-off"
     OPERATION_RELEASED = "operation-released"
     OPERATION_ENDED = "operation-ended"

@@ -321,6 +321,7 @@ def check(fake_pulsar: FakePulsar, *, foreign_ok: bool = False) -> None:
     """The oracles, once faults have stopped and everything has come to rest."""
     assert fake_pulsar.violations == []
     assert fake_pulsar.dangling() == set()
+    assert fake_pulsar.leftover_schemas() == []
     assert at_rest(fake_pulsar), waiting_records(fake_pulsar)
     ended, in_dlq = endings(fake_pulsar), dead(fake_pulsar)
     referenced, present = fake_pulsar.referenced(), fake_pulsar.ledgers()

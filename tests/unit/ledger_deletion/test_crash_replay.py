@@ -26,9 +26,10 @@ ELSEWHERE = {
     Step.LEAK_KEPT,
     Step.LEAKS_APPENDED,
     Step.LEAK_FORGOTTEN,
+    Step.LEFTOVER_NODE_REMOVED,
 }
 """Steps of an operator's calls and of the watch: replayed in `test_crash_replay_of_verbs` and in
-`watch.test_watching_faults`, the first two only in `tests.faults`."""
+`watch.test_watching_faults`, the first two only in `tests.faults`; the last one in `test_leftover_nodes`."""
 TROUBLE = {
     Step.ATTEMPT_PUT_OFF,
     Step.OPERATION_RELEASED,

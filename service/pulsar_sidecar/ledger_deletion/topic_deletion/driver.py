@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     HeldOperation,
@@ -70,11 +71,13 @@ class Attempt:
         held: the operation with what this attempt recorded and counted.
         state: if it is not RUNNING, the operation's node is gone.
         refusal: why the operation was REFUSED.
+        left_behind: what brokers left of a topic whose deletion is DONE, and how to remove it.
     """
 
     held: HeldOperation
     state: OperationState
     refusal: PermanentError | None = None
+    left_behind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,10 @@ class TopicDeleter:
     shadows: Shadows
     steps: Steps
     _driving: set[OperationId] = field(default_factory=set)
+
+    @property
+    def leftovers(self) -> LeftoverNodes:
+        return LeftoverNodes(self.store, self.recorder.root, self.steps)
 
     def begin(
         self,
@@ -196,8 +203,10 @@ class TopicDeleter:
         return self._ended(held, OperationState.DONE)
 
     def _ended(self, held: HeldOperation, state: OperationState, refusal: PermanentError | None = None) -> Attempt:
+        # Before the promise ends, so that a sidecar that continues after a crash does it again.
+        left_behind = self.leftovers.remove(held.operation.topic) if state is OperationState.DONE else None
         self.end(held.operation)
-        return Attempt(held, state, refusal)
+        return Attempt(held, state, refusal, left_behind)
 
     def end(self, operation: Operation) -> None:
         """Withdraw the promise: from now on "in use" becomes final for its records.

@@ -368,7 +368,7 @@ class Runtime:
         operation, refusal = tried.held.operation, tried.refusal
         if tried.state is OperationState.RUNNING:
             return operation.status(tried.state, operation.last_reason), None
-        status = operation.status(tried.state, None if refusal is None else str(refusal))
+        status = operation.status(tried.state, tried.left_behind if refusal is None else str(refusal))
         self._note_end(status)
         return status, refusal
 

@@ -1,0 +1,91 @@
+"""What brokers leave of a deleted topic besides ledgers: its schema's node, pointing to ledgers that are gone.
+
+A broker that deletes a topic reads the newest version of its schema first, and skips the whole schema if that ledger is
+missing (4.0.8, ``BookkeeperSchemaStorage.deleteSchema`` without force). The node that stays makes brokers answer 500
+whenever the schema of the next topic of that name is asked for.
+
+Invariant: a node is removed only by the version that was read, and only after the metadata store answered that the
+topic is gone and that none of the ledgers which this version names exists. Any other node is left, and reported with
+the command that removes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_ownership.paths import (
+    instance_id_of,
+    instance_id_path,
+    ledger_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
+from pulsar_sidecar.ledger_ownership.references import schema_references
+from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
+from pulsar_sidecar.model.names import TopicName
+
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverNodes:
+    """Removes what brokers leave; one multi-read where they left nothing."""
+
+    store: MetadataStore
+    root: str
+    steps: Steps
+
+    def remove(self, topic: TopicName) -> str | None:
+        """Remove the schema's node of a topic that was deleted, if it points to nothing; idempotent.
+
+        Answers what is left all the same, and how to remove it; None where nothing is.
+
+        Raises:
+            TemporaryError: nothing is known of the node, or of its removal; call again.
+        """
+        # Partitions share the schema of their topic, which outlives them.
+        if topic.partition_index is not None:
+            return None
+        for _ in range(_TRIES):
+            node, *topic_nodes = self.store.read_many(_paths(topic))
+            if node is None:
+                return None
+            try:
+                existing = self._existing_ledgers(node)
+            except UndecodableError as error:
+                return f"brokers left the schema {node.path}, which cannot be read: {error}"
+            made_again = any(topic_nodes)
+            if existing and made_again:
+                return None
+            if existing or made_again:
+                return _kept(topic, node, existing)
+            with self.steps.taking(Step.LEFTOVER_NODE_REMOVED):
+                result = self.store.delete(node.path, node.version)
+            if result in (DeletionResult.DELETED, DeletionResult.GONE):
+                return None
+        raise TemporaryError(f"the schema that {topic} left behind could not be removed; a sidecar tries again")
+
+    def _existing_ledgers(self, schema: Node) -> list[LedgerId]:
+        ordered = sorted(schema_references(schema.data))
+        if not ordered:
+            raise UndecodableError("it names no ledger; inspect it with zkCli.sh")
+        paths = [ledger_path(ledger_id, self.root) for ledger_id in ordered]
+        instance_id, *nodes = self.store.read_many([instance_id_path(self.root), *paths])
+        instance_id_of(instance_id, self.root)
+        return [ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None]
+
+
+def _paths(topic: TopicName) -> tuple[str, str, str]:
+    """The schema's node, and the nodes that show that there is a topic of that name."""
+    managed_ledger = managed_ledger_path(topic.managed_ledger_name)
+    return schema_path(topic.schema_id), managed_ledger, partitioned_topic_path(topic)
+
+
+def _kept(topic: TopicName, schema: Node, existing: Sequence[LedgerId]) -> str:
+    """What is left, and the command that removes it."""
+    listed = ", ".join(map(str, existing))
+    what = f"its ledgers {listed} exist" if existing else "its ledgers are gone, and the topic was made again"
+    return f"brokers left the schema {schema.path}: {what}; remove it with: pulsar-admin schemas delete --force {topic}"
