@@ -19,13 +19,14 @@ from pulsar_sidecar.audit.engine.admin_nodes import dangers
 from pulsar_sidecar.audit.engine.candidates import OWNER_COLUMNS
 from pulsar_sidecar.audit.engine.decoding import NODE_COLUMNS
 from pulsar_sidecar.audit.engine.judging import EARLIER_COLUMNS, LISTED, WRITES, Judge
+from pulsar_sidecar.audit.engine.leftover_nodes import PRESENT
 from pulsar_sidecar.audit.engine.running import AuditFindings, WrittenTables, as_of_ms
 from pulsar_sidecar.audit.engine.usage import not_below
 from pulsar_sidecar.audit.requests import AuditPolicy
 from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
 from pulsar_sidecar.audit.results.report import REPORT_ROWS, ReportRows
-from pulsar_sidecar.audit.results.summaries import Count, PlanSummary
+from pulsar_sidecar.audit.results.summaries import Count, LeftoverNodes, PlanSummary
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
     LEDGER_USAGE,
@@ -167,7 +168,29 @@ class SparkEngine:
         orphans, others = (judged.where(one).drop("is_orphan", "age") for one in ("is_orphan", "not is_orphan"))
         tables = SparkTables(orphans, missing, others, usage)
         unread = reported.log_segments_unread()
-        return AuditFindings(tables, found, protection, unread, dangers(shadows, reported.retentions()))
+        shadow_dangers = dangers(shadows, reported.retentions())
+        leftover_nodes = self._leftover_nodes(reported, missing, gone)
+        return AuditFindings(tables, found, protection, unread, shadow_dangers, leftover_nodes)
+
+    def _leftover_nodes(self, reported: first_pass.Reported, missing: DataFrame, gone: Numbers) -> LeftoverNodes:
+        named = []
+        if len(gone):
+            rows = missing.where(F.col("kind") == LedgerKind.SCHEMA.value).select("referenced_by").distinct().collect()
+            named = [row["referenced_by"] for row in rows]
+        schemas = []
+        if named:
+            nodes = self._inputs.nodes(NODE_COLUMNS, Subtree.SCHEMAS)
+            schemas = [row["path"] for row in nodes.mapped(PRESENT, tasks.find_schemas, named, gone).collect()]
+        suspects = reported.suspects(self._root, schemas)
+        looks = ((Subtree.MANAGED_LEDGERS, suspects.topics), (Subtree.LEDGERS, suspects.ledgers))
+        return suspects.without([batch for look in looks for batch in self._present(*look)])
+
+    def _present(self, subtree: Subtree, wanted: pa.Array) -> list[pa.RecordBatch]:
+        """Which of these paths the dump has."""
+        if not len(wanted):
+            return []
+        found = self._inputs.nodes(["path", "unreadable"], subtree).mapped(PRESENT, tasks.find_paths, wanted)
+        return list(found.distinct().toArrow().to_batches())
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """Keep a frame on disk: it is needed more than once."""
@@ -240,6 +263,7 @@ class SparkEngine:
         if inputs.own_ledgers:
             ledgers = inputs.nodes(["path", "unreadable"], Subtree.LEDGERS)
             facts.append(ledgers.mapped(schema, first_pass.collect_dumped, self._columns, self._root))
+            facts.append(inputs.nodes(["path"], Subtree.BOOKKEEPER).mapped(schema, first_pass.report_marks))
         return reduce(DataFrame.union, facts)
 
     def _missing(self, facts: DataFrame, gone: Numbers) -> DataFrame:

@@ -3,7 +3,7 @@
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate
 
@@ -20,6 +20,7 @@ from pulsar_sidecar.audit.engine.decoding import (
     singles_batch,
     unread_compaction_cursors,
 )
+from pulsar_sidecar.audit.engine.leftover_nodes import Suspects, under_replication_marks
 from pulsar_sidecar.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.ledger_ownership.protections import Protection, Scope, UnreadableNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
@@ -34,9 +35,12 @@ IDS, SINGLE_IDS, LISTED, DUMPED = "ids", "single ids", "listed", "dumped"
 USAGE, LOADED, OTHER, UNSIZED = "usage", "loaded", "other", "unsized"
 UNREADABLE, COMPACTION, READ, UNREAD = "unreadable", "compaction", "read", "unread"
 TENANT, SHADOW, RETENTION = "tenant", "shadow", "retention"
+PARTITIONED, PENDING_ACKS, MARK = "partitioned", "pending acks", "mark"
 REFERENCES = (OTHER, UNSIZED)
 """The tags of `SINGLES`, whose ledgers' sizes only BookKeeper has: single ones, and lists' without a size."""
-REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION)
+SUSPECTS = (PARTITIONED, PENDING_ACKS, MARK)
+"""In the order of `Suspects`."""
+REPORTED = (*REFERENCES, UNREADABLE, UNREAD, COMPACTION, READ, TENANT, SHADOW, RETENTION, *SUSPECTS)
 """What comes to the driver: few rows, once they are summed."""
 
 FACTS = schema_of("""
@@ -79,6 +83,7 @@ def decode_nodes(batch: pa.RecordBatch, sets: IdSets, columns: ColumnReader, sha
     yield _facts(_unreadable_facts(part.unreadable_nodes))
     yield _facts({"tag": COMPACTION, "path": path} for path in part.compaction_cursors)
     yield _facts(_shadow_facts(part.shadows))
+    yield _facts({"tag": PENDING_ACKS, "path": path} for path in part.pending_acks)
 
 
 @_telling
@@ -89,6 +94,13 @@ def decode_admin_nodes(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBa
     yield _facts(_shadow_facts(found.shadows))
     yield _facts(_unreadable_facts(found.unreadable_nodes))
     yield _facts({"tag": RETENTION, "path": path, "reason": text} for path, text in found.retentions.items())
+    yield _facts({"tag": PARTITIONED, "path": path} for path in found.partitioned_topics)
+
+
+@_telling
+def report_marks(batch: pa.RecordBatch, _: IdSets) -> Iterator[pa.RecordBatch]:
+    """BookKeeper's own nodes."""
+    yield _facts({"tag": MARK, "path": path} for path in under_replication_marks(batch))
 
 
 @_telling
@@ -203,6 +215,10 @@ class Reported:
     def retentions(self) -> dict[str, str]:
         """What was found of how long topics are kept."""
         return {row["path"]: row["reason"] for row in self._of(RETENTION)}
+
+    def suspects(self, ledgers_root: str, schemas: Sequence[str]) -> Suspects:
+        """Nodes that may point to nothing; ``schemas`` are known to."""
+        return Suspects(ledgers_root, schemas, *([row["path"] for row in self._of(tag)] for tag in SUSPECTS))
 
     def references(self) -> int:
         """How many there are whose ledgers' sizes only BookKeeper has, with repetitions."""

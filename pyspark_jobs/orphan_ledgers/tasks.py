@@ -3,7 +3,7 @@
 Invariant: every value comes from `audit`, which the embedded engine calls too; here rows only change form.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -28,6 +28,7 @@ from pulsar_sidecar.audit.engine.judging import (
     sizes_of,
     withhold_deletable,
 )
+from pulsar_sidecar.audit.engine.leftover_nodes import PRESENT, present_paths, schemas_without_ledgers
 from pulsar_sidecar.audit.engine.usage import counts_of_usage, missing_rows, single_usage, usage_table, usage_taken_off
 from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.plans import block_digest
@@ -213,6 +214,22 @@ def _orphans(rows: pa.RecordBatch | pa.Table) -> pa.Table:
     chosen = rows.select(ORPHAN_LEDGERS.names)
     table = chosen if isinstance(chosen, pa.Table) else pa.Table.from_batches([chosen])
     return table.cast(ORPHAN_LEDGERS)
+
+
+# --- nodes that point to nothing -----------------------------------------------------------------------------------
+
+
+@each_batch
+def find_paths(batch: pa.RecordBatch, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
+    """Nodes to those at these paths (`PRESENT`)."""
+    yield present_paths(wanted, batch)
+
+
+@each_batch
+def find_schemas(batch: pa.RecordBatch, wanted: Sequence[str], gone: Numbers) -> Iterator[pa.RecordBatch]:
+    """Nodes to those of these schemas that name missing ledgers only."""
+    paths = schemas_without_ledgers(wanted, gone, batch)
+    yield pa.RecordBatch.from_pylist([{"path": path, "unreadable": False} for path in paths], schema=PRESENT)
 
 
 # --- missing ledgers and usage -------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pulsar_sidecar.audit.requests import HOUR_MS
+from pulsar_sidecar.ledger_ownership.paths import under_replication_mark_path
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 
 from tests.fakes.bookkeeper import (
@@ -41,6 +43,13 @@ NAMES = ("t{}/n/persistent/a", "t{}/n/persistent/b%2Fc-partition-3", "u{}/c/m/pe
 CURSORS = ("sub", "s%2Fub", "__compaction")
 TOPICS = ("persistent://t{}/n/a", "persistent://u{}/m/a.b", "persistent://t{}/n/gone")
 SCHEMAS = ("t{}/n/a", "u{}/m/a.b")
+SUSPECTS = {
+    "/admin/partitioned-topics/t{}/n/persistent/a": b'{"partitions":2}',
+    "/admin/partitioned-topics/t{}/n/persistent/lost": b'{"partitions":2}',
+    "/managed-ledgers/t{}/n/persistent/a-sub__transaction_pending_ack": b"",
+    "/managed-ledgers/t{}/n/persistent/lost-sub__transaction_pending_ack": b"",
+}
+"""What points to nothing, unless there are topics for it."""
 ODD = ("/managed-ledgers/odd", "/schemas/t/n/a", "/managed-ledgers/u", "/new-kind/x", "/stream/b/managed-ledgers")
 _IDS = st.one_of(st.integers(11, 40), st.sampled_from([2**20 - 1, 2**20, 2**31, 2**40 + 5]))
 _IDS_OF_A_CLUSTER = 64
@@ -68,6 +77,10 @@ class RandomCluster:
             shadow = json.dumps({"partitions": 4, "properties": {SHADOW_SOURCE: self._topics[0]}}).encode()
             node = f"/admin/partitioned-topics/t{self._number}/n/persistent/b%2Fc"
             shared.nodes[node] = draw(st.sampled_from([shadow, shadow[:-1]]))
+        for path in draw(st.sets(st.sampled_from(sorted(SUSPECTS)))):
+            shared.nodes[path.format(self._number)] = SUSPECTS[path]
+        for ledger_id in draw(st.sets(self._ids, max_size=2)):
+            shared.nodes[under_replication_mark_path(LedgerId(ledger_id))] = b""
         for schema in draw(st.sets(st.sampled_from(self._schemas))):
             shared.nodes[f"/schemas/{schema}"] = schema_locator_bytes(draw(st.lists(self._ids, min_size=1, max_size=3)))
         shared.log_segments.append(segment_row(draw(st.one_of(st.none(), self._ids))))

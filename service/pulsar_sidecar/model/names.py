@@ -32,7 +32,8 @@ _SYSTEM_TOPICS = (
 )
 _SYSTEM_NAMESPACE = "pulsar/system"
 _TRANSACTION_LOG_PREFIX = "__transaction_log_"
-_PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
+PENDING_ACKS_SUFFIX = "__transaction_pending_ack"
+"""Ends the managed ledger of a subscription's acknowledgements in transactions (``MLPendingAckStore``)."""
 PARTITIONED_SUFFIX = "-partition-"
 _PARTITION = re.compile(r"(?P<base>.+)-partition-(?P<index>0|[1-9]\d{0,9})", re.DOTALL)
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -128,14 +129,14 @@ class TopicName:
         """Whether brokers treat it as their own (``BrokerService.isSystemTopic``): never deduplicated or expired."""
         if _SYSTEM_NAMESPACES.fullmatch(self.namespace) or self.base.local_name in _SYSTEM_TOPICS:
             return True
-        return self.base.local_name.endswith(_PENDING_ACKS_SUFFIX)
+        return self.base.local_name.endswith(PENDING_ACKS_SUFFIX)
 
     @property
     def is_transaction_log(self) -> bool:
         """Whether brokers note transactions there: it has entries, but no topic (``isTransactionInternalName``)."""
         if self.namespace == _SYSTEM_NAMESPACE and self.local_name.startswith(_TRANSACTION_LOG_PREFIX):
             return True
-        return self.local_name.endswith(_PENDING_ACKS_SUFFIX)
+        return self.local_name.endswith(PENDING_ACKS_SUFFIX)
 
     def partition(self, index: int) -> "TopicName":
         """Partition ``index`` of this topic, whatever its own name ends with."""

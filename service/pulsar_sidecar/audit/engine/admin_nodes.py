@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.audit.engine.leftover_nodes import partitioned_topics
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS, POLICIES
 from pulsar_sidecar.ledger_ownership.protections import Scope, UnreadableNode
@@ -35,12 +36,14 @@ class AdminFacts:
     Attributes:
         retentions: the retention in namespaces' policies, by ``tenant/namespace``.
         unreadable_nodes: partitioned topics' nodes that may be shadows' and cannot be read.
+        partitioned_topics: the paths of nodes whose topics are to have partitions.
     """
 
     tenants: tuple[str, ...]
     shadows: tuple[Shadow, ...]
     retentions: Mapping[str, str]
     unreadable_nodes: tuple[UnreadableNode, ...]
+    partitioned_topics: tuple[str, ...]
 
 
 def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
@@ -65,6 +68,7 @@ def admin_facts(nodes: pa.RecordBatch) -> AdminFacts:
         tuple(shadow for shadow in shadows if shadow is not None),
         retentions,
         tuple(unreadable),
+        tuple(partitioned_topics(partitioned.column("path").to_pylist())),
     )
 
 

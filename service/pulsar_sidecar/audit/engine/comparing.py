@@ -51,6 +51,12 @@ from pulsar_sidecar.audit.engine.judging import (
     with_row_numbers,
     withhold_deletable,
 )
+from pulsar_sidecar.audit.engine.leftover_nodes import (
+    Suspects,
+    present_paths,
+    schemas_without_ledgers,
+    under_replication_marks,
+)
 from pulsar_sidecar.audit.engine.protections import unknown_subtrees
 from pulsar_sidecar.audit.engine.running import AUDIT_TABLES, AuditFindings, AuditOptions, WrittenTables, as_of_ms
 from pulsar_sidecar.audit.engine.usage import (
@@ -73,6 +79,7 @@ from pulsar_sidecar.audit.results.report import report_rows_of
 from pulsar_sidecar.audit.results.summaries import Input, PlanSummary
 from pulsar_sidecar.audit.results.tables import ORPHAN_LEDGERS, UNATTRIBUTED_LEDGERS, Subtree, Table, schemas_of
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
+from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.ledger_ownership.protections import Protection, UnreadableNode
 from pulsar_sidecar.model.progress import Report
 
@@ -133,6 +140,7 @@ class EmbeddedEngine:
         look = partial(unknown_subtrees, foreign=self._policy.foreign_subtrees)
         unknown = self._inputs.rows(Subtree.OTHER, NODE_COLUMNS, look)
         admin_parts = self._inputs.rows(Subtree.ADMIN, NODE_COLUMNS, admin_facts)
+        marks = self._inputs.rows(Subtree.BOOKKEEPER, ("path",), under_replication_marks) if self._own_ledgers else ()
         dumps = partial(dumped_ids, self._columns, self._root)
         ledger_columns = ["path", "unreadable"]
         in_dump = self._inputs.columns(Subtree.LEDGERS, ledger_columns, dumps) if self._own_ledgers else ()
@@ -160,6 +168,13 @@ class EmbeddedEngine:
         shadows += [shadow for facts in admin for shadow in facts.shadows]
         loaded = [part.loaded for part in parts]
         usage = usage_table([*own_usage, *taken_off], loaded, {str(shadow.topic) for shadow in shadows})
+        suspects = Suspects(
+            self._root,
+            self._schemas_without_ledgers(missing, gone),
+            [path for facts in admin for path in facts.partitioned_topics],
+            [path for part in parts for path in part.pending_acks],
+            list(chain.from_iterable(marks)),
+        )
         orphans, unattributed = self._judge(cases, protection, {node.path: node for some in owners for node in some})
         lost = pa.Table.from_batches([missing_rows(missing.to_pylist())]).sort_by(_ORDER_OF_MISSING)
         return AuditFindings(
@@ -168,6 +183,12 @@ class EmbeddedEngine:
             protection,
             unread_segments,
             dangers(shadows, ChainMap(*(dict(facts.retentions) for facts in admin))),
+            suspects.without(
+                [
+                    *self._present(Subtree.MANAGED_LEDGERS, suspects.topics),
+                    *self._present(Subtree.LEDGERS, suspects.ledgers),
+                ]
+            ),
         )
 
     @contextmanager
@@ -222,6 +243,19 @@ class EmbeddedEngine:
         return chain.from_iterable(
             [self._inputs.rows_at(subtree, NODE_COLUMNS, some, work) for subtree, some in places.items()]
         )
+
+    def _schemas_without_ledgers(self, missing: pa.Table, gone: Numbers) -> list[str]:
+        named = missing.filter(pc.equal(missing.column("kind"), LedgerKind.SCHEMA.value)).column("path").to_pylist()
+        if not named:
+            return []
+        work = partial(schemas_without_ledgers, named, gone)
+        return list(chain.from_iterable(self._inputs.rows(Subtree.SCHEMAS, NODE_COLUMNS, work)))
+
+    def _present(self, subtree: Subtree, wanted: pa.Array) -> Iterable[pa.RecordBatch]:
+        """Which of these paths the dump has."""
+        if not len(wanted):
+            return ()
+        return self._inputs.columns(subtree, ("path", "unreadable"), partial(present_paths, wanted))
 
     def _owner_nodes(self, cases: Sequence[Case]) -> Iterable[list[OwnerNode]]:
         """Begin to read what candidates' owners hold."""

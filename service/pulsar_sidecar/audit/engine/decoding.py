@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from pulsar_sidecar.audit.arrays import NO_LEDGER, Ids, LedgerLists, Mask, Numbers, as_narrow_ids, sums_between
 from pulsar_sidecar.audit.columnar.reader import CURSORS, SINGLES, ColumnReader, PlainNodes
+from pulsar_sidecar.audit.engine.leftover_nodes import pending_acks
 from pulsar_sidecar.audit.engine.usage import loaded_topics, named_usage
 from pulsar_sidecar.audit.results.tables import CursorLedgerState
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
@@ -284,6 +285,7 @@ class DecodedPart:
         unsized: the lists' other ledgers (`audit.columnar.reader.SINGLES`).
         singles: all other references (`audit.columnar.reader.SINGLES`).
         loaded: of the cursors (`audit.engine.usage.LOADED`).
+        pending_acks: managed ledgers of transactions' pending acknowledgements.
     """
 
     rows: int
@@ -297,6 +299,7 @@ class DecodedPart:
     loaded: pa.RecordBatch
     compaction_cursors: list[str]
     shadows: list[Shadow]
+    pending_acks: list[str]
 
     def naming(self, chosen: Numbers) -> Numbers:
         """The places of the nodes whose lists have some of ``ids``."""
@@ -334,6 +337,7 @@ def decode_part(columns: ColumnReader, batch: pa.RecordBatch) -> DecodedPart:
         loaded_topics(columns, decoded.cursors),
         [path for path in named_so if locate(path).place in (Place.CURSOR, Place.EITHER)],
         list(_shadows(decoded)),
+        pending_acks(decoded.paths),
     )
 
 

@@ -25,6 +25,7 @@ from pulsar_sidecar.audit.results.summaries import (
     GuardResult,
     HistoryEntry,
     Input,
+    LeftoverNodes,
     PlanSummary,
 )
 from pulsar_sidecar.audit.results.tables import OrphanStatus, Subtree, Table
@@ -77,6 +78,7 @@ class AuditFindings(Generic[Tables]):
     protection: Protection
     log_segments_unread: int
     dangers: tuple[Danger, ...]
+    leftover_nodes: LeftoverNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ def _summary(
         history=(*history, entry)[-_REMEMBERED_LOOKS:],
         files=written.files,
         dangers=findings.dangers,
+        leftover_nodes=findings.leftover_nodes,
     )
 
 

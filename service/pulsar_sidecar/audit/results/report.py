@@ -151,6 +151,7 @@ def metrics_registry(summary: AuditSummary) -> CollectorRegistry:
     gauge("missing_ledger_references", "References to ledgers that do not exist.", summary.missing)
     gauge("unattributed_ledgers", "Unreferenced ledgers whose owner is not known.", summary.unattributed.ledgers)
     gauge("dangers", "Topics that may delete other topics' ledgers.", len(summary.dangers))
+    gauge("leftover_nodes", "Nodes that point to nothing.", dict(summary.leftover_nodes.counts), "kind")
     gauge("plan_ledgers", "Ledgers in the plan; 0 without a plan.", summary.plan.rows if summary.plan else 0)
     gauge("orphan_ledgers", f"{orphans_text}.", _ledgers(summary.orphans), "standing")
     sizes = {name: count.bytes for name, count in sorted(summary.orphans.items())}

@@ -4,6 +4,7 @@ Invariant: a summary is written last and only of an audit that is complete, as a
 may be applied is named by its hash, which covers every deletable ledger.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ KIND = "audit"
 FORMAT_VERSION = 2
 _WITHOUT_UNKNOWN_SIZES = 1
 """The format before `Count.unknown_size_ledgers`."""
+MOST_LEFTOVER_NODES = 1_000
 _ENVELOPE = {"kind", "formatVersion", "complete"}
 
 
@@ -57,6 +59,34 @@ class Danger(Document, frozen=True):
     topic: str
     why: str
     remedy: str
+
+
+@decodable
+class LeftoverNode(Document, frozen=True):
+    """A node that points to nothing: its path, why it is one, and the command that removes it."""
+
+    kind: str
+    path: str
+    why: str
+    remedy: str
+
+
+@decodable
+class LeftoverNodes(Document, frozen=True):
+    """Nodes that point to nothing: how many by kind, and the first `MOST_LEFTOVER_NODES` by kind and path."""
+
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    nodes: tuple[LeftoverNode, ...] = ()
+
+    @classmethod
+    def of(cls, nodes: "Iterable[LeftoverNode]") -> Self:
+        ordered = sorted(nodes, key=lambda node: (node.kind, node.path))
+        return cls(Counter(node.kind for node in ordered), tuple(ordered[:MOST_LEFTOVER_NODES]))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(self.counts.values())
 
 
 @decodable
@@ -144,6 +174,7 @@ class AuditSummary(Document, frozen=True):
             the empty text stands for a ledger without a tenant.
         existing_by_kind: all attributed ledgers of the listing by `LedgerKind`, ``existing_by_tenant`` by tenant.
         dangers: topics that may destroy others' ledgers; audits of earlier builds looked for none.
+        leftover_nodes: nodes that point to nothing; no findings, since no ledger is lost or left because of one.
         guards: every guard, passed or not; one that did not pass withholds the plan.
         plan: None if a guard did not pass.
         history: earlier audits, oldest first, and this one at the end.
@@ -177,6 +208,7 @@ class AuditSummary(Document, frozen=True):
     history: tuple[HistoryEntry, ...] = ()
     files: Mapping[str, str] = msgspec.field(default_factory=dict)
     dangers: tuple[Danger, ...] = ()
+    leftover_nodes: LeftoverNodes = LeftoverNodes()
 
     @property
     def findings(self) -> bool:
@@ -205,7 +237,11 @@ def parse_summary(document: Any) -> AuditSummary:
         raise InvalidInputError(f"format {version!r:.40} is not known to this version; upgrade first")
     if document.get("complete") is not True:
         raise InvalidInputError("the audit is not complete; make it again")
-    parts = {"dangers": [], **{name: document[name] for name in document.keys() - _ENVELOPE}}
+    parts = {
+        "dangers": [],
+        "leftoverNodes": {"counts": {}, "nodes": []},
+        **{name: document[name] for name in document.keys() - _ENVELOPE},
+    }
     try:
         summary = msgspec.convert(parts, AuditSummary)
     except msgspec.ValidationError as error:
