@@ -330,6 +330,7 @@ def test_without_watches_each_group_of_calls_reads_all_topics_once(is_watched: b
         assert [each.result(SECONDS) for each in waiting] == [[SHADOW, OTHER]] * 5
         assert indexed.walks() == before + 2
     assert indexed.changes.times_armed == 0
+    assert len(indexed.index.warnings()) == is_watched
 
 
 def test_without_watches_a_caller_waits_as_long_as_the_reading_of_all_topics_may_take() -> None:

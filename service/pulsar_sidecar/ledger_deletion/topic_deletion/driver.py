@@ -173,7 +173,7 @@ class TopicDeleter:
                 nodes = self.recorder.look(held.operation)
                 require_held(held, nodes)
             if self._is_over(held.operation, nodes):
-                return self._ended(held, OperationState.DONE)
+                return self._done(held, nodes)
             # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
             refuse_shadow(nodes, held.operation)
             check = partial(refuse_data_loss, self.shadows)
@@ -181,11 +181,12 @@ class TopicDeleter:
             refuse_shadow(nodes, held.operation)
             # While records were sent an earlier request may have done its work.
             if self._is_over(held.operation, nodes):
-                return self._ended(held, OperationState.DONE)
+                return self._done(held, nodes)
             held = held.knowing(replace(held.operation, attempts=held.operation.attempts + 1))
             with self.steps.taking(Step.BROKER_ASKED):
                 delete_marked(self.store, self.admin, held.operation, nodes)
-            remaining = remaining_nodes(self.store, held.operation.incarnations)
+            nodes = self.recorder.look(held.operation)
+            remaining = remaining_of(nodes, held.operation.incarnations)
         except OperationEndedError:
             self._driving.discard(held.operation.operation_id)
             if remaining_nodes(self.store, held.operation.incarnations):
@@ -193,20 +194,24 @@ class TopicDeleter:
                 return Attempt(held, OperationState.REFUSED, ConflictError(refused))
             return Attempt(held, OperationState.DONE)
         except DataLossError as error:
-            return self._ended(held, OperationState.REFUSED, error)
+            return self._refused(held, error)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._postpone(held, str(error))
         except PermanentError as error:
-            return self._ended(held, OperationState.REFUSED, error)
+            return self._refused(held, error)
         if remaining:
             return self._postpone(held, f"{remaining[0]} still exists")
-        return self._ended(held, OperationState.DONE)
+        return self._done(held, nodes)
 
-    def _ended(self, held: HeldOperation, state: OperationState, refusal: PermanentError | None = None) -> Attempt:
+    def _done(self, held: HeldOperation, nodes: Nodes) -> Attempt:
         # Before the promise ends, so that a sidecar that continues after a crash does it again.
-        left_behind = self.leftovers.remove(held.operation.topic) if state is OperationState.DONE else None
+        left_behind = self.leftovers.remove(held.operation.topic, nodes)
         self.end(held.operation)
-        return Attempt(held, state, refusal, left_behind)
+        return Attempt(held, OperationState.DONE, left_behind=left_behind)
+
+    def _refused(self, held: HeldOperation, refusal: PermanentError) -> Attempt:
+        self.end(held.operation)
+        return Attempt(held, OperationState.REFUSED, refusal)
 
     def end(self, operation: Operation) -> None:
         """Withdraw the promise: from now on "in use" becomes final for its records.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Nodes, read_nodes
 from pulsar_sidecar.ledger_ownership.paths import (
     instance_id_of,
     instance_id_path,
@@ -32,16 +33,17 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class LeftoverNodes:
-    """Removes what brokers leave; one multi-read where they left nothing."""
+    """Removes what brokers leave."""
 
     store: MetadataStore
     root: str
     steps: Steps
 
-    def remove(self, topic: TopicName) -> str | None:
+    def remove(self, topic: TopicName, nodes: Nodes) -> str | None:
         """Remove the schema's node of a topic that was deleted, if it points to nothing; idempotent.
 
-        Answers what is left all the same, and how to remove it; None where nothing is.
+        ``nodes`` were read after the topic was gone, the schema's and the topic's own among them. Answers what is left
+        all the same, and how to remove it; None where nothing is.
 
         Raises:
             TemporaryError: nothing is known of the node, or of its removal; call again.
@@ -50,7 +52,7 @@ class LeftoverNodes:
         if topic.partition_index is not None:
             return None
         for _ in range(_TRIES):
-            node, *topic_nodes = self.store.read_many(_paths(topic))
+            node, *topic_nodes = (nodes[path] for path in _paths(topic))
             if node is None:
                 return None
             try:
@@ -66,6 +68,7 @@ class LeftoverNodes:
                 result = self.store.delete(node.path, node.version)
             if result in (DeletionResult.DELETED, DeletionResult.GONE):
                 return None
+            nodes = read_nodes(self.store, _paths(topic))
         raise TemporaryError(f"the schema that {topic} left behind could not be removed; a sidecar tries again")
 
     def _existing_ledgers(self, schema: Node) -> list[LedgerId]:

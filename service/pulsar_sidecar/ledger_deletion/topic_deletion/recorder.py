@@ -183,6 +183,7 @@ class Recorder:
         base = operation.topic.base
         paths = (
             *operation.node_paths,
+            managed_ledger_path(operation.topic.managed_ledger_name),
             partitioned_topic_path(operation.topic),
             partitioned_topic_path(base),
             schema_path(operation.topic.schema_id),

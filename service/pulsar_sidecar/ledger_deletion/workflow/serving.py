@@ -236,7 +236,7 @@ class LedgerDeletion:
             adaptive_limit=runtime.limit_readings(),
             protected_ledgers=tuple(protected[:_SHOWN_PROTECTIONS]),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
-            warnings=(*runtime.ports.topics.warnings(), *runtime.shadow_watch.warnings()),
+            warnings=(*runtime.ports.topics.warnings(), *runtime.shadows.warnings(), *runtime.shadow_watch.warnings()),
         )
 
     def pause(self, reason: str | None) -> Control:

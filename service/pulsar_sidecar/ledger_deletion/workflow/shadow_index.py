@@ -74,6 +74,7 @@ class ShadowIndex:
         self._known = KnownShadows()
         self._is_complete = False
         self._nodes_a_look = 0
+        self._warnings: tuple[str, ...] = ()
         self._read_all_at = 0.0
         self._changed: dict[str, None] = {}
 
@@ -103,6 +104,10 @@ class ShadowIndex:
             self._wait_for_a_look(None)
             shadows, unread = self._known.shadows, self._known.unread
             return [shadows[path] for path in sorted(shadows)], [unread[path] for path in sorted(unread)]
+
+    def warnings(self) -> tuple[str, ...]:
+        """Why each look reads all topics although changes were to be heard; from memory."""
+        return self._warnings
 
     def wake(self) -> None:
         """Have `run` and all who wait notice that ``stop`` is set."""
@@ -175,7 +180,8 @@ class ShadowIndex:
         try:
             self._changes.arm()
         except UnwatchableError as error:
-            log.warning("each deletion searches all topics for shadow topics", reason=str(error))
+            self._warnings = (f"each deletion of a topic searches all topics for its shadow topics: {error}",)
+            log.warning("shadow topics", warning=self._warnings[0])
             self._changes = None
             return False
         except TemporaryError:
