@@ -249,5 +249,5 @@ class ShadowIndex:
         yield from chain.from_iterable(self._below(named_so))
 
     def _below(self, paths: Sequence[str]) -> Iterator[list[str]]:
-        for path in paths:
-            yield [f"{path}/{name}" for name in self._store.children(path) or ()]
+        for path, names in zip(paths, self._store.children_many(paths), strict=True):
+            yield [f"{path}/{name}" for name in names or ()]
