@@ -10,8 +10,10 @@ from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
+    FollowedDeletion,
     OperationState,
     Redirect,
+    Remains,
     SidecarInstance,
     TopicDeletionStatus,
 )
@@ -35,12 +37,14 @@ def furnished() -> FakeDeletionService:
     """Every list has an item, so that answers are more than empty ones."""
     record = PendingDeleteLedgerInfo(ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(4711))
     since_ms = 1_700_000_000_000
+    running = TopicDeletionStatus(OperationId("op-1"), ORDERS, OperationState.RUNNING, 3, 2, since_ms, "waits")
     return FakeDeletionService(
         dead=[
             DeadLetter("1:2:0", record, "{}", "still in use", 10, since_ms),
             DeadLetter("1:3:0", None, "\x00{", "malformed", 0, since_ms),
         ],
-        running=[TopicDeletionStatus(OperationId("op-1"), ORDERS, OperationState.RUNNING, 3, 2, since_ms, "waits")],
+        running=[running],
+        followed=[FollowedDeletion(running, "sidecar-1", Remains(("/managed-ledgers/t",), 1, (LedgerId(7),)))],
         instances=(SidecarInstance("sidecar-1", "http://127.0.0.1:8750", None, since_ms),),
         control=Control(paused=True, paused_reason="maintenance", rate_per_second=0.5),
         not_sent={0: "its outcome is unknown"},

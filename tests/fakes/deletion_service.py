@@ -14,6 +14,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
+    FollowedDeletion,
     InflightEstimate,
     LedgerDeletionAnswer,
     OperationState,
@@ -109,6 +110,10 @@ class FakeDeletionService:
     deletion_state: OperationState = OperationState.DONE
     deletion_reason: str | None = None
     running: list[TopicDeletionStatus] = field(default_factory=list)
+    followed: list[FollowedDeletion] = field(default_factory=list)
+    """What one who follows a deletion sees, look after look; the last stays."""
+    topic_failures: dict[str, SidecarError] = field(default_factory=dict)
+    """By the topic's full name."""
     ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
@@ -155,6 +160,8 @@ class FakeDeletionService:
     ) -> TopicDeletionStatus:
         self._asked("delete_topic", (topic, partitioned, force, requested_by))
         self.confirmed.append(confirm_source_data_loss)
+        if str(topic) in self.topic_failures:
+            raise self.topic_failures[str(topic)]
         return TopicDeletionStatus(
             OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
         )
@@ -179,6 +186,20 @@ class FakeDeletionService:
     def topic_deletions(self) -> list[TopicDeletionStatus]:
         self._asked("topic_deletions", None)
         return self.running
+
+    def topic_deletion(self, operation_id: OperationId) -> FollowedDeletion:
+        self._asked("topic_deletion", operation_id)
+        if len(self.followed) > 1:
+            return self.followed.pop(0)
+        if self.followed:
+            return self.followed[0]
+        raise NotFoundError(f"no topic deletion {operation_id} is running")
+
+    def abandon_topic_deletion(self, operation_id: OperationId, *, asked_by: str | None) -> FollowedDeletion:
+        self._asked("abandon_topic_deletion", (operation_id, asked_by))
+        if not self.followed:
+            raise NotFoundError(f"no topic deletion {operation_id} is running")
+        return self.followed.pop(0)
 
     def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
         self._asked("delete_ledger", (record, authoritative))

@@ -41,6 +41,7 @@ class GaugeReadings:
     running_topic_deletions: int
     adaptive_limit: LimitReadings | None = None
     watch: WatchStatus | None = None
+    stuck_topic_deletions: int = 0
 
 
 _OPEN_STATES = (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED, LeakState.APPENDED)
@@ -178,6 +179,10 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
         "paused": ("1 while an operator has paused deletion.", readings.paused),
         "rate_limit_per_second": ("The operator's limit; absent when there is none.", readings.rate_per_second),
         "topic_deletions_running": ("Two-phase topic deletions under way.", readings.running_topic_deletions),
+        "topic_deletions_stuck": (
+            "Those of them that failed the same way ten times, or whose node this version cannot read.",
+            readings.stuck_topic_deletions,
+        ),
         "in_flight_limit": (
             "Deletions that may be in flight to the metadata store at a time; absent when the adaptive limit is off.",
             limit.level if limit else None,

@@ -72,6 +72,14 @@ class LoggedLedger:
     metadata: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What `note_message` wrote."""
+
+    at_ms: int
+    document: dict[str, object]
+
+
 def judged_messages(
     sidecar: str, at_ms: int, judged: Sequence[tuple[str, Facts, Delete | DeleteOffloaded]]
 ) -> list[bytes]:
@@ -88,6 +96,17 @@ def settled_messages(sidecar: str, at_ms: int, outcomes: Sequence[RecordOutcome]
 def note_message(sidecar: str, at_ms: int, kind: str, document: dict[str, object]) -> bytes:
     """Anything else worth keeping: an undelete, the end of a topic deletion."""
     return next(_messages(kind, sidecar, at_ms, [document]))
+
+
+def notes(payload: bytes, kind: str) -> list[Note]:
+    """The notes of that kind in an outcome message; none in one that is not a sidecar's."""
+    try:
+        message = json.loads(payload)
+        if message["step"] != kind:
+            return []
+        return [Note(message["atMs"], entry) for entry in message["entries"] if isinstance(entry, dict)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
 
 
 def logged_ledgers(payload: bytes) -> list[LoggedLedger]:

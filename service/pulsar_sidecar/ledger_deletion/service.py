@@ -25,24 +25,83 @@ class OperationState(Enum):
     """How far a two-phase topic deletion has come."""
 
     RUNNING = "running"
+    STUCK = "stuck"
+    """It runs, and has failed the same way ten times."""
+    UNREADABLE = "unreadable"
+    """Another version wrote its node; this sidecar leaves it alone."""
     DONE = "done"
     REFUSED = "refused"
+    ABANDONED = "abandoned"
+    """An operator ended it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionStatus:
-    """One two-phase topic deletion.
+    """One two-phase topic deletion; None stands for what an unreadable node does not show.
 
-    ``reason``: what it waits for, or why it was refused or given up; of one that is done, what brokers left behind.
+    Attributes:
+        reason: what it waits for, or why it was refused or abandoned; of one that is done, what brokers left behind.
+        failures: how often it has now failed the same way, one after another.
+        failing_since_ms: when it failed that way first; None while it has not.
+        next_attempt_ms: a sidecar tries again at this time or later; None once it has ended.
     """
 
     operation_id: OperationId
-    topic: TopicName
+    topic: TopicName | None
     state: OperationState
-    recorded_ledgers: int
-    attempts: int
+    recorded_ledgers: int | None
+    attempts: int | None
     requested_ms: int
     reason: str | None = None
+    requested_by: str | None = None
+    failures: int = 0
+    failing_since_ms: int | None = None
+    next_attempt_ms: int | None = None
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do about one that does not continue by itself."""
+        end = f"end it with: pulsar-sidecar ledger-deletion abandon {self.operation_id}"
+        match self.state:
+            case OperationState.STUCK:
+                return f"remove the cause, and a sidecar continues the deletion within a minute; or {end}"
+            case OperationState.UNREADABLE:
+                return f"continue with the version of pulsar-sidecar that began it; or {end}"
+            case _:
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a topic's deletion has left so far, of what it marked and recorded.
+
+    Attributes:
+        nodes: the marked nodes that still exist.
+        ledgers: how many of the recorded ledgers BookKeeper still has.
+        ledger_ids: the first thousand of them, ascending.
+    """
+
+    nodes: tuple[str, ...]
+    ledgers: int
+    ledger_ids: tuple[LedgerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedDeletion:
+    """One topic deletion as one follows it.
+
+    Attributes:
+        driver: the sidecar that works on it now.
+        remains: None where it was not read, or is not known: the node is unreadable, or the deletion has ended.
+        ended_ms: when it ended; None while it runs.
+        abandoned_by: who abandoned it, where the service asks for tokens.
+    """
+
+    status: TopicDeletionStatus
+    driver: str | None = None
+    remains: Remains | None = None
+    ended_ms: int | None = None
+    abandoned_by: str | None = None
 
 
 class ShadowDeletionStage(Enum):
@@ -168,7 +227,10 @@ class ServiceStatus:
     bookkeeper_exclusive_to_cluster: bool = False
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: tuple[str, ...] = ()
-    """What hinders retries, or endangers records or the sources of shadow topics, and what to do about it."""
+    """What hinders retries, keeps a topic's deletion, or endangers records or the sources of shadow topics, and what to
+    do about it."""
+    stuck_topic_deletions: int = 0
+    """Those of the running topic deletions that do not continue by themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ EVERY_ROUTE = [
     ("POST", "/admin/v2/ledger-deletion/resume"),
     ("PUT", "/admin/v2/ledger-deletion/rate"),
     ("GET", "/admin/v2/ledger-deletion/topic-deletions"),
+    ("GET", "/admin/v2/ledger-deletion/topic-deletions/op-1"),
+    ("POST", "/admin/v2/ledger-deletion/topic-deletions/op-1/abandon"),
     ("GET", "/admin/v2/ledger-deletion/dead-letters"),
     ("POST", "/admin/v2/ledger-deletion/dead-letters/redrive"),
     ("POST", "/admin/v2/ledger-deletion/undelete"),

@@ -1,6 +1,16 @@
+from dataclasses import replace
+from typing import cast
+
 import pytest
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.service import DeadLetter, OperationState, SidecarInstance, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.service import (
+    DeadLetter,
+    FollowedDeletion,
+    OperationState,
+    Remains,
+    SidecarInstance,
+    TopicDeletionStatus,
+)
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -72,6 +82,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "inflight": {"count": 7, "ageMs": 120, "oldestAgeMs": 5000, "waitingBytes": 900},
         "instances": [{"name": "a", "advertisedUrl": "http://a:8750", "brokerUrl": None, "startedMs": 1}],
         "runningTopicDeletions": 0,
+        "stuckTopicDeletions": 0,
         "lastError": None,
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
         "protectedLedgers": [],
@@ -105,8 +116,78 @@ def test_topic_deletions(service: FakeDeletionService, server: Served) -> None:
             "attempts": 2,
             "requestedMs": 9,
             "reason": "waits",
+            "requestedBy": None,
+            "failures": 0,
+            "failingSinceMs": None,
+            "nextAttemptMs": None,
+            "remedy": None,
         }
     ]
+
+
+STUCK = TopicDeletionStatus(OperationId("o"), TOPIC, OperationState.STUCK, 3, 2, 9, "it fails", "me", 12, 11, 13)
+UNREADABLE = TopicDeletionStatus(OperationId("o"), None, OperationState.UNREADABLE, None, None, 9, "newer")
+
+
+def test_a_stuck_deletion_has_its_remedy(service: FakeDeletionService, server: Served) -> None:
+    left = Remains(("/managed-ledgers/public/default/persistent/orders",), 2, (LedgerId(7), LedgerId(8)))
+    service.followed = [FollowedDeletion(STUCK, "sidecar-2", left)]
+    answer = server.ask("GET", f"{BASE}/topic-deletions/o")
+    assert (answer.status, service.calls("topic_deletion")) == (200, ["o"])
+    assert answer.json == {
+        "operationId": "o",
+        "topic": str(TOPIC),
+        "state": "stuck",
+        "recordedLedgers": 3,
+        "attempts": 2,
+        "requestedMs": 9,
+        "reason": "it fails",
+        "requestedBy": "me",
+        "failures": 12,
+        "failingSinceMs": 11,
+        "nextAttemptMs": 13,
+        "remedy": STUCK.remedy,
+        "driver": "sidecar-2",
+        "leftNodes": ["/managed-ledgers/public/default/persistent/orders"],
+        "leftLedgers": 2,
+        "leftLedgerIds": [7, 8],
+        "endedMs": None,
+        "abandonedBy": None,
+    }
+
+
+def test_an_unreadable_deletion_is_listed_without_what_is_not_known(
+    service: FakeDeletionService, server: Served
+) -> None:
+    service.running = [UNREADABLE]
+    (listed,) = cast(list[dict[str, object]], server.ask("GET", f"{BASE}/topic-deletions").json)
+    assert (listed["topic"], listed["attempts"], listed["state"]) == (None, None, "unreadable")
+    assert "the version of pulsar-sidecar that began it" in str(listed["remedy"])
+
+
+def test_a_deletion_is_abandoned(service: FakeDeletionService, server: Served) -> None:
+    ended = replace(UNREADABLE, state=OperationState.ABANDONED)
+    service.followed = [FollowedDeletion(ended, ended_ms=77, abandoned_by="an operator")]
+    answer = server.ask("POST", f"{BASE}/topic-deletions/o/abandon")
+    document = cast(dict[str, object], answer.json)
+    shown = {name: document[name] for name in ("state", "leftNodes", "endedMs", "abandonedBy", "remedy")}
+    assert shown == {
+        "state": "abandoned", "leftNodes": None, "endedMs": 77, "abandonedBy": "an operator", "remedy": None,
+    }  # fmt: skip
+    assert service.calls("abandon_topic_deletion") == [("o", None)]
+
+
+def test_what_does_not_run_is_not_found(service: FakeDeletionService, server: Served) -> None:
+    for method, path in (("GET", "o"), ("POST", "o/abandon")):
+        answer = server.ask(method, f"{BASE}/topic-deletions/{path}")
+        assert (answer.status, answer.reason) == (404, "no topic deletion o is running")
+
+
+@pytest.mark.parametrize("name", ["..", "%2e%2e", "a%2Fb", "a%00", "a%20b", "%C3%A4", "a" * 101])
+def test_an_id_is_a_nodes_name_and_nothing_else(name: str, service: FakeDeletionService, server: Served) -> None:
+    for method, path in (("GET", name), ("POST", f"{name}/abandon")):
+        assert server.ask(method, f"{BASE}/topic-deletions/{path}").status in (400, 404, 405)
+    assert service.asked == []
 
 
 def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService, server: Served) -> None:

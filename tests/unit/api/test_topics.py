@@ -162,7 +162,13 @@ def test_a_deletion_that_goes_on_is_answered_with_its_state(service: FakeDeletio
         "attempts": 1,
         "requestedMs": 1_700_000_000_000,
         "reason": "the broker does not answer",
+        "requestedBy": None,
+        "failures": 0,
+        "failingSinceMs": None,
+        "nextAttemptMs": None,
+        "remedy": None,
     }
+    assert answer.headers["location"] == "/admin/v2/ledger-deletion/topic-deletions/op-1"
 
 
 def test_a_deletion_that_was_refused_is_an_error(service: FakeDeletionService, server: Served) -> None:

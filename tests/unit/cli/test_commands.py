@@ -6,8 +6,10 @@ import pytest
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import (
     DeadLetter,
+    FollowedDeletion,
     OperationState,
     Redirect,
+    Remains,
     SidecarInstance,
     TopicDeletionStatus,
 )
@@ -179,6 +181,21 @@ def test_topic_deletions(terminal: Terminal, service: FakeDeletionService) -> No
     ran = terminal.run("ledger-deletion", "topic-deletions")
     assert str(TOPIC) in ran.out
     assert "waits" in ran.out
+    service.followed = [FollowedDeletion(service.running[0], remains=Remains(("/a/b",), 1, (LedgerId(7),)))]
+    shown = terminal.run("ledger-deletion", "topic-deletions", "op", "--output", "json")
+    assert json.loads(shown.out)["leftLedgerIds"] == [7]
+
+
+def test_abandon(terminal: Terminal, service: FakeDeletionService) -> None:
+    ended = TopicDeletionStatus(OperationId("op"), TOPIC, OperationState.ABANDONED, 3, 1, 5, "it was damaged")
+    service.followed = [FollowedDeletion(ended, remains=Remains(("/a/b",), 0, ()), ended_ms=7)]
+    ran = terminal.run("ledger-deletion", "abandon", "op")
+    assert ran.code == 0
+    assert "/a/b" in ran.out
+    assert service.calls("abandon_topic_deletion") == [("op", None)]
+    again = terminal.run("ledger-deletion", "abandon", "op")
+    assert (again.code, again.out) == (1, "")
+    assert "HTTP 404" in again.err
 
 
 def test_dead_letters(terminal: Terminal, service: FakeDeletionService) -> None:

@@ -129,8 +129,9 @@ def test_help_answers_without_loading_clients_and_servers() -> None:
 def test_every_command_explains_itself_with_an_example(terminal: Terminal) -> None:
     commands: list[tuple[str, ...]] = [
         ("ledger-deletion", name)
-        for name in ("append", "status", "pause", "resume", "rate", "undelete", "end-protection", "topic-deletions")
+        for name in ("append", "status", "pause", "resume", "rate", "undelete", "end-protection")
     ]
+    commands += [("ledger-deletion", "topic-deletions"), ("ledger-deletion", "abandon")]
     commands += [("ledger-deletion", "dlq", "list"), ("ledger-deletion", "dlq", "redrive")]
     commands += [("topics", "delete"), ("topics", "delete-ledger"), ("serve",)]
     commands += [("broker-stats", "estimated-inflight-deletion-ledger-count")]

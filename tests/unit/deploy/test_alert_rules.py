@@ -72,6 +72,7 @@ def rules_of(file: str) -> Sequence[dict[str, dict[str, str]]]:
         ("ack-state.rules.yml", ack_states(), 3),
         ("deduplication.rules.yml", deduplication(), 6),
         ("delayed-index.rules.yml", delayed_index(), 3),
+        ("ledger-deletion.rules.yml", ledger_watch(), 1),
         ("ledger-watch.rules.yml", ledger_watch(), 6),
     ],
 )

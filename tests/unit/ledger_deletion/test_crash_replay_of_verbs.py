@@ -14,8 +14,9 @@ from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from tests.fakes.bookkeeper import data_custom_metadata
 from tests.fakes.clock import FakeClock
 from tests.fakes.deletion_topics import FakeDeletionTopics
+from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.replay_settings import small
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, send
+from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, check, restarted, send
 
 LEDGERS = {LedgerId(ledger_id) for ledger_id in (1, 2, 3)}
 
@@ -107,3 +108,36 @@ def test_the_end_of_a_protection_is_asked_for_again(point: int) -> None:
         end(CrashAt(point))
     end(CrashAt())
     assert protections(fake_pulsar.store) == []
+
+
+@pytest.mark.parametrize("point", range(4))
+def test_an_abandoned_deletion_is_abandoned_again_or_continues(point: int) -> None:
+    """Killed before its node is gone nothing has ended, and an operator asks again; whatever is left is referenced."""
+    setting = small()
+    fake_pulsar = setting.fake_pulsar
+    before = fake_pulsar.ledgers()
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    Sidecar(fake_pulsar).delete_topic(setting.topic)
+    with pytest.raises(Crash):
+        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.abandon(OP)
+    steps = CrashAt()
+    abandoned = restarted(fake_pulsar, steps=steps).deleter.abandon(OP)
+    assert (abandoned is None) == (point == 3)
+    ended = [Step.OPERATION_RELEASED] * 2 + [Step.OPERATION_ENDED] * 2
+    assert steps.seen == (ended if point < 3 else [])
+    Sidecar(fake_pulsar).work()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == before
+
+
+@pytest.mark.parametrize("point", range(3))
+def test_a_deletion_continues_where_abandoning_it_was_killed(point: int) -> None:
+    setting = small()
+    fake_pulsar = setting.fake_pulsar
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    Sidecar(fake_pulsar).delete_topic(setting.topic)
+    with pytest.raises(Crash):
+        Sidecar(fake_pulsar, steps=CrashAt(point)).deleter.abandon(OP)
+    restarted(fake_pulsar).work()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == setting.remaining

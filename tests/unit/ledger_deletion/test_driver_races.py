@@ -246,7 +246,8 @@ def test_an_unreadable_operation_holds_up_no_other(fake_pulsar: FakePulsar, topi
     sidecar = Sidecar(fake_pulsar)
     operation = begin(sidecar, topic)
     sidecar.deleter.release(operation.operation)
-    assert [status.operation_id for status in sidecar.deleter.running()] == [OP]
+    listed = {status.operation_id: status.state for status in sidecar.deleter.running()}
+    assert listed == {"aaa": OperationState.UNREADABLE, OP: OperationState.RUNNING}
     fake_pulsar.clock.advance_ms(10_000)
     assert sidecar.drive() is OperationState.DONE
     assert running(fake_pulsar) == ["aaa"]

@@ -64,6 +64,12 @@ def test_the_node_is_what_other_versions_read() -> None:
     assert decode_node(encoded(), Operation) == OPERATION
 
 
+def test_what_was_added_since_comes_last_and_may_be_absent() -> None:
+    failed = replace(OPERATION, source_data_loss_confirmed=True, failures=3, failing_since_ms=9)
+    added = {"sourceDataLossConfirmed": True, "failures": 3, "failingSinceMs": 9}
+    assert encode_operation(failed) == json.dumps(DOCUMENT | added, separators=(",", ":")).encode()
+
+
 def test_where_it_is() -> None:
     path = "/pulsar-sidecar/ledger-deletion/topic-deletions/op-1"
     assert operation_path(OPERATION_ID) == path
@@ -83,6 +89,8 @@ operations = st.builds(
     attempts=st.integers(0),
     last_reason=st.none() | st.text(),
     not_before_ms=st.integers(0),
+    failures=st.integers(0),
+    failing_since_ms=st.integers(0),
 )
 
 
@@ -202,7 +210,9 @@ def test_what_it_is_made_of() -> None:
 
 def test_its_state_as_an_operator_sees_it() -> None:
     status = OPERATION.status(OperationState.RUNNING, "it waits")
-    assert status == TopicDeletionStatus(OPERATION_ID, TOPIC, OperationState.RUNNING, 2, 4, 11, "it waits")
+    assert status == TopicDeletionStatus(
+        OPERATION_ID, TOPIC, OperationState.RUNNING, 2, 4, 11, "it waits", "admin", next_attempt_ms=12
+    )
     assert OPERATION.status(OperationState.DONE).reason is None
 
 

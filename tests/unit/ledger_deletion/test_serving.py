@@ -5,15 +5,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog.testing
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.outcomes import notes
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.ledger_ownership.migration import MIGRATION
-from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.model.errors import (
+    BrokerRefusedError,
+    ConflictError,
+    NotFoundError,
+    OutcomeUnknownError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -38,6 +50,7 @@ def service_of(
     enabled: bool = True,
     watch: WatchConfiguration | None = None,
     instance: SidecarInstance = INSTANCE,
+    topic_deletion_wait_ms: int = 0,
 ) -> LedgerDeletion:
     """A service whose loops are not started; without a configuration for it, nothing is watched."""
     ports = Ports(
@@ -60,7 +73,7 @@ def service_of(
         retry_policy=RETRY_POLICY,
         rate_per_second=None,
         watchdog_late_ms=1,
-        topic_deletion_wait_ms=0,
+        topic_deletion_wait_ms=topic_deletion_wait_ms,
         undelete_lookback_ms=1,
         undelete_protection_ms=1,
         batch_size=1,
@@ -154,3 +167,121 @@ def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(
     assert isinstance(refusal, BrokerRefusedError)
     assert (status.state, status.attempts) == (OperationState.REFUSED, answers_lost + 1)
     assert status.recorded_ledgers == len(fake_pulsar.ledgers())
+
+
+# --- followed and ended --------------------------------------------------------------------------------------------
+
+
+def damaged(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.store.put(managed_ledger_path(topic.managed_ledger_name), b"not proto\xff")
+
+
+def ends(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
+    payloads = [message.payload for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
+    return [note.document for payload in payloads for note in notes(payload, END_STEP)]
+
+
+def ready_service(fake_pulsar: FakePulsar, **options: Any) -> LedgerDeletion:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, **options)
+    service._runtime.ready.set()
+    return service
+
+
+def test_a_caller_does_not_wait_for_what_does_not_pass_by_itself(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    damaged(fake_pulsar, topic)
+    service = ready_service(fake_pulsar, topic_deletion_wait_ms=30_000)
+    began = fake_pulsar.clock.monotonic_seconds()
+    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert fake_pulsar.clock.monotonic_seconds() == began
+    assert (status.state, status.failures) == (OperationState.RUNNING, 1)
+    assert "cannot be read" in (status.reason or "")
+    assert service.topic_deletion(status.operation_id).driver is None
+
+
+def test_a_caller_waits_for_what_may_pass(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.admin.lose_answer_next(applied=False, times=3)
+    service = ready_service(fake_pulsar, topic_deletion_wait_ms=30_000)
+    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert (status.state, status.attempts) == (OperationState.DONE, 4)
+
+
+def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    damaged(fake_pulsar, topic)
+    service = ready_service(fake_pulsar)
+    runtime = service._runtime
+    with structlog.testing.capture_logs() as lines:
+        operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+        for _ in range(STUCK_AFTER + 5):
+            fake_pulsar.clock.advance_ms(60_000)
+            held = runtime.deleter.take_due()
+            assert held is not None
+            runtime.drive(held, wait_ms=0)
+            runtime.deleter.release(held.operation)
+    (line,) = [line for line in lines if line["event"] == "a topic deletion is stuck"]
+    assert (line["log_level"], line["topic"], line["operation"]) == ("warning", str(topic), operation_id)
+    assert "ledger-deletion abandon" in line["remedy"]
+    status = service.status()
+    assert (status.running_topic_deletions, status.stuck_topic_deletions) == (1, 1)
+    (warning,) = [text for text in status.warnings if operation_id in text]
+    assert "is stuck" in warning
+
+
+def test_abandoning_names_what_is_left_and_keeps_who_asked(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    service = ready_service(fake_pulsar)
+    operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+    with structlog.testing.capture_logs() as lines:
+        abandoned = service.abandon_topic_deletion(operation_id, asked_by="an operator")
+    assert abandoned.status.state is OperationState.ABANDONED
+    assert abandoned.remains is not None
+    assert abandoned.remains.nodes == (managed_ledger_path(topic.managed_ledger_name),)
+    assert set(abandoned.remains.ledger_ids) == fake_pulsar.ledgers()
+    (line,) = [line for line in lines if line["event"] == "topic deletion ended"]
+    assert (line["state"], line["abandonedBy"], line["topicName"]) == ("abandoned", "an operator", str(topic))
+    (note,) = ends(fake_pulsar)
+    assert note["abandonedBy"] == "an operator"
+    assert service.topic_deletions() == []
+    found = service.topic_deletion(operation_id)
+    assert (found.status.state, found.abandoned_by) == (OperationState.ABANDONED, "an operator")
+    with pytest.raises(NotFoundError):
+        service.abandon_topic_deletion(operation_id, asked_by="an operator")
+    fake_pulsar.clock.advance_ms(3_600_000)
+    with pytest.raises(NotFoundError, match="no topic deletion"):
+        service.topic_deletion(operation_id)
+
+
+def test_a_deletion_of_another_version_is_abandoned_with_the_reason_why_nothing_is_known(
+    fake_pulsar: FakePulsar,
+) -> None:
+    fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
+    service = ready_service(fake_pulsar)
+    assert service.status().stuck_topic_deletions == 1
+    abandoned = service.abandon_topic_deletion(OP, asked_by=None)
+    assert (abandoned.status.state, abandoned.remains) == (OperationState.ABANDONED, None)
+    assert "cannot be read" in (abandoned.status.reason or "")
+    assert service.topic_deletions() == []
+
+
+def test_what_is_left_may_be_unknown_and_the_deletion_has_ended(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    service = ready_service(fake_pulsar)
+    operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
+    fake_pulsar.store.fail_next("read_many", TemporaryError("no session"))
+    assert service.abandon_topic_deletion(operation_id, asked_by=None).remains is None
+    assert service.topic_deletions() == []
+
+
+def test_the_caller_learns_that_the_deletion_was_abandoned_and_one_note_is_kept(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    service = ready_service(fake_pulsar)
+
+    def abandon() -> None:
+        (status,) = service.topic_deletions()
+        service.abandon_topic_deletion(status.operation_id, asked_by="an operator")
+
+    fake_pulsar.admin.hooks.before("load_topic", abandon)
+    with pytest.raises(ConflictError, match="an operator abandoned it"):
+        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert [note["state"] for note in ends(fake_pulsar)] == ["abandoned"]
+    assert fake_pulsar.admin.deletions == []

@@ -20,7 +20,7 @@ from pulsar_sidecar.cli.groups import ledger_watch
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import java_url_encode, parse_topic_name
 
 Component = Annotated[LedgerComponent, typer.Option(help="Component of the ledgers.")]
 Kind = Annotated[LedgerType, typer.Option("--type", help="Storage of the ledgers: BookKeeper or tiered storage.")]
@@ -33,6 +33,7 @@ OffloadContext = Annotated[
 MAX_BATCH_RECORDS = 10_000
 _MAX_BATCH_BYTES = 4 * 1024 * 1024
 _BASE = "/admin/v2/ledger-deletion"
+DELETIONS = f"{_BASE}/topic-deletions"
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
 dead_letters = new_group("dlq", "Dead letters: records that the sidecars no longer retry.")
 app.add_typer(dead_letters)
@@ -131,12 +132,38 @@ def rate(
 
 
 @app.command("topic-deletions", epilog=EXIT_CODES)
-def topic_deletions(ctx: Context, form: Output = None) -> None:
-    """List the two-phase topic deletions that are running.
+def topic_deletions(
+    ctx: Context,
+    operation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this one, with details.")] = None,
+    form: Output = None,
+) -> None:
+    """List the two-phase topic deletions that are running, or show one: what it waits for, and what it has left.
+
+    One that ended in the last 10 minutes is shown with its end.
 
     Example: pulsar-sidecar ledger-deletion topic-deletions
     """
-    show_answer(ctx, form, "GET", f"{_BASE}/topic-deletions")
+    show_answer(ctx, form, "GET", DELETIONS if operation_id is None else _deletion_path(operation_id))
+
+
+@app.command(epilog=EXIT_CODES)
+def abandon(
+    ctx: Context,
+    operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operationId that topic-deletions shows.")],
+    form: Output = None,
+) -> None:
+    """End a two-phase topic deletion that cannot be completed, also one that this version cannot read.
+
+    The sidecars ask no broker any more. They judge what was recorded as ever: a ledger that is still referenced stays.
+    The answer names the nodes and the ledgers that are left.
+
+    Example: pulsar-sidecar ledger-deletion abandon 0c2f4c1e9b7d4f0f8a55a1c1b0a3d9e2
+    """
+    show_answer(ctx, form, "POST", f"{_deletion_path(operation_id)}/abandon")
+
+
+def _deletion_path(operation_id: str) -> str:
+    return f"{DELETIONS}/{java_url_encode(operation_id)}"
 
 
 @app.command(epilog=EXIT_CODES)

@@ -9,7 +9,6 @@ right before each request to a broker. A look-up that failed is never taken for 
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import after_failure, running
 from pulsar_sidecar.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
@@ -54,9 +54,6 @@ from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, NewNode, Node
 from pulsar_sidecar.model.names import TopicName
 
-_FIRST_BACKOFF_MS = 1_000
-_LONGEST_BACKOFF_MS = 60_000
-_MOST_DOUBLINGS = 6
 _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
@@ -72,12 +69,18 @@ class Attempt:
         state: if it is not RUNNING, the operation's node is gone.
         refusal: why the operation was REFUSED.
         left_behind: what brokers left of a topic whose deletion is DONE, and how to remove it.
+        lasting: it failed for a reason that does not pass by itself, so a caller need not wait for the next attempt.
     """
 
     held: HeldOperation
     state: OperationState
     refusal: PermanentError | None = None
     left_behind: str | None = None
+    lasting: bool = False
+
+
+class EndedElsewhereError(ConflictError):
+    """The deletion ended without its driver; the sidecar that ended it has kept the note of the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +191,11 @@ class TopicDeleter:
             nodes = self.recorder.look(held.operation)
             remaining = remaining_of(nodes, held.operation.incarnations)
         except OperationEndedError:
-            self._driving.discard(held.operation.operation_id)
-            if remaining_nodes(self.store, held.operation.incarnations):
-                refused = "another sidecar took this topic deletion over, and its broker refused it"
-                return Attempt(held, OperationState.REFUSED, ConflictError(refused))
-            return Attempt(held, OperationState.DONE)
+            return self._ended_elsewhere(held)
         except DataLossError as error:
             return self._refused(held, error)
+        except UndecodableError as error:
+            return self._postpone(held, str(error), lasting=True)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
             return self._postpone(held, str(error))
         except PermanentError as error:
@@ -219,19 +220,41 @@ class TopicDeleter:
         Raises:
             TemporaryError: the node could not be removed, so the operation continues.
         """
-        with suppress(ConflictError, OutcomeUnknownError):
+        self._withdraw(operation.operation_id)
+
+    def abandon(self, operation_id: OperationId) -> Node | None:
+        """End one, whichever sidecar drives it, readable or not; its last node, or None if it had ended already.
+
+        A driver notices at its next look; a request that a broker has by then is not called back.
+
+        Raises:
+            TemporaryError: the node could not be removed, so the operation continues.
+        """
+        node = self.store.read(operation_path(operation_id))
+        return node if node is not None and self._withdraw(operation_id) and node.data else None
+
+    def _withdraw(self, operation_id: OperationId) -> bool:
+        """Remove its nodes; False if another sidecar had removed them."""
+        may_have_removed = False
+        try:
             with self.steps.taking(Step.OPERATION_ENDED):
-                self.store.delete_together(
-                    [driver_path(operation.operation_id), operation_path(operation.operation_id)]
-                )
-            self._driving.discard(operation.operation_id)
-            return
+                self.store.delete_together([driver_path(operation_id), operation_path(operation_id)])
+        except OutcomeUnknownError:
+            may_have_removed = True
+        except ConflictError:
+            pass
+        else:
+            self._driving.discard(operation_id)
+            return True
         for _ in range(_END_TRIES):
-            if self._delete_nodes(operation.operation_id) in (DeletionResult.DELETED, DeletionResult.GONE):
-                self._driving.discard(operation.operation_id)
-                return
+            result = self._delete_nodes(operation_id)
+            if result in (DeletionResult.DELETED, DeletionResult.GONE):
+                self._driving.discard(operation_id)
+                # Gone after a lost answer: it was this call, as far as one can know.
+                return result is DeletionResult.DELETED or may_have_removed
+            may_have_removed = True
         raise TemporaryError(
-            f"the end of the topic deletion {operation.operation_id} could not be stored; a sidecar continues it"
+            f"the end of the topic deletion {operation_id} could not be stored; a sidecar continues it"
         )
 
     def release(self, operation: Operation) -> None:
@@ -249,11 +272,8 @@ class TopicDeleter:
             return self.store.delete(operation_path(operation_id))
 
     def running(self) -> list[TopicDeletionStatus]:
-        """The deletions that have not ended, as far as this version can read them."""
-        names = self.store.children(OPERATIONS) or []
-        nodes = self.store.read_many([operation_path(OperationId(name)) for name in names])
-        operations = [_decoded(node.data) for node in nodes if node is not None]
-        return [each.status(OperationState.RUNNING, each.last_reason) for each in operations if each is not None]
+        """The deletions that have not ended, those included that this version cannot read."""
+        return running(self.store)
 
     # --- taking over ------------------------------------------------------------------------------------------------
 
@@ -323,20 +343,30 @@ class TopicDeleter:
             return operation.attempts > 0
         return not remaining_of(nodes, operation.incarnations)
 
-    def _postpone(self, held: HeldOperation, reason: str) -> Attempt:
+    def _postpone(self, held: HeldOperation, reason: str, *, lasting: bool = False) -> Attempt:
         """Store why the deletion continues and when, if that is possible; the holder of the newest version decides."""
         try:
             node = self.store.read(operation_path(held.operation.operation_id))
             if node is None:
-                return Attempt(held, OperationState.RUNNING)
+                return self._ended_elsewhere(held)
             # Another version is another sidecar's, or ours whose answer was lost.
             current = held.operation if node.version == held.version else decode_node(node.data, Operation)
-            backoff_ms = min(_FIRST_BACKOFF_MS * 2 ** min(current.attempts, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
-            later = replace(current, last_reason=reason, not_before_ms=self.store.now_ms() + backoff_ms)
+            later = after_failure(current, reason, self.store.now_ms(), lasting=lasting)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
-                return Attempt(write_operation(self.store, later, node.version), OperationState.RUNNING)
+                held = write_operation(self.store, later, node.version)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
             return Attempt(held, OperationState.RUNNING)
+        return Attempt(held, OperationState.RUNNING, lasting=lasting)
+
+    def _ended_elsewhere(self, held: HeldOperation) -> Attempt:
+        self._driving.discard(held.operation.operation_id)
+        if not remaining_nodes(self.store, held.operation.incarnations):
+            return Attempt(held, OperationState.DONE)
+        ended = (
+            f"the deletion {held.operation.operation_id} ended before its topic was gone: an operator abandoned it, or "
+            "another sidecar took it over and its broker refused it"
+        )
+        return Attempt(held, OperationState.REFUSED, EndedElsewhereError(ended))
 
 
 def _decoded(data: bytes) -> Operation | None:

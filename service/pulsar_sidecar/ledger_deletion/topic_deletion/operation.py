@@ -40,6 +40,7 @@ from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_n
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
 SHADOW_DELETIONS = "/pulsar-sidecar/ledger-deletion/shadow-deletions"
+STUCK_AFTER = 10
 MAX_NODE_BYTES = 900_000
 """A node is at most 1 MB. Where the records do not fit in, a deletion that is taken over sends all of them again."""
 
@@ -104,6 +105,8 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         not_before_ms: the next attempt is due then, on the store's clock.
         source_data_loss_confirmed: the caller named the topic as a source whose shadows may lose its data. A node that
             does not have it, of a version that did not ask, confirms nothing.
+        failures: how often the last attempts failed the same way (`following.after_failure`).
+        failing_since_ms: when the first of them failed, on the store's clock.
     """
 
     force: bool
@@ -115,6 +118,13 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
     last_reason: str | None
     not_before_ms: int
     source_data_loss_confirmed: bool = False
+    failures: int = 0
+    failing_since_ms: int = 0
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it keeps failing the same way."""
+        return self.failures >= STUCK_AFTER
 
     @property
     def node_paths(self) -> tuple[str, ...]:
@@ -133,6 +143,10 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
             attempts=self.attempts,
             requested_ms=self.requested_ms,
             reason=reason,
+            requested_by=self.requested_by,
+            failures=self.failures,
+            failing_since_ms=self.failing_since_ms if self.failures else None,
+            next_attempt_ms=self.not_before_ms if state in (OperationState.RUNNING, OperationState.STUCK) else None,
         )
 
 

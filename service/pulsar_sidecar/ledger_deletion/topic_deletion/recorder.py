@@ -5,8 +5,8 @@ sidecar that dies in between leaves no trace of what it sent, so the next one se
 of a record finds its ledger deleted, or kept for the same reason as the first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as struct_replace
@@ -299,7 +299,8 @@ class Recorder:
             node = nodes[path]
             if node is None or operation.incarnations.get(path) != node.created_order:
                 continue
-            found[topic] = managed_ledger_references(node.data)
+            with _reading(path):
+                found[topic] = managed_ledger_references(node.data)
             if SHADOW_SOURCE in found[topic].properties:
                 # Its list is its source's: a record from it would name ledgers and offloaded copies of another topic.
                 raise shadow_refusal(topic, found[topic].properties[SHADOW_SOURCE])
@@ -340,7 +341,8 @@ class Recorder:
         cursors: dict[TopicName, dict[CursorName, CursorReferences]] = {}
         for (topic, name), node in zip(names, nodes[: len(paths)], strict=True):
             if node is not None:
-                cursors.setdefault(topic, {})[name] = cursor_references(node.data)
+                with _reading(node.path):
+                    cursors.setdefault(topic, {})[name] = cursor_references(node.data)
         return cursors
 
     def _read_details(self, ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]) -> None:
@@ -363,7 +365,18 @@ def _schema_ledgers(topic: TopicName, nodes: Nodes) -> frozenset[LedgerId]:
     if topic.partition_index is not None:
         return frozenset()
     node = nodes[schema_path(topic.schema_id)]
-    return schema_references(node.data) if node else frozenset()
+    if node is None:
+        return frozenset()
+    with _reading(node.path):
+        return schema_references(node.data)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UndecodableError as error:
+        raise UndecodableError(f"{path} cannot be read: {error}") from error
 
 
 def shadow_refusal(topic: TopicName, source: str) -> DataLossError:

@@ -40,8 +40,9 @@ from pulsar_sidecar.ledger_deletion.service import (
     TopicDeletionStatus,
 )
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import Attempt, EndedElsewhereError, TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP, end_document
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
@@ -210,6 +211,7 @@ class Runtime:
         self.ready = threading.Event()
         self.control = Control()
         self.running_topic_deletions = 0
+        self.stuck_topic_deletions = 0
         self.last_error: str | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
@@ -362,15 +364,33 @@ class Runtime:
         clock = self.ports.clock
         give_up = clock.monotonic_seconds() + wait_ms / 1000
         tried = self.deleter.attempt(held)
-        while tried.state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not self.stop.is_set():
+        while self._may_try_again(tried) and clock.monotonic_seconds() < give_up:
             clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), self.stop)
             tried = self.deleter.attempt(tried.held)
         operation, refusal = tried.held.operation, tried.refusal
         if tried.state is OperationState.RUNNING:
+            if operation.stuck and not held.operation.stuck:
+                self._log_stuck(operation)
             return operation.status(tried.state, operation.last_reason), None
         status = operation.status(tried.state, tried.left_behind if refusal is None else str(refusal))
-        self._note_end(status)
+        if not isinstance(refusal, EndedElsewhereError):
+            self.note_end(status)
         return status, refusal
+
+    def _may_try_again(self, tried: Attempt) -> bool:
+        return tried.state is OperationState.RUNNING and not tried.lasting and not self.stop.is_set()
+
+    @staticmethod
+    def _log_stuck(operation: Operation) -> None:
+        status = operation.status(OperationState.STUCK, operation.last_reason)
+        log.warning(
+            "a topic deletion is stuck",
+            topic=str(status.topic),
+            operation=status.operation_id,
+            failures=status.failures,
+            reason=status.reason,
+            remedy=status.remedy,
+        )
 
     # --- failures and notes ----------------------------------------------------------------------------------------
 
@@ -382,21 +402,11 @@ class Runtime:
         self.last_error = text
         log.warning(text)
 
-    def _note_end(self, status: TopicDeletionStatus) -> None:
+    def note_end(self, status: TopicDeletionStatus, abandoned_by: str | None = None) -> None:
         """Keep the end of a topic deletion on the outcome topic."""
-        topic, state = str(status.topic), status.state.value
-        log.info("topic deletion ended", topic=topic, state=state, reason=status.reason)
-        self.note(
-            "topic-deletion",
-            {
-                "operationId": status.operation_id,
-                "topicName": topic,
-                "state": state,
-                "recordedLedgers": status.recorded_ledgers,
-                "attempts": status.attempts,
-                "reason": status.reason,
-            },
-        )
+        document = end_document(status, abandoned_by)
+        log.info("topic deletion ended", **document)
+        self.note(END_STEP, document)
 
     def note(self, step: str, document: dict[str, object]) -> None:
         """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""
@@ -417,9 +427,10 @@ class Runtime:
             self.registry.keep()
             running = self.deleter.running()
             self.running_topic_deletions = len(running)
+            self.stuck_topic_deletions = sum(status.remedy is not None for status in running)
             now = self.ports.clock.monotonic_seconds()
             kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
-            self._recorded = {**kept, **{status.topic.base: now for status in running}}
+            self._recorded = {**kept, **{status.topic.base: now for status in running if status.topic is not None}}
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _work(self) -> None:
@@ -496,7 +507,8 @@ class Runtime:
                 self.ports.clock.wait_seconds(_DRIVER_LOOK_SECONDS, self.stop)
             else:
                 topic, operation_id = str(held.operation.topic), held.operation.operation_id
-                log.info("continuing a topic deletion", topic=topic, operation=operation_id)
+                if not held.operation.stuck:
+                    log.info("continuing a topic deletion", topic=topic, operation=operation_id)
                 status, _ = self.drive(held, wait_ms=0)
                 if status.state is OperationState.RUNNING:
                     self.deleter.release(held.operation)

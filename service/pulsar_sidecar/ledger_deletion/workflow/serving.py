@@ -16,6 +16,7 @@ from pulsar_sidecar.ledger_deletion.send import check_numbering, list_dead, redr
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
+    FollowedDeletion,
     InflightEstimate,
     LedgerDeletionAnswer,
     OperationState,
@@ -29,6 +30,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     UndeleteResult,
 )
 from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of, follow, remains, status_of, warnings_of
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
@@ -44,6 +46,7 @@ from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
 
 _SHOWN_PROTECTIONS = 100
+_ENDED_LOOKBACK_MS = 600_000
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -174,9 +177,44 @@ class LedgerDeletion:
         log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
         return status
 
+    # --- topic deletions that run ------------------------------------------------------------------------------------
+
     def topic_deletions(self) -> list[TopicDeletionStatus]:
+        """The topic deletions that have not ended."""
         self._runtime.require_enabled()
         return self._runtime.deleter.running()
+
+    def topic_deletion(self, operation_id: OperationId) -> FollowedDeletion:
+        """One of them with what it has left, or how it ended in the last minutes.
+
+        Raises:
+            NotFoundError: it does not run, and the outcome topic does not have its end.
+        """
+        self._runtime.require_enabled()
+        ports = self._runtime.ports
+        found = follow(ports.store, operation_id, self._runtime.configuration.ledgers_root)
+        return found or end_of(ports.topics, operation_id, ports.clock.now_ms() - _ENDED_LOOKBACK_MS)
+
+    def abandon_topic_deletion(self, operation_id: OperationId, *, asked_by: str | None) -> FollowedDeletion:
+        """End a topic deletion whatever its state; its records are judged as ever, so what is referenced stays.
+
+        Raises:
+            NotFoundError: it does not run.
+            TemporaryError: its end could not be stored, so it continues.
+        """
+        self._runtime.require_enabled()
+        runtime, store = self._runtime, self._runtime.ports.store
+        node = runtime.deleter.abandon(operation_id)
+        if node is None:
+            raise NotFoundError(f"no topic deletion {operation_id} is running; it may have ended by itself")
+        status = replace(status_of(node), state=OperationState.ABANDONED, next_attempt_ms=None)
+        try:
+            left = remains(store, node, runtime.configuration.ledgers_root)
+        except SidecarError as error:
+            left = None
+            log.warning("what an abandoned topic deletion left is not known", operation=operation_id, error=str(error))
+        runtime.note_end(status, asked_by)
+        return FollowedDeletion(status, None, left, runtime.ports.clock.now_ms(), asked_by)
 
     # --- second phase, at once -------------------------------------------------------------------------------------
 
@@ -223,6 +261,7 @@ class LedgerDeletion:
         runtime, store = self._runtime, self._runtime.ports.store
         enabled = runtime.configuration.enabled
         found, now_ms = protections(store), store.now_ms()
+        running = runtime.deleter.running()
         protected = sorted(
             (each for each in found if each.until_ms > now_ms), key=lambda each: (each.until_ms, each.ledger_id)
         )
@@ -231,12 +270,18 @@ class LedgerDeletion:
             control=runtime.service_control.read(),
             inflight=runtime.inflight_or_none() if enabled else None,
             instances=runtime.registry.instances(),
-            running_topic_deletions=len(runtime.deleter.running()),
+            running_topic_deletions=len(running),
             last_error=runtime.last_error,
             adaptive_limit=runtime.limit_readings(),
             protected_ledgers=tuple(protected[:_SHOWN_PROTECTIONS]),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,
-            warnings=(*runtime.ports.topics.warnings(), *runtime.shadows.warnings(), *runtime.shadow_watch.warnings()),
+            warnings=(
+                *runtime.ports.topics.warnings(),
+                *runtime.shadows.warnings(),
+                *runtime.shadow_watch.warnings(),
+                *warnings_of(running),
+            ),
+            stuck_topic_deletions=sum(each.remedy is not None for each in running),
         )
 
     def pause(self, reason: str | None) -> Control:
@@ -313,6 +358,7 @@ class LedgerDeletion:
             paused=runtime.control.paused,
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,
+            stuck_topic_deletions=runtime.stuck_topic_deletions,
             adaptive_limit=runtime.limit_readings(),
             watch=self.watch.readings(),
         )

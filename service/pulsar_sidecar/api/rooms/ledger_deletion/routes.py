@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
+from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, location_of
 from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
@@ -45,6 +46,7 @@ def router(service: LedgerDeletion) -> APIRouter:
     _add_reading(operators, service)
     _add_control(operators, service)
     _add_repair(operators, service)
+    add_topic_deletions(operators, service)
     add_watch(operators, service)
     routes = APIRouter()
     routes.include_router(topics)
@@ -60,7 +62,7 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         responses={
             202: {
                 "model": schemas.TopicDeletionAnswer,
-                "description": "Recorded; the sidecars continue the deletion.",
+                "description": "The sidecars continue the deletion; follow it at the path that Location names.",
             }
         },
     )
@@ -103,9 +105,10 @@ def _delete(
     match status.state:
         case OperationState.DONE:
             return Response(status_code=204)
-        case OperationState.RUNNING:
-            return JSONResponse(schemas.TopicDeletionAnswer.model_validate(status).model_dump(mode="json"), 202)
-        case OperationState.REFUSED:
+        case OperationState.RUNNING | OperationState.STUCK | OperationState.UNREADABLE:
+            answer = schemas.TopicDeletionAnswer.model_validate(status).model_dump(mode="json")
+            return JSONResponse(answer, 202, {"Location": location_of(status.operation_id)})
+        case OperationState.REFUSED | OperationState.ABANDONED:
             raise ConflictError(f"the deletion of {topic} was refused: {status.reason}")
         case _:
             assert_never(status.state)
@@ -249,11 +252,6 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     def status() -> schemas.StatusAnswer:
         """The state of the service, also while the feature is off."""
         return schemas.StatusAnswer.model_validate(service.status())
-
-    @routes.get("/ledger-deletion/topic-deletions")
-    def topic_deletions() -> list[schemas.TopicDeletionAnswer]:
-        """The two-phase topic deletions that are running now."""
-        return [schemas.TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
 
     @routes.get("/ledger-deletion/dead-letters")
     def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:

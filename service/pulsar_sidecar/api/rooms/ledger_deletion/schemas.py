@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pulsar_sidecar.api.schemas import Answer, Parameters, Payload, Text
+from pulsar_sidecar.api.schemas import Answer, Parameters, Payload
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, record_document
 from pulsar_sidecar.ledger_deletion.service import OperationState, ShadowDeletionStage
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -23,6 +23,10 @@ _Text = Annotated[str, Field(max_length=8192)]
 
 def _document(record: PendingDeleteLedgerInfo | None) -> dict[str, object] | None:
     return None if record is None else record_document(record)
+
+
+def _text(name: object) -> str | None:
+    return None if name is None else str(name)
 
 
 class TopicDeletionParameters(Parameters):
@@ -170,13 +174,27 @@ class TopicDeletionAnswer(Answer):
     """A two-phase topic deletion."""
 
     operation_id: str
-    topic: Text
+    topic: Annotated[str | None, BeforeValidator(_text)]
+    """Null if this version cannot read the deletion's node."""
     state: OperationState
-    recorded_ledgers: int
-    attempts: int
+    """``running``; ``stuck`` after ten failures of the same kind; ``unreadable`` if another version wrote its node;
+    ``done``, ``refused`` or ``abandoned`` once it has ended."""
+    recorded_ledgers: int | None
+    attempts: int | None
+    """How often a broker was asked."""
     requested_ms: int
     reason: str | None
-    """What it waits for."""
+    """What it waits for, or why it ended."""
+    requested_by: str | None
+    """Who asked for it, where the sidecar asks for tokens."""
+    failures: int
+    """How often it has failed the same way, one after another."""
+    failing_since_ms: int | None
+    """When it failed that way first."""
+    next_attempt_ms: int | None
+    """A sidecar tries again then or soon after."""
+    remedy: str | None
+    """What to do about one that does not continue by itself."""
 
 
 class ShadowDeletionAnswer(Answer):
@@ -254,6 +272,8 @@ class StatusAnswer(Answer):
     inflight: InflightAnswer | None
     instances: list[InstanceAnswer]
     running_topic_deletions: int
+    stuck_topic_deletions: int
+    """Those of them that do not continue by themselves; ``warnings`` has their reasons."""
     last_error: str | None
     adaptive_limit: AdaptiveLimitAnswer | None
     """This sidecar's own; null if it is switched off."""
@@ -262,7 +282,8 @@ class StatusAnswer(Answer):
     bookkeeper_exclusive_to_cluster: bool
     """This sidecar's setting: whether "nothing references it" is evidence enough to delete a ledger."""
     warnings: list[str]
-    """What hinders retries, or endangers records or the sources of shadow topics, with the remedy."""
+    """What hinders retries, keeps a topic's deletion, or endangers records or the sources of shadow topics, with the
+    remedy."""
 
 
 class DeadLetterAnswer(Answer):

@@ -1,0 +1,85 @@
+"""The routes and the JSON of topic deletions that run: who follows one, and who ends one.
+
+Any sidecar answers, whichever drives the deletion. Times are milliseconds since the epoch.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from pulsar_sidecar.api.rooms.ledger_deletion.schemas import TopicDeletionAnswer
+from pulsar_sidecar.ledger_deletion.service import FollowedDeletion
+from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.ids import OperationId
+
+PATH = "/ledger-deletion/topic-deletions"
+_OperationId = Annotated[
+    str,
+    Path(
+        alias="operationId",
+        pattern=r"^[-_A-Za-z0-9]{1,100}$",
+        description="The operationId of the deletion.",
+        examples=["0c2f4c1e9b7d4f0f8a55a1c1b0a3d9e2"],
+    ),
+]
+
+
+class FollowedDeletionAnswer(TopicDeletionAnswer):
+    """A topic deletion with what it has left."""
+
+    driver: str | None
+    """The sidecar that works on it now."""
+    left_nodes: list[str] | None
+    """Nodes of the topic that still exist; null if that is not known, or it has ended."""
+    left_ledgers: int | None
+    """Number of recorded ledgers that BookKeeper still has; null as for the nodes."""
+    left_ledger_ids: list[int] | None
+    """The first thousand of them."""
+    ended_ms: int | None
+    """When it ended; null while it runs."""
+    abandoned_by: str | None
+    """Who abandoned it, where the sidecar asks for tokens."""
+
+
+def location_of(operation_id: OperationId) -> str:
+    """Where one deletion can be followed."""
+    return f"/admin/v2{PATH}/{operation_id}"
+
+
+def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
+    """The list, one of it, and the end of one."""
+
+    @routes.get(PATH)
+    def topic_deletions() -> list[TopicDeletionAnswer]:
+        """The two-phase topic deletions that are running now."""
+        return [TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
+
+    @routes.get(f"{PATH}/{{operationId}}")
+    def topic_deletion(operation_id: _OperationId) -> FollowedDeletionAnswer:
+        """One topic deletion: its state, what it waits for, what it has left; or how it ended in the last 10 minutes.
+
+        404: it does not run, and its end is not known.
+        """
+        return _answer(service.topic_deletion(OperationId(operation_id)))
+
+    @routes.post(f"{PATH}/{{operationId}}/abandon")
+    def abandon(operation_id: _OperationId, request: Request) -> FollowedDeletionAnswer:
+        """End a topic deletion, also one that this version cannot read; the answer names what is left.
+
+        No sidecar asks a broker any more. What was recorded is judged as ever: a ledger that is still referenced stays.
+        404: it does not run.
+        """
+        return _answer(service.abandon_topic_deletion(OperationId(operation_id), asked_by=request.state.role))
+
+
+def _answer(followed: FollowedDeletion) -> FollowedDeletionAnswer:
+    left = followed.remains
+    return FollowedDeletionAnswer(
+        **TopicDeletionAnswer.model_validate(followed.status).model_dump(by_alias=False),
+        driver=followed.driver,
+        left_nodes=None if left is None else list(left.nodes),
+        left_ledgers=None if left is None else left.ledgers,
+        left_ledger_ids=None if left is None else list(left.ledger_ids),
+        ended_ms=followed.ended_ms,
+        abandoned_by=followed.abandoned_by,
+    )

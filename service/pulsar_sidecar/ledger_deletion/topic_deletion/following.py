@@ -1,0 +1,199 @@
+"""How a topic's deletion is followed: what its node shows, what it has left, when it counts as stuck, how it ended.
+
+Invariant: nothing is reported that was not read. An ended deletion has no node, so its end is known from the outcome
+topic or not at all.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from pulsar_sidecar.ledger_deletion.outcomes import Note, notes
+from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, DeletionTopics
+from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    OPERATIONS,
+    Operation,
+    decode_node,
+    driver_path,
+    operation_path,
+    remaining_nodes,
+)
+from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId, OperationId
+from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.names import parse_topic_name
+
+END_STEP = "topic-deletion"
+"""The step of the note that the outcome topic keeps of each end."""
+_FIRST_BACKOFF_MS = 1_000
+_LONGEST_BACKOFF_MS = 60_000
+_MOST_DOUBLINGS = 6
+_LEDGERS_AT_ONCE = 1_000
+_MOST_NAMED = 1_000
+_MOST_WARNINGS = 5
+_VARYING = re.compile(r"\S*\d\S*")
+
+
+# --- failing ---------------------------------------------------------------------------------------------------------
+
+
+def after_failure(operation: Operation, reason: str, now_ms: int, *, lasting: bool) -> Operation:
+    """The operation with one more failure, and when it is tried again.
+
+    Two failures are the same if their reasons are, apart from words with digits: ids, addresses, counts. One that comes
+    before its time is not counted: while a caller waits, attempts follow each other within seconds, and ten of them are
+    no more than a broker's restart. A ``lasting`` one does not pass by itself, and is counted quickly.
+    """
+    is_same = operation.failures > 0 and _kind(operation.last_reason) == _kind(reason)
+    failures = operation.failures + (now_ms >= operation.not_before_ms) if is_same else 1
+    since_ms = operation.failing_since_ms if is_same else now_ms
+    failed = replace(operation, last_reason=reason, failures=failures, failing_since_ms=since_ms)
+    return replace(failed, not_before_ms=now_ms + _backoff_ms(failed, lasting=lasting))
+
+
+def _kind(reason: str | None) -> str:
+    return _VARYING.sub("#", reason or "")
+
+
+def _backoff_ms(operation: Operation, *, lasting: bool) -> int:
+    if operation.stuck:
+        return _LONGEST_BACKOFF_MS
+    doublings = operation.attempts if lasting else max(operation.attempts, operation.failures)
+    return min(_FIRST_BACKOFF_MS << min(doublings, _MOST_DOUBLINGS), _LONGEST_BACKOFF_MS)
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def running(store: MetadataStore) -> list[TopicDeletionStatus]:
+    """The deletions that have not ended, those included that this version cannot read."""
+    names = store.children(OPERATIONS) or []
+    nodes = store.read_many([operation_path(OperationId(name)) for name in names])
+    return [status_of(node) for node in nodes if node is not None and node.data]
+
+
+def follow(store: MetadataStore, operation_id: OperationId, root: str) -> FollowedDeletion | None:
+    """One that has not ended, and what it has left; None if there is none of this id."""
+    node = store.read(operation_path(operation_id))
+    if node is None or not node.data:
+        return None
+    driver = store.read(driver_path(operation_id))
+    return FollowedDeletion(
+        status_of(node),
+        None if driver is None else driver.data.decode("utf-8", "replace"),
+        remains(store, node, root),
+    )
+
+
+def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
+    """What the deletion of this node has left now; None if the node cannot be read."""
+    try:
+        operation = decode_node(node.data, Operation)
+    except UndecodableError:
+        return None
+    left = _existing(store, sorted(_recorded_ledgers(operation.recorded)), root)
+    return Remains(tuple(remaining_nodes(store, operation.incarnations)), len(left), tuple(left[:_MOST_NAMED]))
+
+
+def status_of(node: Node) -> TopicDeletionStatus:
+    """What the node of a deletion shows."""
+    try:
+        operation = decode_node(node.data, Operation)
+    except UndecodableError as error:
+        operation_id = OperationId(node.path.rpartition("/")[2])
+        return TopicDeletionStatus(
+            operation_id, None, OperationState.UNREADABLE, None, None, node.created_ms, str(error)
+        )
+    return operation.status(OperationState.STUCK if operation.stuck else OperationState.RUNNING, operation.last_reason)
+
+
+def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:
+    """Which of them do not continue by themselves, and what to do about it."""
+    texts = [
+        f"the deletion of {each.topic or 'a topic'} ({each.operation_id}) is {each.state.value}: {each.reason}; "
+        f"{each.remedy}"
+        for each in deletions
+        if each.remedy is not None
+    ]
+    more = len(texts) - _MOST_WARNINGS
+    return texts[:_MOST_WARNINGS] + ([f"{more} more topic deletions do not continue either"] if more > 0 else [])
+
+
+def _recorded_ledgers(keys: Iterable[str]) -> set[LedgerId]:
+    # A key is a ledger's id, with the offload attempt behind an "o" (`recorder.record_key`).
+    return {LedgerId(int(ledger_id)) for ledger_id in (key.partition("o")[0] for key in keys) if ledger_id.isdigit()}
+
+
+def _existing(store: MetadataStore, ledger_ids: list[LedgerId], root: str) -> list[LedgerId]:
+    found: list[LedgerId] = []
+    for start in range(0, len(ledger_ids), _LEDGERS_AT_ONCE):
+        some = ledger_ids[start : start + _LEDGERS_AT_ONCE]
+        nodes = store.read_many([ledger_path(each, root) for each in some])
+        found += [each for each, node in zip(some, nodes, strict=True) if node is not None]
+    return found
+
+
+# --- ended -----------------------------------------------------------------------------------------------------------
+
+
+def end_document(status: TopicDeletionStatus, abandoned_by: str | None = None) -> dict[str, object]:
+    """What the outcome topic keeps of the end of a topic deletion."""
+    document: dict[str, object] = {
+        "operationId": status.operation_id,
+        "topicName": None if status.topic is None else str(status.topic),
+        "state": status.state.value,
+        "recordedLedgers": status.recorded_ledgers,
+        "attempts": status.attempts,
+        "requestedMs": status.requested_ms,
+        "reason": status.reason,
+    }
+    return document | ({"abandonedBy": abandoned_by} if status.state is OperationState.ABANDONED else {})
+
+
+def end_of(topics: DeletionTopics, operation_id: OperationId, since_ms: int) -> FollowedDeletion:
+    """How a deletion ended after ``since_ms``, as the outcome topic has it; the sidecar that ended it wrote that down.
+
+    Raises:
+        NotFoundError: the outcome topic has no such end.
+        TemporaryError: it cannot be read.
+    """
+    needle = operation_id.encode()
+    for payload in topics.outcomes_since(since_ms, quickly=True):
+        for note in notes(payload, END_STEP) if needle in payload else ():
+            if note.document.get("operationId") == operation_id and (found := _ended(operation_id, note)) is not None:
+                return found
+    raise NotFoundError(
+        f"no topic deletion {operation_id} is running: either it ended and its end was not noted in the last minutes, "
+        "or there never was one of this id. The notes of older ends are on "
+        f"{SYSTEM_NAMESPACE}/{DeletionTopic.OUTCOME.value}"
+    )
+
+
+def _ended(operation_id: OperationId, note: Note) -> FollowedDeletion | None:
+    document = note.document
+    name, reason, abandoned_by = (document.get(key) for key in ("topicName", "reason", "abandonedBy"))
+    requested_ms = _number(document.get("requestedMs"))
+    if requested_ms is None:
+        return None
+    try:
+        status = TopicDeletionStatus(
+            operation_id,
+            parse_topic_name(name) if isinstance(name, str) else None,
+            OperationState(document.get("state")),
+            _number(document.get("recordedLedgers")),
+            _number(document.get("attempts")),
+            requested_ms,
+            reason if isinstance(reason, str) else None,
+        )
+    except (ValueError, InvalidInputError):
+        return None
+    return FollowedDeletion(
+        status, ended_ms=note.at_ms, abandoned_by=abandoned_by if isinstance(abandoned_by, str) else None
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int else None

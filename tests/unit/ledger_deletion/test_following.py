@@ -1,0 +1,364 @@
+"""A topic's deletion is followed until it ends: what it waits for, when it is stuck, what is left, and its end."""
+
+import json
+
+import pytest
+from msgspec.structs import replace
+from pulsar_sidecar.ledger_deletion.outcomes import note_message
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import EndedElsewhereError
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
+    END_STEP,
+    after_failure,
+    end_document,
+    end_of,
+    follow,
+    running,
+    warnings_of,
+)
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    OPERATIONS,
+    STUCK_AFTER,
+    driver_path,
+    operation_path,
+)
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.fakes.deletion_topics import FakeDeletionTopics
+from tests.fakes.pulsar import FakePulsar, TopicPlan
+from tests.unit.ledger_deletion.driving import OP, asked, begin
+from tests.unit.ledger_deletion.driving import running as running_nodes
+from tests.unit.ledger_deletion.orphans import NAME
+from tests.unit.ledger_deletion.sidecars import Sidecar, accepted_records, check, endings
+from tests.unit.ledger_deletion.test_operation import OPERATION
+
+DAMAGED = b"not proto\xff"
+DUE_MS = OPERATION.not_before_ms
+
+
+def damaged(fake_pulsar: FakePulsar) -> tuple[TopicName, str, bytes]:
+    """A topic whose node cannot be read; the node's path, and what was in it."""
+    topic = fake_pulsar.topic(NAME)
+    path = managed_ledger_path(topic.managed_ledger_name)
+    node = fake_pulsar.store.peek(path)
+    assert node is not None
+    fake_pulsar.store.put(path, DAMAGED)
+    return topic, path, node.data
+
+
+def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeletionStatus:
+    for _ in range(STUCK_AFTER):
+        (status,) = running(fake_pulsar.store)
+        if status.state is OperationState.STUCK:
+            return status
+        assert status.next_attempt_ms is not None
+        fake_pulsar.clock.advance_ms(max(0, status.next_attempt_ms - fake_pulsar.clock.now_ms()))
+        sidecar.drive()
+    (status,) = running(fake_pulsar.store)
+    return status
+
+
+# --- the same failure --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        ("the broker does not answer", "the broker does not answer", True),
+        ("10 bytes are not a ManagedLedgerInfo", "12 bytes are not a ManagedLedgerInfo", True),
+        ("/managed-ledgers/t/n/persistent/a-1 still exists", "/managed-ledgers/t/n/persistent/a-2 still exists", True),
+        ("broker-1:8080 answered 503", "broker-2:8080 answered 503", True),
+        ("the broker does not answer", "the metadata store does not answer", False),
+        ("", "the metadata store does not answer", False),
+    ],
+)
+def test_failures_are_the_same_apart_from_words_with_digits(before: str, now: str, same: bool) -> None:
+    failed = after_failure(
+        replace(OPERATION, last_reason=before, failures=4, failing_since_ms=5), now, 20, lasting=False
+    )
+    assert (failed.failures, failed.failing_since_ms) == ((5, 5) if same else (1, 20))
+    assert failed.last_reason == now
+
+
+def test_the_first_failure_counts_although_the_operation_waited_for_the_brokers_from_the_beginning() -> None:
+    failed = after_failure(OPERATION, OPERATION.last_reason or "", 20, lasting=False)
+    assert (failed.failures, failed.failing_since_ms) == (1, 20)
+
+
+def test_what_fails_before_its_time_is_not_counted() -> None:
+    """A caller that waits has it tried every second; a broker that restarts makes no deletion stuck."""
+    operation, now_ms = OPERATION, DUE_MS - 1_000
+    for _ in range(30):
+        operation = after_failure(operation, "no broker answers", now_ms, lasting=False)
+        now_ms += 1_000
+    assert operation.failures == 1
+    assert not operation.stuck
+
+
+def test_it_waits_longer_with_each_failure_and_longest_once_it_is_stuck() -> None:
+    operation, waits = replace(OPERATION, attempts=0), []
+    for _ in range(STUCK_AFTER):
+        now_ms = operation.not_before_ms
+        operation = after_failure(operation, "no bookie answers", now_ms, lasting=False)
+        waits.append(operation.not_before_ms - now_ms)
+    assert waits == [2_000, 4_000, 8_000, 16_000, 32_000, *[60_000] * 5]
+    assert operation.stuck
+
+
+def test_what_does_not_pass_by_itself_is_tried_quickly_until_it_is_stuck() -> None:
+    operation, waits = replace(OPERATION, attempts=0), []
+    for _ in range(STUCK_AFTER + 1):
+        now_ms = operation.not_before_ms
+        operation = after_failure(operation, "10 bytes are not a ManagedLedgerInfo", now_ms, lasting=True)
+        waits.append(operation.not_before_ms - now_ms)
+    assert waits == [1_000] * (STUCK_AFTER - 1) + [60_000] * 2
+
+
+# --- stuck -------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_node_makes_a_deletion_stuck_with_its_path_and_the_remedy() -> None:
+    fake_pulsar = FakePulsar()
+    topic, path, _ = damaged(fake_pulsar)
+    sidecar = Sidecar(fake_pulsar)
+    began_ms = fake_pulsar.clock.now_ms()
+    tried = sidecar.deleter.attempt(begin(sidecar, topic))
+    assert (tried.state, tried.lasting) == (OperationState.RUNNING, True)
+    sidecar.deleter.release(tried.held.operation)
+    status = driven_until_stuck(fake_pulsar, sidecar)
+    assert (status.state, status.failures, status.failing_since_ms) == (OperationState.STUCK, STUCK_AFTER, began_ms)
+    assert status.reason is not None
+    assert status.reason.startswith(f"{path} cannot be read: {len(DAMAGED)} bytes are not a ManagedLedgerInfo")
+    assert status.remedy is not None
+    assert f"pulsar-sidecar ledger-deletion abandon {OP}" in status.remedy
+    assert asked(fake_pulsar) == []
+    assert warnings_of([status]) == [f"the deletion of {topic} ({OP}) is stuck: {status.reason}; {status.remedy}"]
+
+
+def test_a_stuck_deletion_continues_once_its_cause_is_removed() -> None:
+    fake_pulsar = FakePulsar()
+    topic, path, content = damaged(fake_pulsar)
+    sidecar = Sidecar(fake_pulsar)
+    sidecar.delete_topic(topic)
+    driven_until_stuck(fake_pulsar, sidecar)
+    fake_pulsar.store.put(path, content)
+    sidecar.work()
+    check(fake_pulsar)
+    assert fake_pulsar.ledgers() == set()
+
+
+def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.admin.miss_next()
+    sidecar = Sidecar(fake_pulsar)
+    sidecar.delete_topic(topic)
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    fake_pulsar.clock.advance_ms(60_000)
+    sidecar.drive()
+    assert [status.failures for status in running(fake_pulsar.store)] == [1]
+
+
+def test_warnings_name_the_first_five() -> None:
+    stuck = TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.STUCK, 3, 2, 1, "it fails")
+    texts = warnings_of([stuck] * 7)
+    assert len(texts) == 6
+    assert texts[-1] == "2 more topic deletions do not continue either"
+    assert warnings_of([TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.RUNNING, 3, 2, 1)]) == []
+
+
+# --- what is left ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_are_the_marked_nodes_and_the_recorded_ledgers_that_exist() -> None:
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME, TopicPlan(ledgers=3, offloaded=(0,)))
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    sidecar = Sidecar(fake_pulsar)
+    assert sidecar.delete_topic(topic) is OperationState.RUNNING
+    gone, *left = sorted({record.ledger_id for record in accepted_records(fake_pulsar)})
+    fake_pulsar.remove_ledger(gone)
+    found = follow(fake_pulsar.store, OP, "/ledgers")
+    assert found is not None
+    assert found.remains is not None
+    assert found.remains.nodes == (managed_ledger_path(topic.managed_ledger_name),)
+    assert (found.remains.ledgers, list(found.remains.ledger_ids)) == (len(left), left)
+    assert found.driver is None
+    fake_pulsar.store.create(driver_path(OP), b"sidecar-2", ephemeral=True)
+    found = follow(fake_pulsar.store, OP, "/ledgers")
+    assert found is not None
+    assert found.driver == "sidecar-2"
+
+
+def test_of_an_unreadable_deletion_only_what_is_known_is_shown() -> None:
+    fake_pulsar = FakePulsar()
+    node = fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
+    found = follow(fake_pulsar.store, OP, "/ledgers")
+    assert found is not None
+    status = found.status
+    assert (status.state, status.topic, status.attempts, status.recorded_ledgers) == (
+        OperationState.UNREADABLE, None, None, None
+    )  # fmt: skip
+    assert (status.requested_ms, found.remains) == (node.created_ms, None)
+    assert "the version of pulsar-sidecar that began it" in (status.remedy or "")
+
+
+def test_an_empty_leftover_is_not_a_deletion() -> None:
+    fake_pulsar = FakePulsar()
+    fake_pulsar.store.create(operation_path(OP), b"")
+    assert running(fake_pulsar.store) == []
+    assert follow(fake_pulsar.store, OP, "/ledgers") is None
+    assert Sidecar(fake_pulsar).deleter.abandon(OP) is None
+
+
+# --- abandoned ---------------------------------------------------------------------------------------------------
+
+
+def test_an_abandoned_deletion_asks_no_broker_and_keeps_what_is_referenced(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    ids = fake_pulsar.ledgers()
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    sidecar = Sidecar(fake_pulsar)
+    sidecar.delete_topic(topic)
+    requests = len(asked(fake_pulsar))
+    assert sidecar.deleter.abandon(OP) is not None
+    assert running_nodes(fake_pulsar) == []
+    fake_pulsar.clock.advance_ms(3_600_000)
+    sidecar.work()
+    check(fake_pulsar)
+    assert len(asked(fake_pulsar)) == requests
+    assert fake_pulsar.ledgers() == ids
+    assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
+
+
+@pytest.mark.parametrize("method", ["read", "read_many", "write"])
+def test_the_driver_notices_that_its_deletion_was_abandoned(
+    fake_pulsar: FakePulsar, topic: TopicName, method: str
+) -> None:
+    first = Sidecar(fake_pulsar)
+    held = begin(first, topic)
+    other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
+    fake_pulsar.store.before(method, lambda: other.deleter.abandon(OP))  # type: ignore[arg-type]
+    tried = first.deleter.attempt(held)
+    assert tried.state is OperationState.REFUSED
+    assert isinstance(tried.refusal, EndedElsewhereError)
+    assert asked(fake_pulsar) == []
+    assert running_nodes(fake_pulsar) == []
+    assert first.drive() is None
+
+
+def test_the_driver_notices_when_it_puts_the_next_attempt_off(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    held = begin(sidecar, topic)
+
+    def abandon() -> None:
+        sidecar.deleter.abandon(OP)
+
+    fake_pulsar.admin.hooks.before("delete_topic", abandon)
+    fake_pulsar.admin.lose_answer_next(applied=False)
+    assert isinstance(sidecar.deleter.attempt(held).refusal, EndedElsewhereError)
+
+
+def test_one_that_a_sidecar_takes_over_at_this_moment_is_abandoned_all_the_same(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    held = begin(sidecar, topic)
+    sidecar.deleter.release(held.operation)
+    other = fake_pulsar.store.other_session()
+    fake_pulsar.store.before(
+        "delete", lambda: other.create(driver_path(OP), b"sidecar-2", ephemeral=True), path=operation_path(OP)
+    )
+    assert sidecar.deleter.abandon(OP) is not None
+    assert running_nodes(fake_pulsar) == []
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_one_lost_answer_does_not_keep_a_deletion(fake_pulsar: FakePulsar, topic: TopicName, applied: bool) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    begin(sidecar, topic)
+    fake_pulsar.store.before(
+        "delete", lambda: fake_pulsar.store.lose_answer_next("delete", applied=applied), path=driver_path(OP)
+    )
+    assert sidecar.deleter.abandon(OP) is not None
+    assert running_nodes(fake_pulsar) == []
+
+
+def test_an_end_that_cannot_be_stored_is_an_error(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    begin(sidecar, topic)
+    for _ in range(6):
+        fake_pulsar.store.lose_answer_next("delete", applied=False)
+    with pytest.raises(TemporaryError, match="could not be stored"):
+        sidecar.deleter.abandon(OP)
+    assert running_nodes(fake_pulsar) == [OP]
+
+
+def test_what_never_ran_or_ended_by_itself_is_not_abandoned(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    assert sidecar.deleter.abandon(OP) is None
+    held = begin(sidecar, topic)
+    other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
+    fake_pulsar.store.before("delete", lambda: other.deleter.end(held.operation))
+    assert sidecar.deleter.abandon(OP) is None
+
+
+def test_one_of_another_version_is_abandoned_by_its_id() -> None:
+    fake_pulsar = FakePulsar()
+    fake_pulsar.store.create(operation_path(OP), b'{"newer":"version"}')
+    fake_pulsar.store.create(f"{OPERATIONS}/other", b'{"newer":"version"}')
+    assert Sidecar(fake_pulsar).deleter.abandon(OP) is not None
+    assert running_nodes(fake_pulsar) == ["other"]
+
+
+# --- its end -----------------------------------------------------------------------------------------------------
+
+
+def noted(fake_pulsar: FakePulsar, document: dict[str, object], step: str = END_STEP) -> FakeDeletionTopics:
+    fake_pulsar.topics.put(DeletionTopic.OUTCOME, note_message("sidecar-1", 77, step, document), key="")
+    return fake_pulsar.topics
+
+
+@pytest.mark.parametrize("state", [OperationState.DONE, OperationState.REFUSED, OperationState.ABANDONED])
+def test_an_end_is_what_the_outcome_topic_has(state: OperationState, fake_pulsar: FakePulsar) -> None:
+    status = TopicDeletionStatus(OP, parse_topic_name(NAME), state, 3, 2, 5, "a reason")
+    found = end_of(noted(fake_pulsar, end_document(status, "an operator")), OP, 0)
+    assert found.status == status
+    assert (found.ended_ms, found.remains) == (77, None)
+    assert found.abandoned_by == ("an operator" if state is OperationState.ABANDONED else None)
+
+
+def test_the_end_of_an_unreadable_deletion_names_no_topic(fake_pulsar: FakePulsar) -> None:
+    status = TopicDeletionStatus(OP, None, OperationState.ABANDONED, None, None, 5, "unreadable")
+    assert end_of(noted(fake_pulsar, end_document(status)), OP, 0).status == status
+
+
+GOOD = end_document(TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.DONE, 3, 2, 5))
+
+
+@pytest.mark.parametrize(
+    ("document", "step"),
+    [
+        (GOOD | {"operationId": "another"}, END_STEP),
+        (GOOD, "undeleted"),
+        (GOOD | {"state": "asleep"}, END_STEP),
+        (GOOD | {"topicName": "a/b"}, END_STEP),
+        (GOOD | {"requestedMs": None}, END_STEP),
+    ],
+)
+def test_an_end_that_was_not_noted_is_not_known(document: dict[str, object], step: str) -> None:
+    fake_pulsar = FakePulsar()
+    fake_pulsar.topics.put(DeletionTopic.OUTCOME, f"{OP} is not JSON".encode(), key="")
+    fake_pulsar.topics.put(DeletionTopic.OUTCOME, json.dumps({"step": END_STEP, "of": OP}).encode(), key="")
+    with pytest.raises(NotFoundError, match="either it ended"):
+        end_of(noted(fake_pulsar, document, step), OP, 0)
+
+
+def test_only_the_last_minutes_are_searched(fake_pulsar: FakePulsar) -> None:
+    topics = noted(fake_pulsar, GOOD)
+    fake_pulsar.clock.advance_ms(1)
+    with pytest.raises(NotFoundError):
+        end_of(topics, OperationId(OP), fake_pulsar.clock.now_ms())
