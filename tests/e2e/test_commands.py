@@ -109,9 +109,31 @@ def test_deleting_topics(scene: Scene) -> None:
         used = workload.ledgers(busy)
         done(sidecar.command("topics", "delete", str(busy), "--force"))
     assert done(sidecar.command("ledger-deletion", "topic-deletions", "--output", "json")).json == []
+    failed(sidecar.command("ledger-deletion", "abandon", "never-was"), REFUSED, "404")
     scene.oracles.add_accepted(used.data)
     scene.oracles.wait_until_drained(sidecar)
     assert not workload.existing(used.data)
+
+
+def test_deleting_several_topics(scene: Scene) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    topics, busy = [scene.topic(f"several-{number}") for number in range(5)], scene.topic("several-busy")
+    for topic in (*topics, busy):
+        workload.fill(topic, 2)
+    gone = frozenset().union(*(workload.ledgers(topic).all for topic in topics))
+    with connected_consumer(workload, busy, "sub"):
+        used = workload.ledgers(busy)
+        names = [str(topic) for topic in (*topics, busy, scene.topic("never-was"))]
+        ended = sidecar.command("topics", "delete", *names, "--output", "json")
+        assert ended.exit_code == 4, ended
+        refused, unknown = ended.json
+        assert (refused["topic"], "412" in refused["reason"]) == (str(busy), True)
+        assert (unknown["topic"], "404" in unknown["reason"]) == (str(scene.topic("never-was")), True)
+        assert ended.stderr.splitlines()[-1] == "deleted 5 of 7 topics"
+    scene.oracles.add_accepted(gone | used.data)
+    scene.oracles.wait_for_finals(gone)
+    assert not workload.existing(gone)
+    assert workload.existing(used.data) == used.data
 
 
 def test_publishing_a_file_exactly_once(scene: Scene, tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from pulsar_sidecar.cli.command_groups import ServiceRefusedError
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.tls import trusting
 
+_MOST_CONNECTIONS = 100
+"""Kept open for a command that sends several requests at a time."""
+
 
 class _AnyHostname(HTTPAdapter):
     """Checks the certificate's signature but not its name."""
@@ -27,7 +30,7 @@ class _AnyHostname(HTTPAdapter):
 
 
 class SidecarClient:
-    """One conversation with one sidecar."""
+    """One conversation with one sidecar; any number of threads may call."""
 
     def __init__(
         self,
@@ -47,8 +50,9 @@ class SidecarClient:
         if trusted is not None:
             trusting(trusted)  # requests would fail for a file that it cannot use only when it calls
         session.verify = not allow_insecure and (True if trusted is None else str(trusted))
-        if not verify_hostname:
-            session.mount("https://", _AnyHostname())
+        https = HTTPAdapter if verify_hostname else _AnyHostname
+        session.mount("http://", HTTPAdapter(pool_maxsize=_MOST_CONNECTIONS))
+        session.mount("https://", https(pool_maxsize=_MOST_CONNECTIONS))
         if token is not None:
             session.headers["Authorization"] = f"Bearer {token}"
         self._request = partial(session.request, timeout=timeout_seconds, allow_redirects=False)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, Self
 
 from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.progress import Report
 
 _PROGRESS_LINES: Final = 20
@@ -62,33 +63,50 @@ def printable(text: str, kept: str = "\n") -> str:
 
 
 class ProgressBar:
-    """Shows how much of long work is done, from the first report on: a bar on a terminal, else a line now and then."""
+    """Shows how much of long work is done, from the first report on: a bar on a terminal, else a line now and then.
 
-    def __init__(self, what: str, report: Report) -> None:
+    ``with_rate`` shows how many are done a second, too, and elsewhere than on a terminal the time that is left.
+    """
+
+    def __init__(self, what: str, report: Report, *, with_rate: bool = False, clock: Clock | None = None) -> None:
         from rich.console import Console  # it takes longer to load than --help to answer
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._what = what
         self._report = report
         self._reported = -1
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._with_rate = with_rate
+        self._clock = clock or SystemClock()
+        self._began = self._clock.monotonic_seconds()
+        rate = (TextColumn("{task.fields[rate]}"),) if with_rate else ()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
         self._bar = Progress(*columns, console=Console(file=sys.stderr))
-        self._task = self._bar.add_task(what, visible=False)
+        self._task = self._bar.add_task(what, visible=False, rate="")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:  # where it never was, stopping it writes an empty line
+            self._bar.stop()
 
     def report(self, done: int, total: int) -> None:
         """So many of so many are done; never fewer than before."""
         if sys.stderr.isatty():
             self._bar.start()
-            self._bar.update(self._task, completed=done, total=total, visible=True)
+            self._bar.update(self._task, completed=done, total=total, visible=True, rate=f"{self._rate(done):.1f}/s")
         elif total and done * _PROGRESS_LINES // total > self._reported:
             self._reported = done * _PROGRESS_LINES // total
-            self._report(f"{self._what}: {done:,} of {total:,}")
+            self._report(f"{self._what}: {done:,} of {total:,}{self._pace(done, total)}")
+
+    def _rate(self, done: int) -> float:
+        return done / max(self._clock.monotonic_seconds() - self._began, 0.001)
+
+    def _pace(self, done: int, total: int) -> str:
+        if not self._with_rate or not done:
+            return ""
+        rate = self._rate(done)
+        return f", {rate:.1f}/s, {(total - done) / rate:,.0f} s left"
 
 
 def _as_table(value: object) -> str:

@@ -235,13 +235,6 @@ def test_topics_delete(written: str, meant: str, terminal: Terminal, service: Fa
     assert service.confirmed == [None, None, meant]
 
 
-def test_a_deletion_that_goes_on_shows_its_state(terminal: Terminal, service: FakeDeletionService) -> None:
-    service.deletion_state, service.deletion_reason = OperationState.RUNNING, "the broker is down"
-    ran = terminal.run("topics", "delete", "orders", "--output", "json")
-    assert ran.code == 0
-    assert json.loads(ran.out)["reason"] == "the broker is down"
-
-
 def test_a_topic_without_ledgers_is_refused(terminal: Terminal, service: FakeDeletionService) -> None:
     assert terminal.run("topics", "delete", "non-persistent://a/b/c").code == 1
     assert service.asked == []

@@ -6,6 +6,8 @@ import sys
 import pytest
 from pulsar_sidecar.cli.output import ProgressBar
 
+from tests.fakes.clock import FakeClock
+
 
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -22,22 +24,34 @@ def test_elsewhere_there_are_a_few_lines() -> None:
     assert len(lines) == 21
 
 
+def test_the_rate_and_the_time_that_is_left_are_shown_where_they_are_asked_for() -> None:
+    lines: list[str] = []
+    clock = FakeClock()
+    with ProgressBar("deleting", lines.append, with_rate=True, clock=clock) as bar:
+        bar.report(0, 100)
+        clock.advance_ms(2_000)
+        bar.report(50, 100)
+    assert lines == ["deleting: 0 of 100", "deleting: 50 of 100, 25.0/s, 2 s left"]
+
+
 def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     lines: list[str] = []
-    with ProgressBar("sending", lines.append) as bar:
+    with ProgressBar("sending", lines.append, with_rate=True) as bar:
         bar.report(3, 10)
         bar.report(10, 10)
     assert lines == []
     assert "sending" in terminal.getvalue()
+    assert "/s" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
 
 
-def test_nothing_to_do_shows_nothing() -> None:
+def test_nothing_to_do_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
     with ProgressBar("sending", lines.append) as bar:
         bar.report(0, 0)
     with ProgressBar("sending", lines.append):
         pass
     assert lines == []
+    assert capsys.readouterr() == ("", "")

@@ -51,7 +51,7 @@ def ran(terminal: Terminal, *options: str, answer: Published | SidecarError = PU
 
 def test_as_it_is_usually_asked_for(terminal: Terminal) -> None:
     result = ran(terminal, "--output", "json")
-    assert (result.code, result.err.split("\n\n")[:2]) == (
+    assert (result.code, result.err.splitlines()[:2]) == (
         0,
         ["reading, bytes: 10 of 10", "publishing, bytes: 5 of 10"],
     )

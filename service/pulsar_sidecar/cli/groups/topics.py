@@ -30,9 +30,10 @@ from pulsar_sidecar.cli.groups.ledger_deletion import (
     SchemaId,
     record_document,
 )
+from pulsar_sidecar.cli.groups.topic_deletion import Deletion, delete_many, delete_one, topics_of
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import UnreachableError
+from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import parse_topic_name
@@ -66,7 +67,10 @@ namespaces_app = new_group(
 @app.command(epilog=EXIT_CODES)
 def delete(
     ctx: Context,
-    topic: Topic,
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC...", help="persistent://tenant/namespace/topic; - reads names from stdin."),
+    ],
     partitioned: Annotated[
         bool, typer.Option("--partitioned", help="Delete the topic and all its partitions.")
     ] = False,
@@ -80,23 +84,52 @@ def delete(
             help="The full name of the topic again, to delete a source although its shadow topics lose their data.",
         ),
     ] = None,
+    wait_seconds: Annotated[
+        float,
+        typer.Option("--wait-seconds", min=0, help="Maximum time to follow a deletion that the sidecars continue."),
+    ] = 120.0,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, max=100, help="Number of topics to delete at a time.")
+    ] = 10,
     form: Output = None,
 ) -> None:
-    """Delete a topic: the sidecar records every ledger that it references, then the broker deletes it.
+    """Delete topics: the sidecar records every ledger that a topic references, then the broker deletes it.
 
-    If the broker does not finish in time, the sidecar continues the deletion, and the command prints its state.
+    If a broker does not finish in time, the sidecars continue the deletion, and the command follows it. Exit code 4
+    where the command stops waiting, or the deletion is stuck: it prints the state, and the sidecars still continue.
+    With several topics one that is not deleted stops no other: the command prints each of these, and ends with 4.
+    "-" reads one topic a line from standard input; empty lines and lines that begin with # are ignored.
     The sidecar refuses a shadow topic, because brokers delete its source's ledgers with it, and the source of a shadow
     topic unless --confirm-source-data-loss names it.
 
     Example: pulsar-sidecar topics delete persistent://public/default/orders
     """
-    path = topic_path(topic) + ("/partitions" if partitioned else "")
+    names = topics_of(topics)
+    if confirm_source_data_loss is not None and len(names) > 1:
+        raise InvalidInputError("--confirm-source-data-loss goes with one topic; delete the others without it")
     parameters = {"force": "true" if force else None, "confirmSourceDataLoss": confirm_source_data_loss}
-    running = ctx.obj.client().call("DELETE", path, parameters=parameters)
+    deletion = Deletion(ctx.obj.client(), partitioned, parameters, wait_seconds)
+    chosen = ctx.obj.format(form)
+    if len(names) == 1:
+        _delete_one(deletion, names[0], chosen)
+        return
+    left = delete_many(deletion, names, parallel)
+    output.info(f"deleted {len(names) - len(left):,} of {len(names):,} topics")
+    if left or chosen is output.Format.JSON:
+        output.document(left, chosen)
+    if left:
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _delete_one(deletion: Deletion, topic: str, form: output.Format) -> None:
+    running = delete_one(deletion, topic, lambda text: output.info(output.printable(text)))
     if running is None:
         output.info(f"deleted {output.printable(topic)}")
-    else:
-        output.document(running, ctx.obj.format(form))
+        return
+    output.document(running, form)
+    follow = f"follow it with: pulsar-sidecar ledger-deletion topic-deletions {running['operationId']}"
+    output.info(output.printable(running["remedy"] or f"the sidecars continue the deletion; {follow}"))
+    raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command("delete-ledger", epilog=EXIT_CODES)

@@ -1,0 +1,174 @@
+"""What ``topics delete`` does: ask for the deletion of one topic or of many, and follow each until it has ended.
+
+Invariants: every name is checked before the first topic is deleted; a topic is reported as deleted only if the service
+answered so.
+"""
+
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulsar_sidecar.cli import output
+from pulsar_sidecar.cli.command_groups import ServiceRefusedError
+from pulsar_sidecar.cli.connecting import Client, topic_path
+from pulsar_sidecar.cli.groups.ledger_deletion import DELETIONS
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import (
+    ConflictError,
+    InvalidInputError,
+    OutcomeUnknownError,
+    SidecarError,
+    UnreachableError,
+)
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.progress import Report
+
+_FIRST_PAUSE_SECONDS = 0.3
+_LONGEST_PAUSE_SECONDS = 5.0
+_LOOKS_FOR_THE_END = 5
+"""The sidecar that ends a deletion notes its end right after; the note may come a moment later than the end."""
+_NOT_FOUND = 404
+_TEMPORARY = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """How topics are deleted.
+
+    Attributes:
+        parameters: of the call.
+        wait_seconds: how long each deletion is followed that the service answers as running.
+        stop: ends the following early.
+    """
+
+    client: Client
+    partitioned: bool
+    parameters: dict[str, str | None]
+    wait_seconds: float
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def path(self, topic: str) -> str:
+        return topic_path(topic) + ("/partitions" if self.partitioned else "")
+
+
+def topics_of(arguments: Sequence[str]) -> list[str]:
+    """The topics that are named, each once, as they are written; ``-`` stands for the lines of standard input.
+
+    A line is taken as it is, since a name may begin or end with a space. Empty lines and those that begin with ``#``
+    are comments.
+
+    Raises:
+        InvalidInputError: one of them is not the name of a topic with ledgers; nothing is deleted.
+    """
+    named: dict[str, str] = {}
+    for argument in arguments:
+        for number, name in enumerate(_lines() if argument == "-" else [argument], 1):
+            if argument == "-" and (not name.strip() or name.startswith("#")):
+                continue
+            try:
+                topic_path(name)
+            except InvalidInputError as error:
+                where = f"line {number}: " if argument == "-" else ""
+                raise InvalidInputError(f"{where}{error}; nothing was deleted") from error
+            named.setdefault(str(parse_topic_name(name)), name)
+    if not named:
+        raise InvalidInputError("standard input names no topic")
+    return list(named.values())
+
+
+def _lines() -> list[str]:
+    try:
+        return [line.removesuffix("\r") for line in sys.stdin.read().split("\n")]
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"standard input is not UTF-8: {error}") from error
+
+
+def delete_one(deletion: Deletion, topic: str, report: Report) -> dict[str, Any] | None:
+    """Delete a topic; None once it is deleted, or the deletion's last state where waiting ended before it did.
+
+    Raises:
+        ServiceRefusedError, ConflictError: the deletion was refused, or an operator abandoned it.
+        UnreachableError: no answer came to the call.
+        OutcomeUnknownError: the deletion ended, and how is not known.
+    """
+    running = deletion.client.call("DELETE", deletion.path(topic), parameters=deletion.parameters)
+    return None if running is None else _followed(deletion, running, report)
+
+
+def _followed(deletion: Deletion, seen: dict[str, Any], report: Report) -> dict[str, Any] | None:
+    clock = SystemClock()
+    give_up = clock.monotonic_seconds() + deletion.wait_seconds
+    pause_seconds, missed, shown = _FIRST_PAUSE_SECONDS, 0, ""
+    while seen["state"] == "running" and clock.monotonic_seconds() < give_up and not deletion.stop.is_set():
+        text = _shown(seen)
+        clock.wait_seconds(min(pause_seconds, give_up - clock.monotonic_seconds()), deletion.stop)
+        pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        try:
+            seen, missed = deletion.client.call("GET", f"{DELETIONS}/{seen['operationId']}"), 0
+        except UnreachableError as error:
+            text = f"waiting: {error}"
+        except ServiceRefusedError as error:
+            missed += error.status == _NOT_FOUND
+            if error.status not in (_NOT_FOUND, _TEMPORARY):
+                raise
+            if missed == _LOOKS_FOR_THE_END:
+                raise OutcomeUnknownError(
+                    f"how the deletion of {seen['topic']} ended is not known: {error}; look whether the topic exists"
+                ) from error
+            text = f"waiting: {error}"
+        if text != shown:
+            report(text)
+            shown = text
+    if seen["state"] == "done":
+        return None
+    if seen["state"] in ("refused", "abandoned"):
+        raise ConflictError(f"the deletion of {seen['topic']} was {seen['state']}: {seen['reason']}")
+    return seen
+
+
+def _shown(seen: dict[str, Any]) -> str:
+    left = seen.get("leftLedgers")
+    ledgers = f"{seen['recordedLedgers']} ledgers recorded" + ("" if left is None else f", {left} left")
+    return f"waiting; attempts: {seen['attempts']}; {ledgers}: {seen['reason']}"
+
+
+def delete_many(deletion: Deletion, topics: Sequence[str], parallel: int) -> list[dict[str, object]]:
+    """Delete topics, so many at a time, with progress; those that are not deleted, in order, each with its reason."""
+    results: dict[str, dict[str, object] | None] = {}
+    with (
+        output.ProgressBar("deleting topics", output.info, with_rate=True) as bar,
+        ThreadPoolExecutor(min(parallel, len(topics)), "delete-topic") as threads,
+    ):
+        try:
+            futures = {threads.submit(_result, deletion, topic): topic for topic in topics}
+            bar.report(0, len(topics))
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                bar.report(len(results), len(topics))
+        except BaseException:
+            deletion.stop.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [result for topic in topics if (result := results[topic]) is not None]
+
+
+def _result(deletion: Deletion, topic: str) -> dict[str, object] | None:
+    try:
+        running = delete_one(deletion, topic, _ignored)
+    except SidecarError as error:
+        is_unknown = isinstance(error, UnreachableError | OutcomeUnknownError)
+        return _not_deleted(topic, "unknown" if is_unknown else "failed", None, str(error))
+    if running is None:
+        return None
+    return _not_deleted(topic, running["state"], running["operationId"], running["reason"])
+
+
+def _not_deleted(topic: str, state: str, operation_id: str | None, reason: str | None) -> dict[str, object]:
+    return {"topic": topic, "state": state, "operationId": operation_id, "reason": reason}
+
+
+def _ignored(_: str) -> None:
+    """Many deletions at once show their number only."""
