@@ -234,14 +234,11 @@ def test_an_abandoned_deletion_asks_no_broker_and_keeps_what_is_referenced(
     assert {tuple(ends) for ends in endings(fake_pulsar).values()} == {(("kept", "ledger-still-in-use"),)}
 
 
-@pytest.mark.parametrize("method", ["read", "read_many", "write"])
-def test_the_driver_notices_that_its_deletion_was_abandoned(
-    fake_pulsar: FakePulsar, topic: TopicName, method: str
-) -> None:
+def test_the_driver_notices_that_its_deletion_was_abandoned(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     first = Sidecar(fake_pulsar)
     held = begin(first, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    fake_pulsar.store.before(method, lambda: other.deleter.abandon(OP))  # type: ignore[arg-type]
+    fake_pulsar.store.before("read_many", lambda: other.deleter.abandon(OP))
     tried = first.deleter.attempt(held)
     assert tried.state is OperationState.REFUSED
     assert isinstance(tried.refusal, EndedElsewhereError)
@@ -290,6 +287,7 @@ def test_one_lost_answer_does_not_keep_a_deletion(fake_pulsar: FakePulsar, topic
 def test_an_end_that_cannot_be_stored_is_an_error(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     sidecar = Sidecar(fake_pulsar)
     begin(sidecar, topic)
+    fake_pulsar.store.lose_answer_next("delete_together", applied=False)
     for _ in range(6):
         fake_pulsar.store.lose_answer_next("delete", applied=False)
     with pytest.raises(TemporaryError, match="could not be stored"):
@@ -302,7 +300,7 @@ def test_what_never_ran_or_ended_by_itself_is_not_abandoned(fake_pulsar: FakePul
     assert sidecar.deleter.abandon(OP) is None
     held = begin(sidecar, topic)
     other = Sidecar(fake_pulsar, name="sidecar-2", store=fake_pulsar.store.other_session())
-    fake_pulsar.store.before("delete", lambda: other.deleter.end(held.operation))
+    fake_pulsar.store.before("delete_together", lambda: other.deleter.end(held.operation))
     assert sidecar.deleter.abandon(OP) is None
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -266,7 +267,8 @@ def test_what_is_left_may_be_unknown_and_the_deletion_has_ended(fake_pulsar: Fak
     fake_pulsar.admin.lose_answer_next(applied=False)
     service = ready_service(fake_pulsar)
     operation_id = service.delete_topic(topic, partitioned=False, force=False, requested_by="me").operation_id
-    fake_pulsar.store.fail_next("read_many", TemporaryError("no session"))
+    fail = partial(fake_pulsar.store.fail_next, "read_many", TemporaryError("no session"))
+    fake_pulsar.store.before("delete_together", fail)
     assert service.abandon_topic_deletion(operation_id, asked_by=None).remains is None
     assert service.topic_deletions() == []
 
@@ -280,7 +282,7 @@ def test_the_caller_learns_that_the_deletion_was_abandoned_and_one_note_is_kept(
         (status,) = service.topic_deletions()
         service.abandon_topic_deletion(status.operation_id, asked_by="an operator")
 
-    fake_pulsar.admin.hooks.before("load_topic", abandon)
+    fake_pulsar.admin.hooks.before("load_topics", abandon)
     with pytest.raises(ConflictError, match="an operator abandoned it"):
         service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
     assert [note["state"] for note in ends(fake_pulsar)] == ["abandoned"]
