@@ -69,6 +69,8 @@ class Fault:
 ONCE_IN_A_CLUSTERS_LIFE = Step.SIGNING_KEY_CREATED
 OF_THE_WATCH = (Step.LEAK_KEPT, Step.LEAKS_APPENDED, Step.LEAK_FORGOTTEN)
 """Steps that no call takes a sidecar to: it has to watch, and brokers have to leak."""
+OF_NAMESPACES = (Step.NAMESPACE_PROGRESS_KEPT, Step.NAMESPACE_ASKED, Step.NAMESPACE_NODES_REMOVED)
+"""Steps of a namespace's deletion; replayed in `unit.ledger_deletion.test_crash_replay_of_namespaces`."""
 
 
 def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
@@ -76,7 +78,7 @@ def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(f"{when}:{step.value}" for step in steps for when in ("before", "after"))
 
 
-POINTS = points_of(step for step in Step if step not in (ONCE_IN_A_CLUSTERS_LIFE, *OF_THE_WATCH))
+POINTS = points_of(step for step in Step if step not in (ONCE_IN_A_CLUSTERS_LIFE, *OF_THE_WATCH, *OF_NAMESPACES))
 
 
 def parse_fault(text: str) -> Fault:

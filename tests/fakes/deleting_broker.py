@@ -15,7 +15,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
 )
 from pulsar_sidecar.ledger_ownership.references import schema_references
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
-from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.names import TopicName, decode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.fakes.bookkeeper import newest_schema_ledger
@@ -33,14 +33,15 @@ def delete_topic(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> None:
     """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
     topics = _topics_of(fake_pulsar, deletion)
     try:
-        for step in _deletion_steps(fake_pulsar, deletion, topics):
-            _take(fake_pulsar, step)
+        for step in deletion_steps(fake_pulsar, deletion, topics):
+            take(fake_pulsar, step)
     except BrokerDiedError:
         fake_pulsar.kill_broker()
         raise OutcomeUnknownError("the broker closed the connection") from None
 
 
-def _take(fake_pulsar: "FakePulsar", step: Callable[[], None]) -> None:
+def take(fake_pulsar: "FakePulsar", step: Callable[[], None]) -> None:
+    """One step, or the broker's death before it."""
     if fake_pulsar.die_at is not None and fake_pulsar.broker_steps >= fake_pulsar.die_at:
         raise BrokerDiedError
     fake_pulsar.broker_steps += 1
@@ -59,16 +60,27 @@ def _topics_of(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> list[Topic
     return [deletion.topic.partition(index) for index in range(count)]
 
 
-def _deletion_steps(
+def deletion_steps(
     fake_pulsar: "FakePulsar", deletion: TopicDeletion, topics: list[TopicName]
 ) -> Iterator[Callable[[], None]]:
+    """Everything that a broker does, lazily, so that each step sees what the former ones have left."""
     for topic in topics:
         if topic.partition_index is None:
             yield from _schema_steps(fake_pulsar, topic)
+        for pending_acks in _pending_acks_of(fake_pulsar, topic):
+            yield from _unloaded_steps(fake_pulsar, pending_acks)
         yield from _managed_ledger_steps(fake_pulsar, topic)
     if deletion.partitioned:
         yield from _schema_steps(fake_pulsar, deletion.topic)
         yield lambda: fake_pulsar.remove_node(partitioned_topic_path(deletion.topic))
+
+
+def _pending_acks_of(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[TopicName]:
+    # PersistentSubscription deletes where it notes what transactions acknowledge.
+    for name in fake_pulsar.cursors(topic):
+        pending = f"{topic}-{decode_cursor(name)}__transaction_pending_ack"
+        if fake_pulsar.store.peek(managed_ledger_path(parse_topic_name(pending).managed_ledger_name)) is not None:
+            yield parse_topic_name(pending)
 
 
 def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[Callable[[], None]]:

@@ -17,6 +17,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     FollowedDeletion,
     InflightEstimate,
     LedgerDeletionAnswer,
+    NamespaceDeletionStatus,
     OperationState,
     ProtectedLedger,
     Redirect,
@@ -114,6 +115,8 @@ class FakeDeletionService:
     """What one who follows a deletion sees, look after look; the last stays."""
     topic_failures: dict[str, SidecarError] = field(default_factory=dict)
     """By the topic's full name."""
+    namespace_statuses: list[Any] = field(default_factory=list)
+    """For each look at a namespace's deletion: an error, or state, topics deleted of 10, and reason; the last stays."""
     ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
@@ -181,6 +184,30 @@ class FakeDeletionService:
             SourceCheck(5, (LedgerId(3), *lost), self.missing_sources),
             (LedgerId(3),),
             waits_for,
+        )
+
+    def delete_namespace(
+        self, namespace: str, *, force: bool, requested_by: str | None, wait: bool
+    ) -> NamespaceDeletionStatus:
+        self._asked("delete_namespace", (namespace, force, requested_by, wait))
+        return self._namespace(namespace)
+
+    def namespace_deletion(self, namespace: str, operation_id: OperationId) -> NamespaceDeletionStatus:
+        self._asked("namespace_deletion", (namespace, operation_id))
+        return self._namespace(namespace)
+
+    def namespace_deletions(self) -> list[NamespaceDeletionStatus]:
+        self._asked("namespace_deletions", None)
+        return [self._namespace("public/old")]
+
+    def _namespace(self, namespace: str) -> NamespaceDeletionStatus:
+        answers = self.namespace_statuses or [(OperationState.DONE, 10, None)]
+        answer = answers[0] if len(answers) == 1 else answers.pop(0)
+        if isinstance(answer, SidecarError):
+            raise answer
+        state, deleted, reason = answer
+        return NamespaceDeletionStatus(
+            OperationId("namespace-1"), namespace, state, 10, deleted, 30, 1, 1_700_000_000_000, 2_000, reason
         )
 
     def topic_deletions(self) -> list[TopicDeletionStatus]:

@@ -20,6 +20,7 @@ Subscription = Annotated[str, Path(description="The subscription, URL-encoded.",
 V2_PATH = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 V1_PATH = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+V1_NAMESPACE_PATH = "/admin/namespaces/{property}/{cluster}/{namespace}"
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -61,6 +62,11 @@ async def _v2_namespace(tenant: Tenant, namespace: Namespace) -> str:
     return _checked(decode_segment(tenant), None, decode_segment(namespace), "topic").namespace
 
 
+async def _v1_namespace(property: Tenant, cluster: Cluster, namespace: Namespace) -> str:
+    parts = decode_segment(property), decode_segment(cluster), decode_segment(namespace)
+    return _checked(*parts, "topic").namespace
+
+
 async def _tenant_name(tenant: Tenant) -> str:
     return _checked(decode_segment(tenant), None, "namespace", "topic").tenant
 
@@ -77,6 +83,8 @@ TOPIC_PATHS = ((V2_PATH, v2_topic, ""), (V1_PATH, v1_topic, "v1_"))
 """For a route that exists for both: its path, what reads the topic from it, and what its name in OpenAPI has more."""
 V2Namespace = Annotated[str, Depends(_v2_namespace)]
 """The namespace of a route below `NAMESPACE_PATH` or `V2_PATH`, ``tenant/namespace``."""
+V1Namespace = Annotated[str, Depends(_v1_namespace)]
+"""The namespace of a route below `V1_NAMESPACE_PATH`, ``tenant/cluster/namespace``."""
 TenantName = Annotated[str, Depends(_tenant_name)]
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
 

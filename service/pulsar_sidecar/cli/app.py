@@ -19,6 +19,7 @@ from pulsar_sidecar.cli.groups import (
     delayed_index,
     delayed_messages,
     ledger_deletion,
+    namespaces,  # noqa: F401  it adds its command to those of namespaces
     subscriptions,
     topics,
     waiting_messages,  # noqa: F401  it adds its command to those of topics

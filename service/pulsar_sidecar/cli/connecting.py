@@ -187,16 +187,18 @@ def subscription_path(topic: str, subscription: str | None) -> str:
     return path if subscription is None else f"{path}/subscription/{java_url_encode(subscription)}"
 
 
-def namespace_path(name: str) -> str:
+def namespace_path(name: str, *, of_any_kind: bool = False) -> str:
     """The REST path of a namespace.
 
     Raises:
-        InvalidInputError: it is not ``tenant/namespace``.
+        InvalidInputError: it is not ``tenant/namespace``, nor ``tenant/cluster/namespace`` if it may be of any kind.
     """
     parts = name.split("/")
-    if len(parts) != _NAMESPACE_PARTS or not all(parts):
+    is_v1 = of_any_kind and len(parts) == _NAMESPACE_PARTS + 1
+    if not (is_v1 or len(parts) == _NAMESPACE_PARTS) or not all(parts):
         raise InvalidInputError(f"{name!r} is not a namespace; write tenant/namespace")
-    return f"/admin/v2/namespaces/{'/'.join(map(java_url_encode, parts))}"
+    version = "/admin" if is_v1 else "/admin/v2"
+    return f"{version}/namespaces/{'/'.join(map(java_url_encode, parts))}"
 
 
 def topic_or_namespace_path(name: str) -> str:

@@ -90,14 +90,17 @@ class ProgressBar:
         if self._bar.live.is_started:  # where it never was, stopping it writes an empty line
             self._bar.stop()
 
-    def report(self, done: int, total: int) -> None:
-        """So many of so many are done; never fewer than before."""
+    def report(self, done: int, total: int, more: str = "") -> None:
+        """So many of so many are done, and ``more`` that is shown beside it; never fewer than before."""
+        beside = f"; {more}" if more else ""
         if sys.stderr.isatty():
             self._bar.start()
-            self._bar.update(self._task, completed=done, total=total, visible=True, rate=f"{self._rate(done):.1f}/s")
+            shown = f"{self._what}{beside}"
+            rate = f"{self._rate(done):.1f}/s"
+            self._bar.update(self._task, completed=done, total=total, visible=True, description=shown, rate=rate)
         elif total and done * _PROGRESS_LINES // total > self._reported:
             self._reported = done * _PROGRESS_LINES // total
-            self._report(f"{self._what}: {done:,} of {total:,}{self._pace(done, total)}")
+            self._report(f"{self._what}: {done:,} of {total:,}{self._pace(done, total)}{beside}")
 
     def _rate(self, done: int) -> float:
         return done / max(self._clock.monotonic_seconds() - self._began, 0.001)

@@ -104,6 +104,43 @@ class FollowedDeletion:
     abandoned_by: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NamespaceDeletionStatus:
+    """One two-phase deletion of a namespace.
+
+    Attributes:
+        topics_found: its topics, those deleted included; brokers' own are not counted.
+        running_ms: from the request to the last count.
+        reason: what it waits for, or why it was refused.
+    """
+
+    operation_id: OperationId
+    namespace: str
+    state: OperationState
+    topics_found: int
+    topics_deleted: int
+    recorded_ledgers: int
+    passes: int
+    requested_ms: int
+    running_ms: int
+    reason: str | None = None
+
+    @property
+    def topics_left(self) -> int:
+        return self.topics_found - self.topics_deleted
+
+    @property
+    def topics_per_second(self) -> float | None:
+        """On average since the request; None while that is not known."""
+        return 1000 * self.topics_deleted / self.running_ms if self.running_ms > 0 and self.topics_deleted else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By that average; None while that is not known."""
+        rate = self.topics_per_second
+        return None if rate is None else self.topics_left / rate
+
+
 class ShadowDeletionStage(Enum):
     """What the deletion of a shadow topic does next, in order."""
 

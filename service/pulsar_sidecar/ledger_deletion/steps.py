@@ -26,6 +26,10 @@ class Step(Enum):
     OPERATION_RELEASED = "operation-released"
     OPERATION_ENDED = "operation-ended"
     NOTE_KEPT = "note-kept"
+    # The first phase: a namespace's deletion, besides the steps of topics' deletions.
+    NAMESPACE_PROGRESS_KEPT = "namespace-progress-kept"
+    NAMESPACE_ASKED = "namespace-asked"
+    NAMESPACE_NODES_REMOVED = "namespace-nodes-removed"
     # The second phase.
     BATCH_RECEIVED = "batch-received"
     FACTS_GATHERED = "facts-gathered"

@@ -7,7 +7,16 @@ import pytest
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.model.errors import TemporaryError
 
-from tests.cluster.failing_sidecar import OF_THE_WATCH, POINTS, Effect, FailsAt, Fault, parse_fault, points_of
+from tests.cluster.failing_sidecar import (
+    OF_NAMESPACES,
+    OF_THE_WATCH,
+    POINTS,
+    Effect,
+    FailsAt,
+    Fault,
+    parse_fault,
+    points_of,
+)
 from tests.cluster.oracles import Outcome
 from tests.faults.harness import Round
 from tests.faults.report import BEGIN, END, main
@@ -78,8 +87,8 @@ def test_faults_are_read_as_they_are_written(effect: Effect) -> None:
 
 
 def test_every_step_has_a_point_before_and_after_it() -> None:
-    points = {*POINTS, *points_of(OF_THE_WATCH)}
-    assert len(points) == len(POINTS) + 2 * len(OF_THE_WATCH) == 2 * (len(Step) - 1)
+    elsewhere = points_of((*OF_THE_WATCH, *OF_NAMESPACES))
+    assert len({*POINTS, *elsewhere}) == len(POINTS) + len(elsewhere) == 2 * (len(Step) - 1)
 
 
 def test_a_fault_comes_at_its_occurrence_only() -> None:

@@ -27,9 +27,13 @@ ELSEWHERE = {
     Step.LEAKS_APPENDED,
     Step.LEAK_FORGOTTEN,
     Step.LEFTOVER_NODE_REMOVED,
+    Step.NAMESPACE_PROGRESS_KEPT,
+    Step.NAMESPACE_ASKED,
+    Step.NAMESPACE_NODES_REMOVED,
 }
-"""Steps of an operator's calls and of the watch: replayed in `test_crash_replay_of_verbs` and in
-`watch.test_watching_faults`, the first two only in `tests.faults`; the last one in `test_leftover_nodes`."""
+"""Steps of an operator's calls, of the watch and of namespaces: replayed in `test_crash_replay_of_verbs`, in
+`watch.test_watching_faults`, in `test_leftover_nodes` and in `test_crash_replay_of_namespaces`, the first two only in
+`tests.faults`."""
 TROUBLE = {
     Step.ATTEMPT_PUT_OFF,
     Step.OPERATION_RELEASED,

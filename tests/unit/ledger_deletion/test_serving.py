@@ -30,6 +30,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.metadata import FakeMetadataStore
+from tests.fakes.namespaces import FakeNamespaceAdmin
 from tests.fakes.pulsar import FakePulsar
 from tests.fakes.shadows import FakeShadows
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
@@ -60,6 +61,7 @@ def service_of(
         entries=fake_pulsar.entries,
         owners=fake_pulsar.owners if brokers is fake_pulsar.admin else brokers,
         admin=brokers,
+        namespaces=FakeNamespaceAdmin(fake_pulsar),
         endangered_source=lambda _topic: None,
         topics=fake_pulsar.topics,
         offloaded=fake_pulsar.offloaded,

@@ -11,6 +11,7 @@ from pulsar_sidecar.adapters.offload.object_stores import AccessKey, OffloadCred
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import ObjectStoreOffloadedLedgers
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import AdminBrokersMetadata
+from pulsar_sidecar.adapters.pulsar.rest.namespace_admin import BrokerNamespaceAdmin
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletionTopics
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
@@ -41,6 +42,7 @@ def open_ledger_deletion(cluster: ClusterAccess) -> Room:
         entries=cluster.entries,
         owners=cluster.owners,
         admin=cluster.admin,
+        namespaces=BrokerNamespaceAdmin(rest),
         endangered_source=cluster.shadows.endangered_source,
         topics=PulsarDeletionTopics(
             client,

@@ -60,7 +60,7 @@ _Force = Annotated[
 ]
 
 namespaces_app = new_group(
-    "namespaces", "Policies of namespaces: deduplication (PIP-6), and pausing dispatch (PIP-299)."
+    "namespaces", "Namespaces: deletion, and policies of deduplication (PIP-6) and of pausing dispatch (PIP-299)."
 )
 
 

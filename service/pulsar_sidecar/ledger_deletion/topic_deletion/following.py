@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.outcomes import Note, notes
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, DeletionTopics
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import PREFIX
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     Operation,
@@ -70,7 +71,7 @@ def _backoff_ms(operation: Operation, *, lasting: bool) -> int:
 
 def running(store: MetadataStore) -> list[TopicDeletionStatus]:
     """The deletions that have not ended, those included that this version cannot read."""
-    names = store.children(OPERATIONS) or []
+    names = [name for name in store.children(OPERATIONS) or [] if not name.startswith(PREFIX)]
     nodes = store.read_many([operation_path(OperationId(name)) for name in names])
     return [status_of(node) for node in nodes if node is not None and node.data]
 

@@ -235,6 +235,15 @@ class Recorder:
             require_held(held, nodes)
         raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
 
+    def records_now(self, operation: Operation, *, load: bool) -> list[PendingDeleteLedgerInfo]:
+        """The records of everything that the operation's topics reference now, after loading them if wanted; none sent.
+
+        Raises what `record` does.
+        """
+        if load:
+            self._load(operation)
+        return self._new_records(operation, self.look(operation), {})
+
     def _load(self, operation: Operation) -> None:
         """Have the topics loaded when the broker is asked to delete them, where a broker can load them.
 

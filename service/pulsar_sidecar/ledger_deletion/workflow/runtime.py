@@ -35,6 +35,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     InflightEstimate,
+    NamespaceDeletionStatus,
     OperationState,
     SidecarInstance,
     TopicDeletionStatus,
@@ -42,6 +43,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import Attempt, EndedElsewhereError, TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP, end_document
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
@@ -50,6 +52,8 @@ from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
+from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
+from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions, NamespaceDeletions
 from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
@@ -70,6 +74,7 @@ _ESTIMATE_LOOK_SECONDS = 0.2
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _DRIVER_LOOK_SECONDS = 1.0
+_NAMESPACES_AT_ONCE = 2
 _LONGEST_BACKOFF_SECONDS = 30.0
 _MEAN_WEIGHT = 0.2
 _RECORDED_SECONDS = 600.0
@@ -121,6 +126,7 @@ class Ports:
     entries: LedgerEntries
     owners: LiveOwners
     admin: TopicAdmin
+    namespaces: NamespaceAdmin
     endangered_source: Callable[[TopicName], str | None]
     topics: DeletionTopics
     offloaded: OffloadedLedgers
@@ -223,6 +229,7 @@ class Runtime:
         self.deleter = TopicDeleter(instance.name, shared, recorder, ports.admin, self.shadows, self.steps)
         self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
         self.shadow_watch = ShadowWatch(self.shadows, ports.endangered_source, clock)
+        self.namespaces = self._namespace_deletions(shared, recorder)
         self._gatherer = Gatherer(store, ports.entries, owners, root)
         self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
@@ -243,6 +250,7 @@ class Runtime:
         if self.configuration.enabled:
             loops["worker"] = self._work
             loops["topic-deletions"] = self._drive_topic_deletions
+            loops |= {f"namespace-deletions-{each}": self.namespaces.run for each in range(_NAMESPACES_AT_ONCE)}
             loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
             if (watch := self.leak_watch) is not None:
                 loops["leak-watch"] = lambda: watch.run(self.stop)
@@ -252,11 +260,32 @@ class Runtime:
         """Have each loop finish its work, and give the producers' names free."""
         self.stop.set()
         self.shadows.wake()
+        self.namespaces.close()
         self._loops.join()
         with self._publishers_lock:
             for publisher in self._publishers.values():
                 publisher.close()
             self._publishers.clear()
+
+    def _namespace_deletions(self, store: MetadataStore, recorder: Recorder) -> NamespaceDeletions:
+        ports = self.ports
+
+        def may_work() -> bool:
+            return self.ready.is_set() and not self._is_paused() and not self.stop.is_set()
+
+        deleter = NamespaceDeleter(
+            self.instance.name,
+            store,
+            ports.namespaces,
+            DrivenTopicDeletions(self.deleter, self.shadow_deleter, self.drive),
+            self.shadows,
+            recorder,
+            lambda messages: self._pending_publisher().publish(messages),
+            ports.clock,
+            self.steps,
+            may_work,
+        )
+        return NamespaceDeletions(deleter, ports.store, ports.clock, self.stop, may_work, self._note_end_of_namespace)
 
     def _leak_watch(self) -> LeakWatch | None:
         ports, configuration = self.ports, self.configuration
@@ -407,6 +436,20 @@ class Runtime:
         document = end_document(status, abandoned_by)
         log.info("topic deletion ended", **document)
         self.note(END_STEP, document)
+
+    def _note_end_of_namespace(self, status: NamespaceDeletionStatus) -> None:
+        self.note(
+            "namespace-deletion",
+            {
+                "operationId": status.operation_id,
+                "namespace": status.namespace,
+                "state": status.state.value,
+                "topics": status.topics_deleted,
+                "recordedLedgers": status.recorded_ledgers,
+                "passes": status.passes,
+                "reason": status.reason,
+            },
+        )
 
     def note(self, step: str, document: dict[str, object]) -> None:
         """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""

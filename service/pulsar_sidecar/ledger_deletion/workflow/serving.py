@@ -19,6 +19,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     FollowedDeletion,
     InflightEstimate,
     LedgerDeletionAnswer,
+    NamespaceDeletionStatus,
     OperationState,
     Redirect,
     RedriveResult,
@@ -176,6 +177,27 @@ class LedgerDeletion:
         status = self._runtime.shadow_deleter.advance(OperationId(uuid.uuid4().hex), topic, requested_by=requested_by)
         log.info("shadow deletion", topic=str(topic), stage=status.stage.value, waits_for=status.waits_for)
         return status
+
+    def delete_namespace(
+        self, namespace: str, *, force: bool, requested_by: str | None, wait: bool
+    ) -> NamespaceDeletionStatus:
+        """Delete a namespace with all its topics: DONE, or RUNNING where it takes longer than the call waits.
+
+        While it runs, the same call follows it. Raises what `NamespaceDeletions.delete` does.
+        """
+        self.require_ready()
+        wait_ms = self._runtime.configuration.topic_deletion_wait_ms if wait else 0
+        return self._runtime.namespaces.delete(namespace, force=force, requested_by=requested_by, wait_ms=wait_ms)
+
+    def namespace_deletion(self, namespace: str, operation_id: OperationId) -> NamespaceDeletionStatus:
+        """One deletion of a namespace, running or ended."""
+        self._runtime.require_enabled()
+        return self._runtime.namespaces.status(namespace, operation_id)
+
+    def namespace_deletions(self) -> list[NamespaceDeletionStatus]:
+        """Those that are running now."""
+        self._runtime.require_enabled()
+        return self._runtime.namespaces.running()
 
     # --- topic deletions that run ------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
+from pulsar_sidecar.api.rooms.ledger_deletion.namespaces import add_namespaces
 from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, location_of
 from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
 from pulsar_sidecar.api.schemas import Reason
@@ -41,6 +42,8 @@ def router(service: LedgerDeletion) -> APIRouter:
     _add_deletions(topics, service)
     _add_delete_ledger(topics, service)
     _add_shadow_deletions(topics, service)
+    namespaces = APIRouter(tags=["namespaces"], responses={"default": {"model": Reason}})
+    add_namespaces(namespaces, service)
     operators = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
     _add_first_phase(operators, service)
     _add_reading(operators, service)
@@ -50,6 +53,7 @@ def router(service: LedgerDeletion) -> APIRouter:
     add_watch(operators, service)
     routes = APIRouter()
     routes.include_router(topics)
+    routes.include_router(namespaces)
     routes.include_router(operators)
     return routes
 

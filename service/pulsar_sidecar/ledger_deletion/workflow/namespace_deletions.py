@@ -1,0 +1,204 @@
+"""Deletions of namespaces on one sidecar: a call begins one or follows the one that runs, a loop drives it.
+
+The loop may be another sidecar's; which one it is makes no difference to what the store has, only to who knows why it
+ended.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.service import (
+    NamespaceDeletionStatus,
+    OperationState,
+    ShadowDeletionStage,
+    TopicDeletionStatus,
+)
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import (
+    HeldNamespaceDeletion,
+    NamespaceDeletion,
+    deletion_id,
+    incarnation_of,
+)
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
+from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter, Pass
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, PermanentError
+from pulsar_sidecar.model.ids import OperationId
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+log = structlog.get_logger("ledger-deletion")
+
+_TOPIC_WAIT_MS = 5_000
+"""So long a topic's deletion is tried again before the pass goes on to other topics."""
+_LOOK_SECONDS = 1.0
+_FOLLOW_SECONDS = 0.2
+_MOST_ENDED = 1_000
+
+Drive = Callable[[HeldOperation, int], tuple[TopicDeletionStatus, PermanentError | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DrivenTopicDeletions:
+    """`TopicDeletions` by the deleters of topics and shadows that calls about single topics use."""
+
+    deleter: TopicDeleter
+    shadow_deleter: ShadowDeleter
+    drive: Drive
+
+    def delete(
+        self, topic: TopicName, *, partitioned: bool, requested_by: str | None
+    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        # Shadows that would lose their data were looked for in the whole cluster before.
+        held = self.deleter.begin(
+            _new_id(),
+            topic,
+            partitioned=partitioned,
+            force=True,
+            requested_by=requested_by,
+            source_data_loss_confirmed=True,
+        )
+        status = None
+        try:
+            status, refusal = self.drive(held, _TOPIC_WAIT_MS)
+            return status, refusal
+        finally:
+            if status is None or status.state is OperationState.RUNNING:
+                self.deleter.release(held.operation)
+
+    def running(self) -> list[TopicDeletionStatus]:
+        return self.deleter.running()
+
+    def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> str | None:
+        while True:
+            try:
+                status = self.shadow_deleter.advance(_new_id(), topic, requested_by=requested_by)
+            except NotFoundError:
+                return None
+            if status.stage is ShadowDeletionStage.DONE:
+                return None
+            if status.waits_for is not None:
+                return status.waits_for
+
+
+@dataclass(slots=True)
+class NamespaceDeletions:
+    """One sidecar's part in them.
+
+    Attributes:
+        may_work: whether a deletion may be continued now.
+        note_end: keeps how one ended on the outcome topic.
+    """
+
+    deleter: NamespaceDeleter
+    store: MetadataStore
+    clock: Clock
+    stop: threading.Event
+    may_work: Callable[[], bool]
+    note_end: Callable[[NamespaceDeletionStatus], None]
+    _begun: threading.Event = field(default_factory=threading.Event)
+    _ended: dict[OperationId, Pass] = field(default_factory=dict)
+
+    def delete(self, namespace: str, *, force: bool, requested_by: str | None, wait_ms: int) -> NamespaceDeletionStatus:
+        """Begin to delete the namespace, or follow the deletion that runs, for so long.
+
+        Raises what `NamespaceDeleter.begin` does, and the refusal that it ended by.
+        """
+        give_up = self.clock.monotonic_seconds() + wait_ms / 1000
+        deletion = self.deleter.begin(namespace, force=force, requested_by=requested_by)
+        self._begun.set()
+        log.info("namespace deletion", namespace=namespace, operation=deletion.operation_id)
+        status = deletion.status(OperationState.RUNNING, deletion.last_reason)
+        while status.state is OperationState.RUNNING and self.clock.monotonic_seconds() < give_up:
+            self.clock.wait_seconds(_FOLLOW_SECONDS, self.stop)
+            if self.stop.is_set():
+                break
+            status = self.status(namespace, deletion.operation_id)
+        if status.state is OperationState.REFUSED:
+            ended = self._ended.get(deletion.operation_id)
+            raise (ended.refusal if ended is not None else None) or ConflictError(status.reason or "refused")
+        return status
+
+    def status(self, namespace: str, operation_id: OperationId) -> NamespaceDeletionStatus:
+        """One deletion, also if it has ended.
+
+        Raises:
+            NotFoundError: it is not one of this namespace.
+        """
+        deletion = self.deleter.find(operation_id)
+        if deletion is not None and deletion.namespace == namespace:
+            return deletion.status(OperationState.RUNNING, deletion.last_reason)
+        ended = self._ended.get(operation_id)
+        if ended is not None and ended.deletion.namespace == namespace:
+            return _status_of(ended)
+        incarnation = incarnation_of(self.store, namespace)
+        still_there = incarnation is not None and deletion_id(namespace, incarnation) == operation_id
+        return _ended_elsewhere(namespace, operation_id, done=not still_there)
+
+    def running(self) -> list[NamespaceDeletionStatus]:
+        """Those that have not ended."""
+        return [each.status(OperationState.RUNNING, each.last_reason) for each in self.deleter.running()]
+
+    def run(self) -> None:
+        """Continue what is due until the sidecar stops; several threads may run it."""
+        while not self.stop.is_set():
+            held = self.deleter.take_due() if self.may_work() else None
+            if held is None:
+                self.clock.wait_seconds(_LOOK_SECONDS, self._begun)
+                self._begun.clear()
+            else:
+                self._drive(held)
+
+    def close(self) -> None:
+        """Wake the loops, once the sidecar stops."""
+        self._begun.set()
+
+    def _drive(self, held: HeldNamespaceDeletion) -> None:
+        try:
+            tried = self.deleter.attempt(held)
+            if tried.state is not OperationState.RUNNING:
+                self._keep_end(tried)
+        finally:
+            self.deleter.release(held.deletion.operation_id)
+
+    def _keep_end(self, tried: Pass) -> None:
+        self._ended[tried.deletion.operation_id] = tried
+        while len(self._ended) > _MOST_ENDED:
+            self._ended.pop(next(iter(self._ended)))
+        status = _status_of(tried)
+        log.info("namespace deletion ended", namespace=status.namespace, state=status.state.value, reason=status.reason)
+        self.note_end(status)
+
+
+def _status_of(ended: Pass) -> NamespaceDeletionStatus:
+    return ended.deletion.status(ended.state, None if ended.refusal is None else str(ended.refusal))
+
+
+def _ended_elsewhere(namespace: str, operation_id: OperationId, *, done: bool) -> NamespaceDeletionStatus:
+    deletion = NamespaceDeletion(
+        operation_id=operation_id,
+        namespace=namespace,
+        policies_path="",
+        created_order=0,
+        force=False,
+        requested_by=None,
+        requested_ms=0,
+        not_before_ms=0,
+        updated_ms=0,
+    )
+    if done:
+        return deletion.status(OperationState.DONE)
+    return deletion.status(
+        OperationState.REFUSED,
+        f"the deletion of {namespace} has ended before it was done; the outcome topic has the reason",
+    )
+
+
+def _new_id() -> OperationId:
+    return OperationId(uuid.uuid4().hex)

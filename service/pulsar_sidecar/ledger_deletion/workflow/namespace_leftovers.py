@@ -1,0 +1,121 @@
+"""What of a namespace no topic's deletion records: brokers' own topics, pending acknowledgements, schemas, latecomers.
+
+All of it is recorded under the namespace's deletion before brokers delete it. Once the namespace is gone, what brokers
+left or wrote afterwards is recorded too, and its nodes are removed by their versions: nothing else would ever do that.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
+from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_contents import FoundNode, NamespaceContents
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import NamespaceDeletion, Presence, presence
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import incarnations, node_paths
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, record_key
+from pulsar_sidecar.ledger_ownership.paths import LOCAL_POLICIES
+from pulsar_sidecar.model.errors import DataLossError, TemporaryError, UndecodableError
+from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+Publish = Callable[[Sequence[OutgoingMessage]], Sequence[PublishResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """One pass over one namespace; safe for use by several threads. What it has recorded it records once."""
+
+    deletion: NamespaceDeletion
+    store: MetadataStore
+    recorder: Recorder
+    publish: Publish
+    metrics: DeletionMetrics
+    steps: Steps
+    _sent: set[str] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def contents(self) -> NamespaceContents:
+        return NamespaceContents(self.store, self.deletion.namespace)
+
+    @property
+    def recorded(self) -> int:
+        """How many records this pass has sent."""
+        return len(self._sent)
+
+    def record_topic(self, topic: TopicName) -> None:
+        """Record what a topic's managed ledger and schema reference, and again after it is loaded.
+
+        Raises:
+            UndecodableError: a node cannot be read; brokers must not be asked.
+            TemporaryError: something could not be read or sent; the same.
+            DataLossError: it is a shadow, or was one.
+        """
+        marked = incarnations(self.store, node_paths(topic, None))
+        self._record(topic, marked, load=False)
+        if marked:
+            self._record(topic, marked, load=True)
+
+    def record_schema(self, topic: TopicName) -> None:
+        """Record the ledgers of a schema, whether its topic is there or not; raises as `record_topic`."""
+        self._record(topic, {}, load=False)
+
+    def remove(self) -> str | None:
+        """Record what the namespace, which is gone, has left in the store, and remove it; why something stays, if so.
+
+        Raises:
+            TemporaryError: something could not be read, sent or removed; try again.
+        """
+        kept = None
+        for found in (*self.contents.managed_ledgers(), *self.contents.schemas(), *self.contents.partitioned_topics()):
+            kept = self._removed(found) or kept
+        local = self.store.read(f"{LOCAL_POLICIES}/{self.deletion.namespace}")
+        if kept is None and local is not None and local.path != self.deletion.policies_path:
+            self._delete(local.path)
+        return kept
+
+    def _removed(self, found: FoundNode) -> str | None:
+        if found.topic is None:
+            return f"{found.path} has a name that Pulsar does not write"
+        try:
+            # The record of a partitioned topic or of a schema is the schema's alone.
+            self._record(found.topic, incarnations(self.store, node_paths(found.topic, None)), load=False)
+        except (UndecodableError, DataLossError) as error:
+            return f"{found.path}: {error}"
+        for name in self.store.children(found.path) or ():
+            self._delete(f"{found.path}/{name}")
+        self._delete(found.path)
+        return None
+
+    def _delete(self, path: str) -> None:
+        node = self.store.read(path)
+        if node is None:
+            return
+        if presence(self.store, self.deletion) is not Presence.GONE:
+            raise TemporaryError(f"{self.deletion.namespace} was created again; what is in it now stays")
+        with self.steps.taking(Step.NAMESPACE_NODES_REMOVED):
+            result = self.store.delete(path, node.version)
+        if result not in (DeletionResult.DELETED, DeletionResult.GONE):
+            raise TemporaryError(f"{path} changed while it was removed; try again")
+
+    def _record(self, topic: TopicName, marked: Mapping[str, int], *, load: bool) -> None:
+        records = self.recorder.records_now(self.deletion.as_of_topic(topic, marked), load=load)
+        with self._lock:
+            new = {record_key(record): record for record in records if record_key(record) not in self._sent}
+        if new:
+            self._send(list(new.values()))
+            with self._lock:
+                self._sent.update(new)
+
+    def _send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
+        with self.steps.taking(Step.RECORDS_SENT):
+            results = self.publish([OutgoingMessage(encode_record(each), str(each.topic)) for each in records])
+        for record, result in zip(records, results, strict=True):
+            if result is PublishResult.STORED:
+                self.metrics.sent(record.ledger_type, record.component)
+        missing = sum(not result.stored for result in results)
+        if missing:
+            raise TemporaryError(f"{missing} of {len(records)} records have no receipt from __ledger_deletion")

@@ -1,0 +1,119 @@
+"""How a 4.0.8 broker deletes a namespace: marked as deleted, topics, then nodes; and what it writes afterwards.
+
+Invariant: as in `tests.fakes.deleting_broker`: between any two steps it may die, and leave what a killed broker does.
+"""
+
+from collections.abc import Callable, Iterator
+
+from pulsar_sidecar.ledger_ownership.paths import (
+    LOCAL_POLICIES,
+    MANAGED_LEDGERS,
+    PARTITIONED_TOPICS,
+    POLICIES,
+    schema_path,
+)
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError, TemporaryError
+from pulsar_sidecar.model.names import TopicName, topic_of_managed_ledger
+
+from tests.fakes.bookkeeper import schema_custom_metadata, schema_locator_bytes
+from tests.fakes.brokers import TopicDeletion
+from tests.fakes.deleting_broker import BrokerDiedError, deletion_steps, take
+from tests.fakes.pulsar import FakePulsar, TopicPlan
+
+_KEPT_WITH_TOPIC = "__transaction_pending_ack"
+
+
+class FakeNamespaceAdmin:
+    """`NamespaceAdmin` over a `FakePulsar`.
+
+    Attributes:
+        allowed: the brokers' ``forceDeleteNamespaceAllowed``.
+        late_schema_of: a topic whose schema a broker writes once more after a namespace is gone.
+        refusals: raised by the next deletions, instead of them.
+        before_nodes: what happens when topics are deleted and nodes are about to be: a client comes back.
+        deletions: the namespaces that were to be deleted, with ``force``.
+    """
+
+    def __init__(self, fake_pulsar: FakePulsar) -> None:
+        self._fake_pulsar = fake_pulsar
+        self.allowed = True
+        self.late_schema_of: TopicName | None = None
+        self.refusals: list[Exception] = []
+        self.before_nodes: list[Callable[[], None]] = []
+        self.deletions: list[tuple[str, bool]] = []
+
+    def create(self, namespace: str) -> None:
+        """A namespace that brokers have loaded."""
+        self._fake_pulsar.store.put(f"{POLICIES}/{namespace}", b'{"deleted":false}')
+        self._fake_pulsar.store.put(f"{LOCAL_POLICIES}/{namespace}", b"{}")
+
+    def namespace_exists(self, namespace: str) -> bool:
+        node = self._fake_pulsar.store.peek(f"{POLICIES}/{namespace}")
+        return node is not None and bool(node.data)
+
+    def forced_deletion_allowed(self) -> bool:
+        return self.allowed
+
+    def delete_namespace(self, namespace: str, *, force: bool) -> None:
+        self.deletions.append((namespace, force))
+        if self.refusals:
+            raise self.refusals.pop(0)
+        if not self.namespace_exists(namespace):
+            raise NotFoundError(f"Namespace {namespace} does not exist.")
+        if force and not self.allowed:
+            raise BrokerRefusedError(405, "Broker doesn't allow forced deletion of namespaces")
+        if not force and not all(topic.is_system_topic for topic in self._topics(namespace)):
+            raise BrokerRefusedError(409, "Cannot delete non empty namespace")
+        try:
+            for step in self._steps(namespace):
+                take(self._fake_pulsar, step)
+        except BrokerDiedError:
+            self._fake_pulsar.kill_broker()
+            raise OutcomeUnknownError("the broker closed the connection") from None
+
+    def _topics(self, namespace: str) -> list[TopicName]:
+        names = self._fake_pulsar.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or ()
+        found = (topic_of_managed_ledger(f"{namespace}/persistent/{name}") for name in names)
+        return [topic for topic in found if topic is not None]
+
+    def _steps(self, namespace: str) -> Iterator[Callable[[], None]]:
+        fake_pulsar = self._fake_pulsar
+        yield lambda: self._mark(namespace)
+        # Users' topics first, brokers' own afterwards.
+        for topic in sorted(self._topics(namespace), key=lambda topic: topic.is_system_topic):
+            yield from deletion_steps(fake_pulsar, TopicDeletion(topic, partitioned=False, force=True), [topic])
+        yield from self.before_nodes
+        partitioned = f"{PARTITIONED_TOPICS}/{namespace}"
+        yield lambda: fake_pulsar.remove_node(partitioned)
+        yield lambda: _remove_if_empty(fake_pulsar, f"{MANAGED_LEDGERS}/{namespace}/persistent")
+        yield lambda: _remove_if_empty(fake_pulsar, f"{MANAGED_LEDGERS}/{namespace}")
+        yield lambda: fake_pulsar.remove_node(f"{POLICIES}/{namespace}")
+        yield lambda: fake_pulsar.remove_node(f"{LOCAL_POLICIES}/{namespace}")
+        if self.late_schema_of is not None:
+            yield self._write_once_more
+
+    def _mark(self, namespace: str) -> None:
+        self._fake_pulsar.store.put(f"{POLICIES}/{namespace}", b'{"deleted":true}')
+
+    def _write_once_more(self) -> None:
+        topic = self.late_schema_of
+        if topic is not None and self._fake_pulsar.store.peek(schema_path(topic.schema_id)) is None:
+            late = self._fake_pulsar.ledger(schema_custom_metadata(topic.schema_id))
+            self._fake_pulsar.store.put(schema_path(topic.schema_id), schema_locator_bytes([late]))
+
+
+def pending_ack(fake_pulsar: FakePulsar, topic: TopicName, subscription: str) -> TopicName:
+    """Where a broker notes what transactions acknowledge in a subscription."""
+    return fake_pulsar.topic(f"{topic}-{subscription}{_KEPT_WITH_TOPIC}")
+
+
+def change_events(fake_pulsar: FakePulsar, namespace: str) -> TopicName:
+    """Where brokers keep the policies of topics; with a schema."""
+    return fake_pulsar.topic(f"persistent://{namespace}/__change_events", TopicPlan(schema_versions=1))
+
+
+def _remove_if_empty(fake_pulsar: FakePulsar, path: str) -> None:
+    node = fake_pulsar.store.peek(path)
+    if node is not None and node.children_count:
+        raise TemporaryError(f"The broker still have in-flight topics created during namespace deletion (path {path})")
+    fake_pulsar.remove_node(path)

@@ -1,0 +1,112 @@
+"""The calls about namespaces, on a service with its loops, and what one knows of a deletion that another one ended."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from pulsar_sidecar.ledger_deletion.service import OperationState
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
+from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, DisabledError, TemporaryError
+from pulsar_sidecar.model.ids import OperationId
+
+from tests.fakes.namespaces import FakeNamespaceAdmin
+from tests.fakes.pulsar import FakePulsar
+from tests.unit.ledger_deletion.namespace_sidecars import NAMESPACE, NamespaceSidecar, filled
+from tests.unit.ledger_deletion.test_serving import service_of
+
+
+@contextmanager
+def running(fake_pulsar: FakePulsar, brokers: FakeNamespaceAdmin) -> Iterator[NamespaceDeletions]:
+    """A sidecar's part, with a loop."""
+    stop = threading.Event()
+    sidecar = NamespaceSidecar(fake_pulsar, brokers, topics_at_once=4)
+    deletions = NamespaceDeletions(
+        sidecar.namespaces, fake_pulsar.store, SystemClock(), stop, lambda: True, lambda _status: None
+    )
+    loop = threading.Thread(target=deletions.run)
+    loop.start()
+    yield deletions
+    stop.set()
+    deletions.close()
+    loop.join()
+
+
+def test_a_call_waits_for_the_end() -> None:
+    fake_pulsar, brokers = filled(5)
+    with running(fake_pulsar, brokers) as deletions:
+        status = deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=30_000)
+        assert (status.state, status.topics_deleted, status.topics_left) == (OperationState.DONE, 5, 0)
+        assert deletions.status(NAMESPACE, status.operation_id) == status
+        assert deletions.running() == []
+
+
+def test_a_call_that_does_not_wait_answers_what_runs() -> None:
+    fake_pulsar, brokers = filled(5)
+    sidecar = NamespaceSidecar(fake_pulsar, brokers)
+    stopped = threading.Event()
+    deletions = NamespaceDeletions(
+        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, stopped, lambda: True, lambda _status: None
+    )
+    status = deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0)
+    assert (status.state, status.topics_found, status.topics_deleted) == (OperationState.RUNNING, 5, 0)
+    assert deletions.running() == [status]
+    assert deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=1_000) == status
+
+
+def test_a_refusal_on_the_way_is_raised_as_it_came() -> None:
+    fake_pulsar, brokers = filled(1)
+    brokers.refusals = [BrokerRefusedError(405, "no")]
+    with running(fake_pulsar, brokers) as deletions, pytest.raises(BrokerRefusedError, match="405: no"):
+        deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=30_000)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_another_sidecar_ended_is_known_by_the_namespace(*, gone: bool) -> None:
+    fake_pulsar, brokers = filled(1)
+    sidecar = NamespaceSidecar(fake_pulsar, brokers)
+    deletions = NamespaceDeletions(
+        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, threading.Event(), lambda: True, lambda _status: None
+    )
+    running_now = deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0)
+    fake_pulsar.store.remove(operation_path(running_now.operation_id))
+    if gone:
+        brokers.delete_namespace(NAMESPACE, force=True)
+        assert deletions.status(NAMESPACE, running_now.operation_id).state is OperationState.DONE
+    else:
+        status = deletions.status(NAMESPACE, running_now.operation_id)
+        assert status.state is OperationState.REFUSED
+        assert status.reason is not None
+        assert "the outcome topic has the reason" in status.reason
+
+
+def test_the_service_has_to_be_on_and_ready() -> None:
+    fake_pulsar = FakePulsar()
+    off = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, enabled=False)
+    with pytest.raises(DisabledError):
+        off.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=True)
+    with pytest.raises(DisabledError):
+        off.namespace_deletion(NAMESPACE, OperationId("namespace-1"))
+    with pytest.raises(DisabledError):
+        off.namespace_deletions()
+    not_ready = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    with pytest.raises(TemporaryError, match="not ready"):
+        not_ready.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=True)
+    assert not_ready.namespace_deletions() == []
+
+
+def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
+    fake_pulsar, brokers = filled(3)
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    runtime = service._runtime
+    runtime.ready.set()
+    with pytest.raises(ConflictError, match="Cannot delete non empty namespace"):
+        service.delete_namespace(NAMESPACE, force=False, requested_by=None, wait=True)
+    begun = service.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=False)
+    held = runtime.namespaces.deleter.take_due()
+    assert held is not None
+    runtime.namespaces._drive(held)
+    assert service.namespace_deletion(NAMESPACE, begun.operation_id).state is OperationState.DONE
+    assert not brokers.namespace_exists(NAMESPACE)
