@@ -216,17 +216,16 @@ class FakeDeletionService:
 
     def topic_deletion(self, operation_id: OperationId) -> FollowedDeletion:
         self._asked("topic_deletion", operation_id)
-        if len(self.followed) > 1:
-            return self.followed.pop(0)
-        if self.followed:
-            return self.followed[0]
-        raise NotFoundError(f"no topic deletion {operation_id} is running")
+        return self._next_look(operation_id)
 
     def abandon_topic_deletion(self, operation_id: OperationId, *, asked_by: str | None) -> FollowedDeletion:
         self._asked("abandon_topic_deletion", (operation_id, asked_by))
+        return self._next_look(operation_id)
+
+    def _next_look(self, operation_id: OperationId) -> FollowedDeletion:
         if not self.followed:
             raise NotFoundError(f"no topic deletion {operation_id} is running")
-        return self.followed.pop(0)
+        return self.followed.pop(0) if len(self.followed) > 1 else self.followed[0]
 
     def delete_ledger(self, record: PendingDeleteLedgerInfo, *, authoritative: bool) -> LedgerDeletionAnswer | Redirect:
         self._asked("delete_ledger", (record, authoritative))

@@ -22,7 +22,8 @@ class FakeShadows:
         self.hooks.arrive("shadows_of")
         return self._known().of(sources)
 
-    def all_shadows(self) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+    def all_shadows(self, *, for_deletion: bool = False) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+        del for_deletion
         self.hooks.arrive("all_shadows")
         known = self._known()
         return list(known.shadows.values()), list(known.unread.values())

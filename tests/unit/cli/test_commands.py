@@ -193,6 +193,7 @@ def test_abandon(terminal: Terminal, service: FakeDeletionService) -> None:
     assert ran.code == 0
     assert "/a/b" in ran.out
     assert service.calls("abandon_topic_deletion") == [("op", None)]
+    service.followed = []
     again = terminal.run("ledger-deletion", "abandon", "op")
     assert (again.code, again.out) == (1, "")
     assert "HTTP 404" in again.err

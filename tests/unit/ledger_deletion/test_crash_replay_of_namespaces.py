@@ -9,9 +9,11 @@ import pytest
 from hypothesis import settings
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import Step
+from pulsar_sidecar.model.errors import SidecarError
 
 from tests.fakes.namespaces import FakeNamespaceAdmin
 from tests.fakes.pulsar import FakePulsar
+from tests.unit.ledger_deletion.faults import Failure, OneFault
 from tests.unit.ledger_deletion.namespace_sidecars import DeadAt, NamespaceSidecar, check_gone, filled, kept_ledgers
 from tests.unit.ledger_deletion.sidecars import Crash
 
@@ -106,3 +108,22 @@ def test_another_sidecar_continues_at_once_what_was_released() -> None:
     second.work()
     assert [ended.state for ended in second.ended] == [OperationState.DONE]
     check_gone(fake_pulsar, kept)
+
+
+@pytest.mark.parametrize("failure", Failure)
+def test_any_call_of_any_port_fails_once(failure: Failure) -> None:
+    for number in range(0, 1_000, 1 if THOROUGH else 7):
+        fake_pulsar, brokers = filled(1)
+        kept = kept_ledgers(fake_pulsar)
+        faults = OneFault(number, failure)
+        sidecar = NamespaceSidecar(fake_pulsar, brokers, wrap=faults.wrap)
+        try:
+            sidecar.namespaces.begin("public/old", force=True, requested_by="me")
+        except SidecarError:
+            sidecar.namespaces.begin("public/old", force=True, requested_by="me")
+        sidecar.work()
+        check_gone(fake_pulsar, kept)
+        if len(faults.calls) <= number:
+            assert number > 100
+            return
+    raise AssertionError("never runs without the fault")

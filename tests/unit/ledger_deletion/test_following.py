@@ -23,10 +23,10 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     driver_path,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
+from pulsar_sidecar.ledger_ownership.paths import cursor_path, managed_ledger_path, schema_path
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 
 from tests.fakes.deletion_topics import FakeDeletionTopics
 from tests.fakes.pulsar import FakePulsar, TopicPlan
@@ -139,6 +139,21 @@ def test_a_damaged_node_makes_a_deletion_stuck_with_its_path_and_the_remedy() ->
     assert warnings_of([status]) == [f"the deletion of {topic} ({OP}) is stuck: {status.reason}; {status.remedy}"]
 
 
+@pytest.mark.parametrize("of", ["cursor", "schema"])
+def test_whichever_node_is_damaged_the_reason_names_it(of: str) -> None:
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME, TopicPlan(subscriptions=("sub",), schema_versions=1))
+    cursor = cursor_path(topic.managed_ledger_name, CursorName("sub"))
+    path = cursor if of == "cursor" else schema_path(topic.schema_id)
+    fake_pulsar.store.put(path, DAMAGED)
+    sidecar = Sidecar(fake_pulsar)
+    tried = sidecar.deleter.attempt(begin(sidecar, topic))
+    assert tried.lasting
+    assert (tried.held.operation.last_reason or "").startswith(f"{path} cannot be read: ")
+    assert asked(fake_pulsar) == []
+    assert accepted_records(fake_pulsar) == []
+
+
 def test_a_stuck_deletion_continues_once_its_cause_is_removed() -> None:
     fake_pulsar = FakePulsar()
     topic, path, content = damaged(fake_pulsar)
@@ -245,6 +260,20 @@ def test_the_driver_notices_that_its_deletion_was_abandoned(fake_pulsar: FakePul
     assert asked(fake_pulsar) == []
     assert running_nodes(fake_pulsar) == []
     assert first.drive() is None
+
+
+def test_no_broker_is_asked_once_it_was_abandoned_during_the_look_for_shadows(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    held = begin(sidecar, topic)
+
+    def abandon() -> None:
+        sidecar.deleter.abandon(OP)
+
+    fake_pulsar.admin.hooks.before("shadow_topics", abandon)
+    assert isinstance(sidecar.deleter.attempt(held).refusal, EndedElsewhereError)
+    assert asked(fake_pulsar) == []
 
 
 def test_the_driver_notices_when_it_puts_the_next_attempt_off(fake_pulsar: FakePulsar, topic: TopicName) -> None:

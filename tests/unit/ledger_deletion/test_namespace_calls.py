@@ -110,3 +110,24 @@ def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
     runtime.namespaces._drive(held)
     assert service.namespace_deletion(NAMESPACE, begun.operation_id).state is OperationState.DONE
     assert not brokers.namespace_exists(NAMESPACE)
+
+
+def test_a_second_deletion_does_not_end_as_the_first_one_did() -> None:
+    fake_pulsar, brokers = filled(1)
+    brokers.refusals = [BrokerRefusedError(405, "no")]
+    sidecar = NamespaceSidecar(fake_pulsar, brokers)
+    deletions = NamespaceDeletions(
+        sidecar.namespaces, fake_pulsar.store, fake_pulsar.clock, threading.Event(), lambda: True, lambda _status: None
+    )
+
+    def begin() -> OperationId:
+        return deletions.delete(NAMESPACE, force=True, requested_by="me", wait_ms=0).operation_id
+
+    first = begin()
+    held = sidecar.namespaces.take_due()
+    assert held is not None
+    deletions._drive(held)
+    assert deletions.status(NAMESPACE, first).state is OperationState.REFUSED
+    assert begin() == first
+    NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2").work()
+    assert deletions.status(NAMESPACE, first).state is OperationState.DONE

@@ -1,5 +1,7 @@
 """What the deletion of a namespace refuses, what it waits for, and what it leaves alone."""
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -421,6 +423,30 @@ def test_its_node_does_not_grow_with_the_topics() -> None:
         assert node is not None
         sizes.append(len(node.data))
     assert sizes[1] < sizes[0] + 20 < 700
+
+
+def test_of_many_topics_few_are_in_hand() -> None:
+    """Neither threads nor what waits for one grow with the topics."""
+    fake_pulsar, brokers = empty()
+    sidecar = NamespaceSidecar(fake_pulsar, brokers, topics_at_once=50)
+    lock, pulled, ended, most = threading.Lock(), 0, 0, 0
+
+    def names() -> Iterator[int]:
+        nonlocal pulled, most
+        for number in range(10_000):
+            with lock:
+                pulled += 1
+                most = max(most, pulled - ended)
+            yield number
+
+    def work(_number: int) -> None:
+        nonlocal ended
+        with lock:
+            ended += 1
+
+    sidecar.namespaces._for_each(names(), work)
+    assert (pulled, ended) == (10_000, 10_000)
+    assert most <= 51
 
 
 def test_the_status_has_rate_and_time_left() -> None:

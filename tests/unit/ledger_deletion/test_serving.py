@@ -84,7 +84,9 @@ def service_of(
     )
     runtime = Runtime(configuration, ports, instance, DeletionMetrics("local"), steps)
     # The loop that looks for shadows is not started.
-    runtime.deleter = replace(runtime.deleter, shadows=FakeShadows(store))
+    shadows = FakeShadows(store)
+    runtime.deleter = replace(runtime.deleter, shadows=shadows)
+    runtime.namespaces.deleter = replace(runtime.namespaces.deleter, shadows=shadows)
     return LedgerDeletion(runtime)
 
 

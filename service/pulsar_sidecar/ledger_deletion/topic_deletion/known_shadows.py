@@ -45,7 +45,6 @@ class UnreadNode:
         is_beside = self.path.rpartition("/")[0] in [place.rpartition("/")[0] for place in places]
         return is_beside or any(each in self.plain for each in spelled)
 
-
     def may_be_of_namespace(self, namespace: str) -> bool:
         """The same for any topic of a namespace: its own nodes, and those that hold its name."""
         return self.plain is None or f"/{namespace}/" in self.path or namespace.encode() in self.plain

@@ -17,7 +17,7 @@ _MOST_NAMED = 5
 class AllShadows(Protocol):
     """The shadow topics of the whole cluster."""
 
-    def all_shadows(self) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+    def all_shadows(self, *, for_deletion: bool) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
         """Every shadow, and every node that cannot be read and may be one's, by path.
 
         Raises:
@@ -34,7 +34,7 @@ def refuse_data_loss(shadows: AllShadows, namespace: str) -> list[TopicName]:
             elsewhere has its source in it (the shadow would lose its data).
     """
     inside, of_others, of_ours = set[TopicName](), list[Shadow](), list[Shadow]()
-    found, unread = shadows.all_shadows()
+    found, unread = shadows.all_shadows(for_deletion=True)
     for node in unread:
         if node.may_be_of_namespace(namespace):
             raise UndecodableError(node.reason)

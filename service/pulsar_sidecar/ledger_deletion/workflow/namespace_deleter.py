@@ -53,6 +53,7 @@ from pulsar_sidecar.model.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PermanentError,
+    SidecarError,
     TemporaryError,
     UndecodableError,
 )
@@ -200,14 +201,18 @@ class NamespaceDeleter:
         own = operation_id in self._begun
         if deletion is None or not (own or deletion.not_before_ms <= now_ms) or not self._became_driver(operation_id):
             return None
-        self._begun.discard(operation_id)
-        current = self.store.read(path)
-        if current is None or not current.data:
-            # Creating the driver's node created a parent again that had just ended.
-            self.release(operation_id)
-            self.store.delete(path)
-            return None
-        return HeldNamespaceDeletion(decode_deletion(current.data), current.version)
+        try:
+            current = self.store.read(path)
+            if current is not None and current.data:
+                self._begun.discard(operation_id)
+                return HeldNamespaceDeletion(decode_deletion(current.data), current.version)
+        except SidecarError:
+            self._driving.discard(operation_id)
+            raise
+        # Creating the driver's node created a parent again that had just ended.
+        self.release(operation_id)
+        self.store.delete(path)
+        return None
 
     def _became_driver(self, operation_id: OperationId) -> bool:
         leadership = self._leadership(operation_id)
@@ -224,9 +229,11 @@ class NamespaceDeleter:
 
     def release(self, operation_id: OperationId) -> None:
         """Let any sidecar continue it."""
-        with self.steps.taking(Step.OPERATION_RELEASED):
-            self._leadership(operation_id).resign()
-        self._driving.discard(operation_id)
+        try:
+            with self.steps.taking(Step.OPERATION_RELEASED):
+                self._leadership(operation_id).resign()
+        finally:
+            self._driving.discard(operation_id)
 
     def _leadership(self, operation_id: OperationId) -> Leadership:
         return Leadership(self.store, driver_path(operation_id), self.sidecar.encode())
@@ -345,7 +352,7 @@ class NamespaceDeleter:
         if isinstance(refusal, DataLossError | NotAuthorizedError | NotAuthenticatedError):
             raise refusal
         if status.state is OperationState.DONE or isinstance(refusal, NotFoundError):
-            progress.deleted(status.recorded_ledgers)
+            progress.deleted(status.recorded_ledgers or 0)
         else:
             # A topic that is fenced, or whose bundle moves, is refused too.
             progress.left(f"{topic}: {refusal or status.reason}")

@@ -112,6 +112,8 @@ class NamespaceDeletions:
         """
         give_up = self.clock.monotonic_seconds() + wait_ms / 1000
         deletion = self.deleter.begin(namespace, force=force, requested_by=requested_by)
+        # An earlier one of the same namespace, which was refused, had the same id.
+        self._ended.pop(deletion.operation_id, None)
         self._begun.set()
         log.info("namespace deletion", namespace=namespace, operation=deletion.operation_id)
         status = deletion.status(OperationState.RUNNING, deletion.last_reason)

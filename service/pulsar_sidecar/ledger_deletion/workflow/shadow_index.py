@@ -83,25 +83,22 @@ class ShadowIndex:
     def shadows_of(self, sources: Collection[TopicName]) -> Sequence[Shadow]:
         """See `Shadows.shadows_of`; while a call waits, topics are read as fast as the store answers."""
         with self._turn:
-            self._deletions_waiting += 1
-            self._hurry.set()
-            try:
-                # One that is under way, and the next one.
-                self._wait_for_a_look(self._patience_seconds + 2 * self._nodes_a_look / _NODES_PER_SECOND)
-            finally:
-                self._deletions_waiting -= 1
-                if not self._deletions_waiting:
-                    self._hurry.clear()
+            self._wait_in_a_hurry()
             return self._known.of(sources)
 
-    def all_shadows(self) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
-        """Every shadow, and every node that cannot be read and may be one's, by path; waits as long as it takes.
+    def all_shadows(self, *, for_deletion: bool = False) -> tuple[Sequence[Shadow], Sequence[UnreadNode]]:
+        """Every shadow, and every node that cannot be read and may be one's, by path.
+
+        Waits as long as it takes, but ``for_deletion`` as `shadows_of` does.
 
         Raises:
-            TemporaryError: the look failed, or the sidecar stops.
+            TemporaryError: the look failed, the sidecar stops, or they are not known in time.
         """
         with self._turn:
-            self._wait_for_a_look(None)
+            if for_deletion:
+                self._wait_in_a_hurry()
+            else:
+                self._wait_for_a_look(None)
             shadows, unread = self._known.shadows, self._known.unread
             return [shadows[path] for path in sorted(shadows)], [unread[path] for path in sorted(unread)]
 
@@ -113,6 +110,17 @@ class ShadowIndex:
         """Have `run` and all who wait notice that ``stop`` is set."""
         with self._turn:
             self._turn.notify_all()
+
+    def _wait_in_a_hurry(self) -> None:
+        self._deletions_waiting += 1
+        self._hurry.set()
+        try:
+            # One that is under way, and the next one.
+            self._wait_for_a_look(self._patience_seconds + 2 * self._nodes_a_look / _NODES_PER_SECOND)
+        finally:
+            self._deletions_waiting -= 1
+            if not self._deletions_waiting:
+                self._hurry.clear()
 
     def _wait_for_a_look(self, seconds: float | None) -> None:
         number = self._asked = self._begun + 1

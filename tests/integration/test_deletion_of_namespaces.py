@@ -1,0 +1,225 @@
+"""Whole namespaces deleted on a real cluster: topics come meanwhile, members die, and no ledger is left."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import requests
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS, POLICIES, SCHEMAS
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName, topic_of_managed_ledger
+
+from tests.cluster.background import running_until
+from tests.cluster.deletion import Scene
+from tests.cluster.java_programs import java_program
+from tests.cluster.patience import until
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.topics import Workload, numbered_topics, unique
+
+TOPICS = 30
+SOME = 5
+RUNNING = f"{BASE}/namespace-deletions"
+
+
+def path_of(namespace: str) -> str:
+    return f"/admin/v2/namespaces/{namespace}"
+
+
+def ledgers_in(workload: Workload, namespace: str) -> frozenset[LedgerId]:
+    """What all topics of the namespace reference, brokers' own included."""
+    names = workload.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or []
+    topics = [topic_of_managed_ledger(f"{namespace}/persistent/{name}") for name in names]
+    bases = {topic.base for topic in topics if topic is not None}
+    return frozenset().union(*(workload.ledgers(topic).all for topic in {*topics, *bases} if topic is not None))
+
+
+def left_of(workload: Workload, namespace: str) -> list[str]:
+    """Nodes of the namespace that name a ledger or a topic, and its policies."""
+    found = [path for path in (f"{POLICIES}/{namespace}",) if workload.store.read(path) is not None]
+    for parent in (f"{root}/{namespace}/persistent" for root in (MANAGED_LEDGERS, PARTITIONED_TOPICS)):
+        found += [f"{parent}/{name}" for name in workload.store.children(parent) or []]
+    return found + [f"{SCHEMAS}/{namespace}/{name}" for name in workload.store.children(f"{SCHEMAS}/{namespace}") or []]
+
+
+def check_gone(scene: Scene, sidecar: SidecarProcess, before: Iterable[LedgerId]) -> None:
+    """Nothing is left of the scene's namespace, and no ledger of it."""
+    until(lambda: sidecar.call("GET", RUNNING) == [], f"the namespace's deletion has ended\n{sidecar.log()}")
+    assert left_of(scene.workload, scene.namespace) == []
+    scene.oracles.add_accepted(before)
+    scene.oracles.wait_for_finals(before)
+    scene.oracles.wait_until_drained(sidecar)
+    assert not scene.workload.existing(before)
+    assert scene.oracles.leaks_in(scene.namespace) == (frozenset(), frozenset())
+
+
+def filled(scene: Scene, count: int = TOPICS) -> Sequence[TopicName]:
+    """Topics of two ledgers each, every tenth one with ten partitions, two with policies of their own."""
+    workload, topics = scene.workload, numbered_topics(scene.namespace, count)
+    for number, topic in enumerate(topics):
+        if number % 10 == 5:
+            workload.admin("PUT", workload.of_topic(topic, "partitions"), 10)
+            workload.store_schemas(topic.partition(0), 1)
+            workload.fill(topic.partition(3), 2)
+        else:
+            workload.fill(topic, 2)
+    for topic in topics[:2]:
+        workload.admin("POST", workload.of_topic(topic, "maxProducers"), 7)
+    return topics
+
+
+def begin(scene: Scene, sidecar: SidecarProcess) -> dict[str, Any]:
+    """Begin the deletion and do not wait for it."""
+    answer = sidecar.request("DELETE", path_of(scene.namespace), force="true", wait="false")
+    assert answer.status_code == 202, answer.text
+    return dict(answer.json())
+
+
+def until_some_are_deleted(scene: Scene, sidecar: SidecarProcess) -> None:
+    def look() -> bool:
+        running = sidecar.call("GET", RUNNING)
+        return not running or running[0]["topicsDeleted"] >= SOME
+
+    until(look, f"some topics are deleted\n{sidecar.log()}")
+
+
+def test_brokers_refusals_are_the_sidecars(scene: Scene) -> None:
+    topic = scene.topic("orders")
+    payloads = scene.workload.fill(topic)
+    before = scene.workload.ledgers(topic)
+    for namespace in (scene.namespace, f"public/none-{unique()}"):
+        brokers_own = scene.workload.request("DELETE", f"namespaces/{namespace}")
+        answer = scene.sidecar.request("DELETE", path_of(namespace))
+        assert (answer.status_code, answer.json()["reason"]) == (
+            brokers_own.status_code,
+            brokers_own.json()["reason"],
+        )
+    assert scene.sidecar.call("GET", RUNNING) == []
+    assert scene.workload.ledgers(topic) == before
+    assert scene.workload.read_all(topic) == payloads
+
+
+def test_a_namespace_goes_with_everything_in_it(scene: Scene) -> None:
+    workload, topic = scene.workload, scene.topic("all")
+    workload.fill_with_everything(topic)
+    filled(scene, 10)
+    unloaded = scene.topic("unloaded")
+    workload.fill(unloaded)
+    workload.unload(unloaded)
+    before = ledgers_in(workload, scene.namespace)
+    ran = scene.sidecar.command("namespaces", "delete", scene.namespace, "--force")
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.stderr.splitlines()[-1] == f"deleted {scene.namespace}"
+    check_gone(scene, scene.sidecar, before)
+    assert scene.sidecar.request("DELETE", path_of(scene.namespace), force="true").status_code == 404
+
+
+def test_a_namespace_with_brokers_own_topics_only_needs_no_force(scene: Scene) -> None:
+    topic = scene.topic("policies")
+    scene.workload.fill(topic)
+    scene.workload.admin("POST", scene.workload.of_topic(topic, "maxProducers"), 7)
+    scene.delete_topic(scene.sidecar, topic)
+    before = ledgers_in(scene.workload, scene.namespace)
+    assert before
+    scene.sidecar.call("DELETE", path_of(scene.namespace))
+    check_gone(scene, scene.sidecar, before)
+
+
+def test_topics_that_come_meanwhile_go_too(scene: Scene) -> None:
+    workload, sidecar = scene.workload, scene.sidecar
+    filled(scene)
+    before = ledgers_in(workload, scene.namespace)
+    stop, made = threading.Event(), threading.Event()
+
+    def make_more() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            # Until brokers have marked the namespace as deleted they make it.
+            if workload.request("PUT", workload.of_topic(scene.topic(f"late-{number}"))).ok:
+                made.set()
+
+    with running_until(stop, [make_more]):
+        begin(scene, sidecar)
+        check_gone(scene, sidecar, before)
+    assert made.is_set()
+
+
+def test_a_namespace_created_again_is_left_alone(scene: Scene) -> None:
+    workload, sidecar = scene.workload, scene.sidecar
+    filled(scene, 10)
+    before = ledgers_in(workload, scene.namespace)
+    begin(scene, sidecar)
+    check_gone(scene, sidecar, before)
+    workload.create_namespace(scene.namespace)
+    topic = scene.topic("topic-0")
+    payloads = workload.fill(topic)
+    kept = workload.ledgers(topic).all
+    scene.oracles.wait_until_drained(sidecar)
+    assert workload.existing(kept) == kept
+    assert workload.read_all(topic) == payloads
+
+
+def test_another_sidecar_continues_when_one_is_killed(scene: Scene) -> None:
+    first, second = scene.start_together({}, {})
+    filled(scene)
+    before = ledgers_in(scene.workload, scene.namespace)
+    begin(scene, first)
+    until_some_are_deleted(scene, first)
+    first.kill()
+    check_gone(scene, second, before)
+
+
+def test_it_continues_when_brokers_are_killed(scene: Scene) -> None:
+    sidecar = scene.sidecar
+    filled(scene)
+    before = ledgers_in(scene.workload, scene.namespace)
+    begin(scene, sidecar)
+    until_some_are_deleted(scene, sidecar)
+    for broker in ("broker-1", "broker-2"):
+        scene.cluster.kill(broker)
+        scene.cluster.restart(broker)
+    check_gone(scene, sidecar, before)
+
+
+def test_it_continues_when_a_broker_and_the_sidecar_are_killed(scene: Scene) -> None:
+    sidecar = scene.start_alone()
+    filled(scene)
+    before = ledgers_in(scene.workload, scene.namespace)
+    begin(scene, sidecar)
+    until_some_are_deleted(scene, sidecar)
+    scene.cluster.kill("broker-1")
+    sidecar.kill()
+    scene.cluster.restart("broker-1")
+    check_gone(scene, scene.start_alone(), before)
+
+
+def test_pending_acknowledgements_of_transactions_go_too(special_cluster: ClusterFactory, tmp_path: Path) -> None:
+    program = Path(__file__).parent.parent / "faults" / "Transactions.java"
+    conf = {"transactionCoordinatorEnabled": "true", "forceDeleteNamespaceAllowed": "true"}
+    namespace = f"public/t-{unique()}"
+    with special_cluster(broker_conf=conf) as cluster, closing(Workload(cluster)) as workload:
+        workload.create_namespace(namespace)
+        addresses = cluster.addresses
+        with java_program(
+            program, addresses.version, ["-Xmx128m"], [addresses.broker_service_url], tmp_path / "java.log"
+        ) as java:
+            java.write_line(f"persistent://{namespace}/orders in-transactions")
+            assert java.read() == "done"
+        names = workload.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or []
+        assert any(name.endswith("__transaction_pending_ack") for name in names)
+        before = ledgers_in(workload, namespace)
+        with closing(Sidecars(addresses, tmp_path)) as sidecars:
+            sidecar = sidecars.start()
+            until(lambda: _deleted(sidecar, namespace), f"the namespace is deleted\n{sidecar.log()}")
+            until(lambda: not workload.existing(before), f"its ledgers are deleted\n{sidecar.log()}")
+        assert left_of(workload, namespace) == []
+
+
+def _deleted(sidecar: SidecarProcess, namespace: str) -> bool:
+    try:
+        return sidecar.request("DELETE", path_of(namespace), force="true").status_code in (204, 404)
+    except requests.RequestException:
+        return False
