@@ -31,7 +31,7 @@ def test_it_follows_the_deletion_and_shows_how_far_it_is(terminal: Terminal, ser
         "topics of public/old deleted: 8 of 10; 30 ledgers recorded, 4 topics/s, 0 s left",
         "waiting: no broker answers",
         "topics of public/old deleted: 10 of 10; 30 ledgers recorded, 5 topics/s, 0 s left",
-        "deleted public/old",
+        "deleted public/old: 10 topics, 30 ledgers recorded",
     ]
 
 

@@ -74,7 +74,7 @@ class NamespaceSidecar(Sidecar):
             self.store,  # type: ignore[arg-type]
             brokers,
             DrivenTopicDeletions(self.deleter, shadows, self._drive_topic),
-            self.shadows,
+            self.shadows,  # type: ignore[arg-type]
             self.recorder,
             lambda messages: self._publisher(DeletionTopic.PENDING).publish(messages),
             fake_pulsar.clock,

@@ -104,10 +104,16 @@ def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
     runtime.ready.set()
     with pytest.raises(ConflictError, match="Cannot delete non empty namespace"):
         service.delete_namespace(NAMESPACE, force=False, requested_by=None, wait=True)
-    begun = service.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=False)
-    held = runtime.namespaces.deleter.take_due()
-    assert held is not None
-    runtime.namespaces._drive(held)
+    index = threading.Thread(target=runtime.shadows.run)
+    index.start()
+    try:
+        begun = service.delete_namespace(NAMESPACE, force=True, requested_by=None, wait=False)
+        held = runtime.namespaces.deleter.take_due()
+        assert held is not None
+        runtime.namespaces._drive(held)
+    finally:
+        runtime.close()
+        index.join()
     assert service.namespace_deletion(NAMESPACE, begun.operation_id).state is OperationState.DONE
     assert not brokers.namespace_exists(NAMESPACE)
 

@@ -270,6 +270,24 @@ def test_a_refusal_for_good_ends_it(refusal: SidecarError) -> None:
     assert fake_pulsar.dangling() == set()
 
 
+def test_nothing_is_asked_once_it_is_abandoned() -> None:
+    fake_pulsar, brokers = filled(3)
+    sidecar = NamespaceSidecar(fake_pulsar, brokers)
+    operation_id = begin(sidecar)
+
+    def delete(deletion: TopicDeletion) -> None:
+        fake_pulsar.delete_by_broker(deletion)
+        NamespaceSidecar(fake_pulsar, brokers, name="sidecar-2").deleter.abandon(operation_id)
+
+    fake_pulsar.admin.on_delete = delete
+    tried = sidecar.drive_namespace()
+    assert tried is not None
+    assert tried.state is OperationState.REFUSED
+    assert brokers.deletions == []
+    sidecar.work()
+    assert fake_pulsar.dangling() == set()
+
+
 def test_what_cannot_be_recorded_keeps_the_namespace() -> None:
     fake_pulsar, brokers = filled(1)
     fake_pulsar.store.put(managed_ledger_path(parse_topic_name(TOPIC).managed_ledger_name), b"no list")

@@ -49,7 +49,7 @@ def delete(
     if ended["state"] == OperationState.REFUSED.value:
         output.info(output.printable(f"{namespace} is not deleted: {ended['reason']}"))
         raise typer.Exit(ExitCode.FAILED)
-    output.info(f"deleted {shown}")
+    output.info(f"deleted {shown}: {ended['topicsDeleted']:,} topics, {ended['recordedLedgers']:,} ledgers recorded")
 
 
 def _followed(client: Client, path: str, shown: str, wait_seconds: float | None) -> dict[str, Any] | None:

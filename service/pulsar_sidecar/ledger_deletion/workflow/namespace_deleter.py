@@ -300,6 +300,8 @@ class NamespaceDeleter:
         self._for_each((each.topic for each in contents.managed_ledgers() if each.topic), leftovers.record_topic)
         self._for_each((each.topic for each in contents.schemas() if each.topic), leftovers.record_schema)
         self._check_going_on(progress)
+        # Nothing is asked for a deletion that an operator has abandoned.
+        progress.keep()
         if presence(self.store, deletion) is not Presence.THERE:
             return
         with self.steps.taking(Step.NAMESPACE_ASKED):

@@ -34,6 +34,11 @@ class Progress:
         deletion = self.held.deletion
         self._keep(replace(deletion, topics_found=deletion.topics_deleted + topics_left))
 
+    def keep(self) -> None:
+        """Store the counts; `OperationEndedError` if the deletion has ended."""
+        with self._lock:
+            self._keep(self.held.deletion)
+
     def deleted(self, recorded_ledgers: int) -> None:
         """One topic is gone."""
         with self._lock:
