@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
@@ -76,7 +75,6 @@ class NamespaceSidecar(Sidecar):
             DrivenTopicDeletions(self.deleter, shadows, self._drive_topic),
             self.shadows,  # type: ignore[arg-type]
             self.recorder,
-            lambda messages: self._publisher(DeletionTopic.PENDING).publish(messages),
             fake_pulsar.clock,
             self.steps,
             may_go_on,

@@ -271,7 +271,7 @@ def test_no_broker_is_asked_once_it_was_abandoned_during_the_look_for_shadows(
     def abandon() -> None:
         sidecar.deleter.abandon(OP)
 
-    fake_pulsar.admin.hooks.before("shadow_topics", abandon)
+    fake_pulsar.shadows.hooks.before("shadows_of", abandon)
     assert isinstance(sidecar.deleter.attempt(held).refusal, EndedElsewhereError)
     assert asked(fake_pulsar) == []
 

@@ -222,8 +222,7 @@ class Recorder:
             held, nodes = self._with_new_partitions(held, nodes)
             new = self._new_records(held.operation, nodes, details)
             if new:
-                with self.steps.taking(Step.RECORDS_SENT):
-                    self._send(new)
+                self.send(new)
                 keys = tuple(record_key(record) for record in new)
                 held = held.knowing(held.operation.recording(keys))
             elif loaded:
@@ -359,8 +358,15 @@ class Recorder:
         nodes = self.store.read_many([ledger_path(each, self.root) for each in unknown])
         details.update(_details(unknown, nodes))
 
-    def _send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
-        results = self.records.publish([OutgoingMessage(encode_record(each), str(each.topic)) for each in records])
+    def send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
+        """Have them stored.
+
+        Raises:
+            TemporaryError: some have no receipt.
+        """
+        messages = [OutgoingMessage(encode_record(each), str(each.topic)) for each in records]
+        with self.steps.taking(Step.RECORDS_SENT):
+            results = self.records.publish(messages)
         for record, result in zip(records, results, strict=True):
             if result is PublishResult.STORED:
                 self.metrics.sent(record.ledger_type, record.component)

@@ -39,7 +39,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     operation_path,
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
-from pulsar_sidecar.ledger_deletion.workflow.namespace_leftovers import Leftovers, Publish
+from pulsar_sidecar.ledger_deletion.workflow.namespace_leftovers import Leftovers
 from pulsar_sidecar.ledger_deletion.workflow.namespace_progress import Progress
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
@@ -100,7 +100,6 @@ class NamespaceDeleter:
     topics: TopicDeletions
     shadows: AllShadows
     recorder: Recorder
-    publish: Publish
     clock: Clock
     steps: Steps
     may_go_on: Callable[[], bool] = lambda: True
@@ -252,7 +251,7 @@ class NamespaceDeleter:
     def attempt(self, held: HeldNamespaceDeletion) -> Pass:
         """Go through the namespace once. Whatever comes of it, the caller releases it."""
         progress = Progress(held, self.store, self.clock, self.steps)
-        leftovers = Leftovers(held.deletion, self.store, self.recorder, self.publish, self.recorder.metrics, self.steps)
+        leftovers = Leftovers(held.deletion, self.store, self.recorder, self.steps)
         try:
             return self._pass(progress, leftovers)
         except OperationEndedError as error:

@@ -5,12 +5,9 @@ left or wrote afterwards is recorded too, and its nodes are removed by their ver
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage, PublishResult
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, encode_record
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_contents import FoundNode, NamespaceContents
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import NamespaceDeletion, Presence, presence
@@ -21,8 +18,6 @@ from pulsar_sidecar.model.errors import DataLossError, TemporaryError, Undecodab
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore
 from pulsar_sidecar.model.names import TopicName
 
-Publish = Callable[[Sequence[OutgoingMessage]], Sequence[PublishResult]]
-
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
@@ -31,8 +26,6 @@ class Leftovers:
     deletion: NamespaceDeletion
     store: MetadataStore
     recorder: Recorder
-    publish: Publish
-    metrics: DeletionMetrics
     steps: Steps
     _sent: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -106,16 +99,6 @@ class Leftovers:
         with self._lock:
             new = {record_key(record): record for record in records if record_key(record) not in self._sent}
         if new:
-            self._send(list(new.values()))
+            self.recorder.send(list(new.values()))
             with self._lock:
                 self._sent.update(new)
-
-    def _send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
-        with self.steps.taking(Step.RECORDS_SENT):
-            results = self.publish([OutgoingMessage(encode_record(each), str(each.topic)) for each in records])
-        for record, result in zip(records, results, strict=True):
-            if result is PublishResult.STORED:
-                self.metrics.sent(record.ledger_type, record.component)
-        missing = sum(not result.stored for result in results)
-        if missing:
-            raise TemporaryError(f"{missing} of {len(records)} records have no receipt from __ledger_deletion")

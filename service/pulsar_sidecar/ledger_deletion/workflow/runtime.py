@@ -280,7 +280,6 @@ class Runtime:
             DrivenTopicDeletions(self.deleter, self.shadow_deleter, self.drive),
             self.shadows,
             recorder,
-            lambda messages: self._pending_publisher().publish(messages),
             ports.clock,
             self.steps,
             may_work,

@@ -1,6 +1,5 @@
 """The routes and the JSON of deleting whole namespaces: Pulsar's own call, and one to follow what it began."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -8,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api import schemas
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1Namespace, V2Namespace
+from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import deletions_of
 from pulsar_sidecar.ledger_deletion.service import NamespaceDeletionStatus, OperationState
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.ids import OperationId
@@ -56,17 +56,7 @@ _Deletion = Annotated[NamespaceDeletionParameters, Query()]
 
 def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
     """Deleting a namespace, by its names of both kinds."""
-    deletion = partial(
-        routes.delete,
-        status_code=204,
-        response_description="Deleted.",
-        responses={
-            202: {
-                "model": NamespaceDeletionAnswer,
-                "description": "The sidecars continue the deletion; ``Location`` follows it.",
-            }
-        },
-    )
+    deletion = deletions_of(routes, NamespaceDeletionAnswer)
 
     @deletion(NAMESPACE_PATH)
     def delete_namespace(namespace: V2Namespace, parameters: _Deletion, request: Request) -> Response:

@@ -16,7 +16,7 @@ from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
 from pulsar_sidecar.api.rooms.ledger_deletion.namespaces import add_namespaces
-from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, location_of
+from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, deletions_of, location_of
 from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
 from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
@@ -59,17 +59,7 @@ def router(service: LedgerDeletion) -> APIRouter:
 
 
 def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
-    deletion = partial(
-        routes.delete,
-        status_code=204,
-        response_description="Deleted.",
-        responses={
-            202: {
-                "model": schemas.TopicDeletionAnswer,
-                "description": "The sidecars continue the deletion; follow it at the path that Location names.",
-            }
-        },
-    )
+    deletion = deletions_of(routes, schemas.TopicDeletionAnswer)
 
     @deletion(V2_PATH)
     def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:

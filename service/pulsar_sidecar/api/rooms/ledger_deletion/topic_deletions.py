@@ -3,16 +3,22 @@
 Any sidecar answers, whichever drives the deletion. Times are milliseconds since the epoch.
 """
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel
+from starlette.responses import Response
 
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import TopicDeletionAnswer
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.ids import OperationId
 
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
+
 PATH = "/ledger-deletion/topic-deletions"
+ACCEPTED = 202
 _OperationId = Annotated[
     str,
     Path(
@@ -44,6 +50,16 @@ class FollowedDeletionAnswer(TopicDeletionAnswer):
 def location_of(operation_id: OperationId) -> str:
     """Where one deletion can be followed."""
     return f"/admin/v2{PATH}/{operation_id}"
+
+
+def deletions_of(routes: APIRouter, answer: type[BaseModel]) -> Callable[[str], Callable[[Endpoint], Endpoint]]:
+    """Declares at a path a DELETE that answers 204, or 202 with ``answer`` while the sidecars continue."""
+
+    def at(path: str) -> Callable[[Endpoint], Endpoint]:
+        continued = {"model": answer, "description": "The sidecars continue the deletion; Location follows it."}
+        return routes.delete(path, status_code=204, response_description="Deleted.", responses={ACCEPTED: continued})
+
+    return at
 
 
 def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
