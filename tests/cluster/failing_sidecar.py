@@ -69,8 +69,13 @@ class Fault:
 ONCE_IN_A_CLUSTERS_LIFE = Step.SIGNING_KEY_CREATED
 OF_THE_WATCH = (Step.LEAK_KEPT, Step.LEAKS_APPENDED, Step.LEAK_FORGOTTEN)
 """Steps that no call takes a sidecar to: it has to watch, and brokers have to leak."""
-OF_NAMESPACES = (Step.NAMESPACE_PROGRESS_KEPT, Step.NAMESPACE_ASKED, Step.NAMESPACE_NODES_REMOVED)
-"""Steps of a namespace's deletion; replayed in `unit.ledger_deletion.test_crash_replay_of_namespaces`."""
+REPLAYED_IN_MEMORY = (
+    Step.NAMESPACE_PROGRESS_KEPT,
+    Step.NAMESPACE_ASKED,
+    Step.NAMESPACE_NODES_REMOVED,
+    Step.LEFTOVER_NODE_REMOVED,
+)
+"""Steps of a namespace's deletion and of a damaged schema's: `unit.ledger_deletion` stops the service around each."""
 
 
 def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
@@ -78,7 +83,7 @@ def points_of(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(f"{when}:{step.value}" for step in steps for when in ("before", "after"))
 
 
-POINTS = points_of(step for step in Step if step not in (ONCE_IN_A_CLUSTERS_LIFE, *OF_THE_WATCH, *OF_NAMESPACES))
+POINTS = points_of(step for step in Step if step not in (ONCE_IN_A_CLUSTERS_LIFE, *OF_THE_WATCH, *REPLAYED_IN_MEMORY))
 
 
 def parse_fault(text: str) -> Fault:

@@ -315,6 +315,14 @@ class Workload:
         """Those that have metadata."""
         return frozenset(self.ledger_nodes(ledger_ids))
 
+    def switch_repair(self, *, on: bool) -> None:
+        """Whether auto-recovery works: it takes away what is marked for it (``bookkeeper shell autorecovery``)."""
+        path = f"{DEFAULT_LEDGERS_ROOT}/underreplication/disable"
+        if on:
+            self.store.delete(path)
+        elif self.store.read(path) is None:
+            self.store.create(path, b"")
+
     # --- damage ----------------------------------------------------------------------------------------------------
 
     def leave_ledgers_behind(self, topic: TopicName, ledgers: TopicLedgers) -> dict[LedgerId, Node]:

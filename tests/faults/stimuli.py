@@ -24,11 +24,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     encode_operation,
     operation_path,
 )
-from pulsar_sidecar.ledger_ownership.paths import (
-    DEFAULT_LEDGERS_ROOT,
-    managed_ledger_path,
-    under_replication_mark_path,
-)
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, under_replication_mark_path
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
@@ -51,9 +47,6 @@ _TRIES = int(str(QUICK["two_phase_deletion_max_retry_delete_count"]))
 _NEVER_SHRUNK = 1_000_000
 _THREADS = 6
 _REQUEST_SECONDS = 40
-_REPAIR_SWITCHED_OFF = f"{DEFAULT_LEDGERS_ROOT}/underreplication/disable"
-"""While this node exists auto-recovery repairs nothing (``bookkeeper shell autorecovery -disable``): it would take its
-notes away before a sidecar could."""
 _MARK = b'replica: "127.0.0.1:3181"\n'
 
 
@@ -90,8 +83,7 @@ class Stimuli:
     def prepare(self, topics: int, orphans: int) -> None:
         """Make them, while nothing is broken."""
         workload = self._scene.workload
-        if workload.store.read(_REPAIR_SWITCHED_OFF) is None:
-            workload.store.create(_REPAIR_SWITCHED_OFF, b"")
+        workload.switch_repair(on=False)
         doomed = [self._scene.topic(f"doomed-{number}") for number in range(topics)]
         in_parallel(lambda topic: workload.produce(topic, [b"first"]), doomed)
         self._referenced = {topic: workload.ledgers(topic).all for topic in doomed}
@@ -252,7 +244,7 @@ class Stimuli:
         self._scene.oracles.add_accepted(self._accepted)
         self._forget_what_was_brought_back()
         self._end_left_deletions()
-        self._scene.workload.store.delete(_REPAIR_SWITCHED_OFF)
+        self._scene.workload.switch_repair(on=True)
 
     def check(self) -> None:
         """Once everything has come to rest: nothing is left of what was to go."""

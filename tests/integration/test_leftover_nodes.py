@@ -177,8 +177,10 @@ def test_a_mark_of_a_ledger_that_is_gone_is_listed(scene: Scene, audited: Callab
     deleted = scene.delete_topic(scene.sidecar, topic)
     scene.oracles.wait_for_finals(deleted.data)
     marks = [under_replication_mark_path(ledger_id) for ledger_id in deleted.data]
+    workload.switch_repair(on=False)
     for mark in marks:
         workload.store.create(mark, b"")
     assert {*marks} <= audited().keys()
     for mark in marks:
         workload.store.delete(mark)
+    workload.switch_repair(on=True)

@@ -152,6 +152,23 @@ def test_nothing_is_asked_of_the_broker_when_the_owner_cannot_be_asked() -> None
     assert ids(fake_pulsar) == []
 
 
+@pytest.mark.parametrize("policies", [b'{"deleted":true}', b'{"deleted":false}', b"{}", b"damaged"])
+def test_brokers_that_delete_the_namespace_need_not_report_on_its_topics(policies: bytes) -> None:
+    fake_pulsar = FakePulsar()
+    topic = fake_pulsar.topic(NAME, TopicPlan(compacted=True))
+    fake_pulsar.store.put(f"/admin/policies/{topic.namespace}", policies)
+    sidecar = Sidecar(fake_pulsar)
+    operation = held(sidecar, topic)
+    fake_pulsar.owners.hooks.fail_next("views", TemporaryError("Namespace is deleted"), times=-1)
+    if policies == b'{"deleted":true}':
+        record(sidecar, operation)
+        assert set(ids(fake_pulsar)) == set(fake_pulsar.referenced())
+    else:
+        with pytest.raises(TemporaryError):
+            record(sidecar, operation)
+        assert ids(fake_pulsar) == []
+
+
 def test_a_closed_compaction_cursor_is_read_from_its_node(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     compacted = fake_pulsar.compact(topic, closed=True)
     sidecar = Sidecar(fake_pulsar)

@@ -5,6 +5,7 @@ sidecar that dies in between leaves no trace of what it sent, so the next one se
 of a record finds its ledger deleted, or kept for the same reason as the first.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,7 @@ from pulsar_sidecar.ledger_ownership.claims import DataClaim, read_claim
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorLedgerGoneError, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
+    POLICIES,
     cursor_path,
     instance_id_of,
     instance_id_path,
@@ -327,14 +329,23 @@ class Recorder:
 
     def _compacted_ledgers(self, topic: TopicName, compaction: CursorReferences) -> frozenset[LedgerId]:
         # A broker writes the new ledger's id into the cursor's ledger up to a minute after it has switched to it.
-        view = self.owners.views({topic}).get(topic)
-        held = frozenset() if view is None or view.compacted_ledger is None else frozenset({view.compacted_ledger})
+        held = self._held_by_owner(topic)
         try:
             return held | CompactedLedgers(self.store, self.entries, self.root).referenced(compaction)
         except CursorLedgerGoneError:
             # A broker deletes a topic's ledgers before its nodes, and may die in between. What was to be recorded was
             # recorded before it was asked; waiting for the cursor's ledger to come back would wait for ever.
             return held
+
+    def _held_by_owner(self, topic: TopicName) -> frozenset[LedgerId]:
+        try:
+            view = self.owners.views({topic}).get(topic)
+        except TemporaryError:
+            # Brokers report nothing on the topics of a namespace that one of them has begun to delete.
+            if not is_marked_as_deleted(self.store.read(f"{POLICIES}/{topic.namespace}")):
+                raise
+            return frozenset()
+        return frozenset() if view is None or view.compacted_ledger is None else frozenset({view.compacted_ledger})
 
     def _cursors_and_details(
         self, topics: Sequence[TopicName], ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]
@@ -373,6 +384,14 @@ class Recorder:
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(f"{missing} of {len(records)} records have no receipt from __ledger_deletion")
+
+
+def is_marked_as_deleted(policies: Node | None) -> bool:
+    """Whether a broker has begun to delete the namespace of this node."""
+    try:
+        return policies is not None and json.loads(policies.data).get("deleted") is True
+    except (ValueError, AttributeError):
+        return False
 
 
 def _schema_ledgers(topic: TopicName, nodes: Nodes) -> frozenset[LedgerId]:
