@@ -8,9 +8,9 @@ from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.cluster.failing_sidecar import (
-    OF_NAMESPACES,
     OF_THE_WATCH,
     POINTS,
+    REPLAYED_IN_MEMORY,
     Effect,
     FailsAt,
     Fault,
@@ -87,7 +87,7 @@ def test_faults_are_read_as_they_are_written(effect: Effect) -> None:
 
 
 def test_every_step_has_a_point_before_and_after_it() -> None:
-    elsewhere = points_of((*OF_THE_WATCH, *OF_NAMESPACES))
+    elsewhere = points_of((*OF_THE_WATCH, *REPLAYED_IN_MEMORY))
     assert len({*POINTS, *elsewhere}) == len(POINTS) + len(elsewhere) == 2 * (len(Step) - 1)
 
 
