@@ -32,13 +32,18 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def benchmark_cluster(named: Path | None) -> Iterator[ClusterAddresses]:
-    """ZooKeeper, two bookies, two brokers; ``named`` is a file with what ``local-cluster up --json`` printed."""
+def benchmark_cluster(named: Path | None, **broker_conf: str) -> Iterator[ClusterAddresses]:
+    """ZooKeeper, two bookies, two brokers with these settings.
+
+    ``named`` is a file with what ``local-cluster up --json`` printed; that cluster keeps its settings.
+    """
     if named is not None:
         yield named_cluster(str(named))
         return
     with tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-") as scratch:
-        spec = ClusterSpec(Path(scratch) / "cluster", java_options=SERVER_OPTIONS, ends_with_starter=True)
+        spec = ClusterSpec(
+            Path(scratch) / "cluster", broker_conf=broker_conf, java_options=SERVER_OPTIONS, ends_with_starter=True
+        )
         with LocalCluster.up(spec) as cluster:
             yield cluster.addresses()
 
@@ -47,6 +52,12 @@ def processor_seconds(pid: int) -> float:
     """User and system time of a process so far (``/proc/<pid>/stat``)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def resident_mb(pid: int) -> float:
+    """Memory of a process that is in use now (``VmRSS``), in MiB."""
+    fields = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()
+    return int(fields[0]) / 1024
 
 
 class ProcessorTime:

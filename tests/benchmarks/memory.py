@@ -23,7 +23,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.names import TopicName
 
-from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, wait_until_quiet
+from tests.benchmarks.clusters import add_cluster_arguments, benchmark_cluster, resident_mb, wait_until_quiet
 from tests.benchmarks.drain import backlog_gauge
 from tests.benchmarks.orphans import Orphan, OrphanMaker
 from tests.benchmarks.reporting import Table
@@ -112,16 +112,11 @@ def _drain(addresses: ClusterAddresses, pid: int) -> list[Sample]:
     started = time.monotonic()
     samples: list[Sample] = []
     while time.monotonic() - started < _PATIENCE_SECONDS:
-        samples.append(Sample(time.monotonic() - started, _resident_mb(pid)))
+        samples.append(Sample(time.monotonic() - started, resident_mb(pid)))
         if len(samples) % _BACKLOG_EVERY == 0 and gauge.measure().total == 0:
             return samples
         time.sleep(_LOOK_SECONDS)
     raise RuntimeError(f"records are left after {_PATIENCE_SECONDS} s")
-
-
-def _resident_mb(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()
-    return int(fields[0]) / 1024
 
 
 def _peak_mb(samples: Sequence[Sample]) -> float:

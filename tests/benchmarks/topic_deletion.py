@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
-from tests.benchmarks.clusters import benchmark_cluster, wait_until_quiet
+from tests.benchmarks.clusters import benchmark_cluster, resident_mb, wait_until_quiet
 from tests.benchmarks.reporting import Table
 from tests.cluster.clients import PatientClient
 from tests.cluster.sidecars import SidecarProcess, Sidecars
@@ -57,13 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--grow", default="100,20000", help="sizes of namespaces to delete one topic at a time in")
     parser.add_argument("--partitions", type=int, default=100, help="of a partitioned topic")
+    parser.add_argument("--whole", type=int, default=2_000, help="topics of a namespace that is deleted as a whole")
     parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-topics-")))
-        addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
+        addresses = stack.enter_context(benchmark_cluster(arguments.cluster, forceDeleteNamespaceAllowed="true"))
         sidecars = Sidecars(addresses, scratch)
         stack.callback(sidecars.end_all)
         cluster = stack.enter_context(closing(_Cluster(addresses, sidecars.start_with_defaults())))
@@ -75,6 +76,8 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             tables.append(_growth(cluster, sizes))
         if arguments.partitions:
             tables.append(_partitioned(cluster, arguments.partitions, arguments.rounds))
+        if arguments.whole:
+            tables.append(_whole(cluster, arguments.whole))
         return tables
 
 
@@ -83,6 +86,7 @@ class _Cluster:
 
     def __init__(self, addresses: ClusterAddresses, sidecar: SidecarProcess) -> None:
         self.addresses = addresses
+        self.sidecar = sidecar
         self._web = addresses.web_service_urls[0]
         self._client = PatientClient(addresses)
         self._bare = _BareProgram(addresses, self._client)
@@ -250,3 +254,34 @@ def _partitioned(cluster: _Cluster, partitions: int, rounds: int) -> Table:
             found.append(cluster.contenders[name](path))
     row = [f"{statistics.median(found):.2f} s" for found in waits.values()]
     return Table(f"A topic with {partitions} partitions, median of {rounds}", list(waits), [row])
+
+
+def _whole(cluster: _Cluster, count: int) -> Table:
+    """Unloaded topics of two namespaces: one is deleted as a whole, the topics of the other one by one."""
+    waits, memory = {}, {}
+    for how, delete in ((f"its topics one by one, {_AT_ONCE[-1]} at once", _one_by_one), ("as a whole", _as_a_whole)):
+        namespace = cluster.namespace(count)
+        wait_until_quiet(cluster.addresses)
+        began = time.monotonic()
+        delete(cluster, namespace, count)
+        waits[how] = time.monotonic() - began
+        memory[how] = resident_mb(cluster.sidecar.pid)
+    rows = [(how, f"{wait:.1f} s", f"{count / wait:.0f}/s", f"{memory[how]:.0f} MB") for how, wait in waits.items()]
+    header = ("", "took", "topics", "the sidecar's memory after it")
+    return Table(f"A namespace of {count:,} topics deleted by the sidecar", header, rows)
+
+
+def _one_by_one(cluster: _Cluster, namespace: str, count: int) -> None:
+    paths = [f"{namespace}/filling-{number}" for number in range(count)]
+    with ThreadPoolExecutor(_AT_ONCE[-1]) as pool:
+        list(pool.map(cluster.contenders[_SIDECAR], paths))
+
+
+def _as_a_whole(cluster: _Cluster, namespace: str, _: int) -> None:
+    url = f"{cluster.sidecar.url}/admin/v2/namespaces/{namespace}"
+    while True:
+        answer = requests.delete(url, params={"force": "true"}, timeout=_REQUEST_SECONDS)
+        if answer.status_code == requests.codes.no_content:
+            return
+        if answer.status_code != requests.codes.accepted:
+            raise RuntimeError(f"{url}: {answer.status_code} {answer.text}")
