@@ -157,7 +157,6 @@ def _left_by_a_dead_sidecar(scene: Scene, topic: TopicName, partitions: int) -> 
         requested_ms=1,
         incarnations={},
         recorded=(),
-        generation=0,
         attempts=1,
         last_reason=None,
         not_before_ms=0,
