@@ -193,7 +193,7 @@ def test_writing_replaces_the_version_that_was_held(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_operation_that_has_ended_cannot_be_written() -> None:
-    with pytest.raises(OperationEndedError, match=r"^the topic deletion op-1 has ended already$"):
+    with pytest.raises(OperationEndedError, match=r"^the deletion op-1 has ended already$"):
         write_operation(FakeMetadataStore(), OPERATION, NodeVersion(0))
 
 

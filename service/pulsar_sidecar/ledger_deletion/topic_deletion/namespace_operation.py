@@ -14,10 +14,10 @@ from enum import Enum
 import msgspec
 
 from pulsar_sidecar.ledger_deletion.service import NamespaceDeletionStatus, OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, OperationEndedError, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Operation, write_promise
 from pulsar_sidecar.ledger_ownership.paths import LOCAL_POLICIES, POLICIES
 from pulsar_sidecar.model.decoding import decodable
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -139,16 +139,8 @@ def deletion_id(namespace: str, incarnation: Incarnation) -> OperationId:
 
 
 def write_deletion(store: MetadataStore, deletion: NamespaceDeletion, version: NodeVersion) -> HeldNamespaceDeletion:
-    """Replace the node by compare-and-set.
-
-    Raises:
-        ConflictError: another sidecar changed it.
-        OperationEndedError: it is gone.
-    """
-    try:
-        written = store.write(operation_path(deletion.operation_id), encode_deletion(deletion), version)
-    except NotFoundError as error:
-        raise OperationEndedError(f"the deletion of {deletion.namespace} has ended already") from error
+    """Replace the node by compare-and-set; raises what `write_promise` does."""
+    written = write_promise(store, deletion.operation_id, encode_deletion(deletion), version)
     return HeldNamespaceDeletion(deletion, written)
 
 

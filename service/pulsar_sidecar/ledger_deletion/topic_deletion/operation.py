@@ -302,11 +302,15 @@ def write_operation(store: MetadataStore, operation: Operation, version: NodeVer
         ConflictError: another sidecar changed it.
         OperationEndedError: it is gone.
     """
+    return HeldOperation(operation, write_promise(store, operation.operation_id, encode_operation(operation), version))
+
+
+def write_promise(store: MetadataStore, operation_id: OperationId, data: bytes, version: NodeVersion) -> NodeVersion:
+    """Replace the node of a deletion of any kind; its new version. Raises what `write_operation` does."""
     try:
-        written = store.write(operation_path(operation.operation_id), encode_operation(operation), version)
+        return store.write(operation_path(operation_id), data, version)
     except NotFoundError as error:
-        raise OperationEndedError(f"the topic deletion {operation.operation_id} has ended already") from error
-    return HeldOperation(operation, written)
+        raise OperationEndedError(f"the deletion {operation_id} has ended already") from error
 
 
 def encode_operation(operation: Operation) -> bytes:
