@@ -15,11 +15,15 @@ from kazoo.exceptions import NotEmptyError
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
+from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.spec import ClusterSpec, MissingPrerequisiteError
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.cluster.freezing import wait_until_frozen
+from tests.cluster.patience import until
 from tests.fakes.metadata import FakeMetadataStore
 
 CLOCK = SystemClock()
@@ -146,3 +150,16 @@ def without_kazoo_log() -> Iterator[None]:
         yield
     finally:
         logger.disabled = False
+
+
+def arm_in_time(changes: ZooKeeperChanges | ZooKeeperTopicChanges) -> None:
+    """Have changes heard again, as soon as the server lets them."""
+
+    def armed() -> bool:
+        try:
+            changes.arm()
+        except TemporaryError:
+            return False
+        return True
+
+    until(armed, "changes are heard again")

@@ -28,6 +28,7 @@ from tests.contract.metadata_store_servers import (
     PATIENT,
     LoneZooKeeper,
     Poison,
+    arm_in_time,
     expire,
     open_patiently,
     raw_client,
@@ -89,17 +90,6 @@ def wait_for_another(before: object, changes: ZooKeeperChanges) -> None:
         "the connection is there again",
         60,
     )
-
-
-def arm_in_time(changes: ZooKeeperChanges) -> None:
-    def armed() -> bool:
-        try:
-            changes.arm()
-        except TemporaryError:
-            return False
-        return True
-
-    until(armed, "changes are heard again")
 
 
 # What breaks a connection ----------------------------------------------------------------------------------------

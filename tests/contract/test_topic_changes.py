@@ -19,11 +19,12 @@ from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import parse_topic_name
 
-from tests.cluster.patience import PATIENCE_SECONDS, until
+from tests.cluster.patience import PATIENCE_SECONDS
 from tests.contract.metadata_store_servers import (
     CLOCK,
     PATIENT,
     LoneZooKeeper,
+    arm_in_time,
     chroot,
     expire,
     open_patiently,
@@ -162,20 +163,9 @@ def test_a_connection_that_came_back_between_two_calls_is_noticed(zookeeper: Lon
         for _ in range(2):
             with pytest.raises(ChangesLostError):
                 changes.catch_up()
-        _arm_in_time(changes)
+        arm_in_time(changes)
         store.create(PARTITIONED, b"")
         assert changes.catch_up() == (PARTITIONED,)
-
-
-def _arm_in_time(changes: ZooKeeperTopicChanges) -> None:
-    def armed() -> bool:
-        try:
-            changes.arm()
-        except TemporaryError:
-            return False
-        return True
-
-    until(armed, "changes are heard again")
 
 
 def test_without_a_server_nothing_is_known(zookeeper: LoneZooKeeper, url: str) -> None:
@@ -188,7 +178,7 @@ def test_without_a_server_nothing_is_known(zookeeper: LoneZooKeeper, url: str) -
                     changes.catch_up()
         finally:
             zookeeper.restart()
-        _arm_in_time(changes)
+        arm_in_time(changes)
         assert changes.catch_up() == ()
 
 
