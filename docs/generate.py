@@ -107,8 +107,8 @@ def _body(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[
 
 def _answers(openapi: Mapping[str, Any], operation: Mapping[str, Any]) -> Iterator[str]:
     for status, answer in operation["responses"].items():
-        if status == "default":
-            continue
+        if "$ref" in answer or status == "default":
+            continue  # an error; the description at the top has them all
         yield f"Answers {status}: {_one_line(answer['description'])}\n"
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
         if schema:

@@ -11,8 +11,8 @@ from jinja2 import Environment
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import HTMLResponse, Response
 
+from pulsar_sidecar.api.document import complete, operation_id
 from pulsar_sidecar.api.errors import HANDLERS
-from pulsar_sidecar.api.gate import OPEN_PATHS
 from pulsar_sidecar.api.schemas import Healthy, Reason
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
@@ -62,6 +62,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         exception_handlers=HANDLERS,
+        generate_unique_id_function=operation_id,
     )
     app.token_required = token_required
     for router in (*routers, _probes(missing, registry, draining)):
@@ -79,15 +80,7 @@ class _App(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = super().openapi()
-            self.openapi_schema.setdefault("components", {})["securitySchemes"] = {
-                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A Pulsar token."}
-            }
-            for path, operations in self.openapi_schema["paths"].items():
-                if path not in OPEN_PATHS:
-                    for operation in operations.values():
-                        # OpenAPI's way to declare the token optional is an empty alternative.
-                        operation["security"] = [{"token": []}] if self.token_required else [{"token": []}, {}]
+            self.openapi_schema = complete(super().openapi(), token_required=self.token_required)
         return self.openapi_schema
 
 
@@ -110,7 +103,7 @@ def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, drai
         return Healthy()
 
     @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
-    def scrape() -> Response:
+    def metrics() -> Response:
         """Every metric in Prometheus' text format."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE)
 

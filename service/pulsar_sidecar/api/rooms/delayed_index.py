@@ -236,12 +236,12 @@ def calendar_router(reader: CalendarReader) -> APIRouter:
             return CalendarAnswer.model_validate(reader.of_topic(topic, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
-    def namespace_calendar(namespace: V2Namespace, parameters: given) -> CalendarAnswer:
+    def delayed_calendar_of_namespace(namespace: V2Namespace, parameters: given) -> CalendarAnswer:
         """The same for all topics of a namespace, without those of brokers."""
         return CalendarAnswer.model_validate(reader.below(namespace, parameters.options()))
 
     @routes.get("/admin/v2/tenants/{tenant}/delayedCalendar")
-    def tenant_calendar(tenant: TenantName, parameters: given) -> CalendarAnswer:
+    def delayed_calendar_of_tenant(tenant: TenantName, parameters: given) -> CalendarAnswer:
         """The same for all topics of a tenant."""
         return CalendarAnswer.model_validate(reader.below(tenant, parameters.options()))
 

@@ -225,17 +225,17 @@ def router(repair: IndexRepair) -> APIRouter:
         _add_topic_routes(routes, repair, path, topic_of, version)
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/fsck")
-    def check_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
+    def check_delayed_indexes_of_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
         """The same of every topic of a namespace."""
         return CheckAnswer.model_validate(repair.checker.check(namespace, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/repair")
-    def plan_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
+    def plan_delayed_index_repairs_of_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
         """The same of every topic of a namespace."""
         return PlanAnswer.model_validate(repair.plan(namespace, parameters.options(), parameters.kinds))
 
     @routes.post(f"{NAMESPACE_PATH}/delayedIndex/repair")
-    def repair_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
+    def repair_delayed_indexes_of_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
         """The same of every topic of a namespace."""
         return _repaired(repair, namespace, parameters)
 

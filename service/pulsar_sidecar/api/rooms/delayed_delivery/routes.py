@@ -144,7 +144,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once, so none can be cancelled")
 
     @routes.get("/admin/v2/delayed-delivery/status")
-    def status() -> schemas.CancelStatusAnswer:
+    def delayed_delivery_status() -> schemas.CancelStatusAnswer:
         """The state of cancelling on this sidecar."""
         return schemas.CancelStatusAnswer.model_validate(service.cancelling_status())
 
@@ -196,7 +196,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return LinesResponse(lines)
 
     @routes.post(f"{V2_PATH}/delayedMessages/preview")
-    def preview(topic: V2Topic, payload: schemas.SelectionPayload) -> schemas.PreviewAnswer:
+    def preview_delayed_messages(topic: V2Topic, payload: schemas.SelectionPayload) -> schemas.PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
         It reads the topic's waiting messages; nothing is changed. Messages due within 5 seconds are left out. 404: no
@@ -205,7 +205,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return schemas.PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
     @routes.post(f"{V2_PATH}/delayedMessages/cancel", responses=_LINES)
-    async def cancel_selected(
+    async def cancel_selected_delayed_messages(
         topic: V2Topic, payload: schemas.ConfirmedSelection, request: Request
     ) -> StreamingResponse:
         """Cancel exactly what was previewed: send the preview's ``selection`` back with its ``hash``.
@@ -219,7 +219,9 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
 def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/expediteDelayedMessage")
-    def expedite(topic: V2Topic, payload: schemas.ReissuePayload, request: Request) -> schemas.ReissuedAnswer:
+    def expedite_delayed_message(
+        topic: V2Topic, payload: schemas.ReissuePayload, request: Request
+    ) -> schemas.ReissuedAnswer:
         """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
         The copy names the old message in its property ``pulsar-sidecar-replaces``. A repeated request gets the
@@ -233,7 +235,9 @@ def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
         return _reschedule(service, topic, payload, None, request)
 
     @routes.post(f"{V2_PATH}/rescheduleDelayedMessage")
-    def reschedule(topic: V2Topic, payload: schemas.ReissuePayload, request: Request) -> schemas.ReissuedAnswer:
+    def reschedule_delayed_message(
+        topic: V2Topic, payload: schemas.ReissuePayload, request: Request
+    ) -> schemas.ReissuedAnswer:
         """Give a delayed message another due time, ``newDeliverAt``: publish it again, and cancel the old one.
 
         A repeated request with the same ``newDeliverAt`` gets the same copy; with another one it is refused.

@@ -238,12 +238,12 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
     @routes.get("/ledger-deletion/inflight", response_model=schemas.InflightAnswer)
-    async def inflight() -> Response:
+    async def ledger_deletion_inflight() -> Response:
         """The records that wait, with the age of the estimate."""
         return JSONResponse(schemas.InflightAnswer.model_validate(await _estimate(service)).model_dump())
 
     @routes.get("/ledger-deletion/status")
-    def status() -> schemas.StatusAnswer:
+    def ledger_deletion_status() -> schemas.StatusAnswer:
         """The state of the service, also while the feature is off."""
         return schemas.StatusAnswer.model_validate(service.status())
 
@@ -262,30 +262,30 @@ async def _estimate(service: LedgerDeletion) -> InflightEstimate:
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
-    def pause(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
+    def pause_ledger_deletion(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
         """Stop deleting on all sidecars; recording continues."""
         return schemas.ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
 
     @routes.post("/ledger-deletion/resume")
-    def resume() -> schemas.ControlAnswer:
+    def resume_ledger_deletion() -> schemas.ControlAnswer:
         """Resume deleting."""
         return schemas.ControlAnswer.model_validate(service.resume())
 
     @routes.put("/ledger-deletion/rate")
-    def rate(rate: schemas.RateRequest) -> schemas.ControlAnswer:
+    def limit_ledger_deletion_rate(rate: schemas.RateRequest) -> schemas.ControlAnswer:
         """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
         return schemas.ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
 
 
 def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/dead-letters/redrive")
-    def redrive(redrive: schemas.RedriveRequest) -> schemas.RedriveAnswer:
+    def redrive_dead_letters(redrive: schemas.RedriveRequest) -> schemas.RedriveAnswer:
         """Send dead letters back to the system topic with a fresh count of tries."""
         chosen = None if redrive.ledger_ids is None else [LedgerId(ledger_id) for ledger_id in redrive.ledger_ids]
         return schemas.RedriveAnswer.model_validate(service.redrive(chosen, redrive.limit))
 
     @routes.post("/ledger-deletion/undelete")
-    def undelete(undelete: schemas.UndeleteRequest) -> schemas.UndeleteAnswer:
+    def undelete_ledger(undelete: schemas.UndeleteRequest) -> schemas.UndeleteAnswer:
         """Restore a deleted ledger, as long as bookies hold its entries.
 
         No sidecar deletes it again before ``protectedUntilMs``: add it to a topic's ledger list again before then.
@@ -296,7 +296,7 @@ def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
         )
 
     @routes.post("/ledger-deletion/end-protection")
-    def end_protection(end: schemas.EndProtectionRequest) -> schemas.EndProtectionAnswer:
+    def end_ledger_protection(end: schemas.EndProtectionRequest) -> schemas.EndProtectionAnswer:
         """End the protection of a restored ledger, so that it can be deleted.
 
         A record that waits for the protection's end keeps waiting; to delete the ledger at once, record it again.

@@ -79,7 +79,7 @@ def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         return _answer(service.topic_deletion(OperationId(operation_id)))
 
     @routes.post(f"{PATH}/{{operationId}}/abandon")
-    def abandon(operation_id: _OperationId, request: Request) -> FollowedDeletionAnswer:
+    def abandon_topic_deletion(operation_id: _OperationId, request: Request) -> FollowedDeletionAnswer:
         """End a topic deletion, also one that this version cannot read; the answer names what is left.
 
         No sidecar asks a broker any more. What was recorded is judged as ever: a ledger that is still referenced stays.

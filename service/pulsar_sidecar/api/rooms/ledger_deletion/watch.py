@@ -164,7 +164,7 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         return WatchStatusAnswer.model_validate(service.watch.status())
 
     @routes.get("/ledger-deletion/watch/leaks", response_model=LeaksAnswer, responses=_REDIRECTS)
-    def leaks(parameters: Annotated[LeaksParameters, Query()], request: Request) -> Response:
+    def leaked_ledgers(parameters: Annotated[LeaksParameters, Query()], request: Request) -> Response:
         """The ledgers that nothing references and no broker has deleted, oldest first.
 
         307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
@@ -180,7 +180,7 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         )
 
     @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=ExplanationAnswer, responses=_REDIRECTS)
-    def explain_ledger(ledger_id: _LedgerId, request: Request) -> Response:
+    def explain_leaked_ledger(ledger_id: _LedgerId, request: Request) -> Response:
         """Everything that the watch knows of one ledger, whether it leaked or not.
 
         307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
@@ -198,17 +198,17 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         return WatchControlAnswer.model_validate(service.watch.resume())
 
     @routes.get("/ledger-deletion/watch/holds")
-    def holds() -> WatchControlAnswer:
+    def watch_holds() -> WatchControlAnswer:
         """The hold list and the brake."""
         return WatchControlAnswer.model_validate(service.watch.control())
 
     @routes.post("/ledger-deletion/watch/holds")
-    def hold(hold: HoldRequest) -> WatchControlAnswer:
+    def add_watch_hold(hold: HoldRequest) -> WatchControlAnswer:
         """Never append the ledgers of a topic, namespace or tenant, or one ledger; repeating it changes nothing."""
         return WatchControlAnswer.model_validate(service.watch.hold(hold.hold))
 
     @routes.delete("/ledger-deletion/watch/holds")
-    def unhold(parameters: Annotated[HoldParameters, Query()]) -> WatchControlAnswer:
+    def remove_watch_hold(parameters: Annotated[HoldParameters, Query()]) -> WatchControlAnswer:
         """Remove a hold; 404 if there is none."""
         return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))
 
