@@ -3,7 +3,8 @@
 The seed is fixed, so that a change is judged by what it changes; `tests/e2e/test_fuzzing.py` fuzzes a real sidecar.
 """
 
-from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.rooms import ack_state
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
@@ -68,7 +69,7 @@ def test_every_operation_of_an_open_sidecar() -> None:
 def test_every_operation_of_a_sidecar_that_demands_a_token() -> None:
     service = furnished()
     service.deletion_state, service.deletion_reason = OperationState.RUNNING, "the broker does not answer"
-    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
+    authentication = Authentication(TokenVerifier(secret_key(data_url(SECRET)), SystemClock()))
     with served(service, authentication) as server:
         service.ledger_answer = Redirect(server.url)
         fuzz(server.url, seed=5, most_examples=3, token=hs256(ADMIN))

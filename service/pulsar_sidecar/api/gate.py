@@ -1,4 +1,4 @@
-"""What every request passes before a route sees it: the raw path, the caller's role, one log line.
+"""What every request passes before a route sees it: the raw path, the caller, one log line.
 
 It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
 Invariants: where a token is demanded, only the open paths are answered without one; no body is read before that, and
@@ -14,14 +14,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.authentication import Authentication, address_of
+from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response, unforeseen
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     InvalidInputError,
-    NotAuthenticatedError,
     NotAuthorizedError,
     SidecarError,
     TemporaryError,
@@ -46,7 +46,8 @@ class Gate:
 
     def __init__(
         self,
-        authentication: TokenAuthentication | None,
+        authentication: Authentication | None,
+        super_user_roles: Collection[str],
         own_hosts: Collection[str],
         clock: Clock,
         waits_for: Callable[[], str],
@@ -58,6 +59,7 @@ class Gate:
         """
         self.app: ASGIApp = self._starting
         self._authentication = authentication
+        self._super_user_roles = frozenset(super_user_roles)
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._clock = clock
         self._waits_for = waits_for
@@ -80,12 +82,14 @@ class Gate:
                 status = message["status"]
             await send(message)
 
-        role: str | None = None
+        caller = Caller(None, "none", address_of(scope))
         try:
             try:
                 path = _ascii(scope["raw_path"])
                 headers = Headers(scope=scope)
-                role = self._admit(path, headers)
+                if path not in OPEN_PATHS:
+                    caller = await self._caller(scope, headers)
+                    self._authorize(caller)
                 if scope["method"] in _READING or path in OPEN_PATHS:
                     receive = _beginning_with(b"", receive)  # one that comes nevertheless is not read
                 elif not path.endswith(STREAMED):
@@ -98,23 +102,25 @@ class Gate:
                 await answer(scope, receive, remember)
                 raise
             else:
-                state = {**scope.get("state", {}), "role": role}
+                state = {**scope.get("state", {}), "caller": caller}
                 await self.app({**scope, "path": path, "state": state}, receive, remember)
         finally:
             sent = scope["raw_path"].decode("latin-1")
             routine = sent in OPEN_PATHS or (scope["method"] in _READING and status < 500)
             milliseconds = round((self._clock.monotonic_seconds() - begin) * 1000, 1)
             log = _log.debug if routine else _log.info
-            log("request", method=scope["method"], path=sent[:500], status=status, role=role, milliseconds=milliseconds)
+            log(
+                "request",
+                method=scope["method"],
+                path=sent[:500],
+                status=status,
+                role=caller.role,
+                milliseconds=milliseconds,
+            )
 
-    def _admit(self, path: str, headers: Headers) -> str | None:
-        if path in OPEN_PATHS:
-            return None
-        credentials = headers.getlist("authorization")
-        if len(credentials) > 1:
-            raise NotAuthenticatedError("send one Authorization header, not several")
+    async def _caller(self, scope: Scope, headers: Headers) -> Caller:
         if self._authentication is not None:
-            return self._authentication.role(credentials[0] if credentials else None)
+            return await self._authentication.caller(scope)
         # Without a credential, the user's own browser must not become another site's hand.
         if not self._is_own_url("//" + headers.get("host", "")):
             raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
@@ -122,7 +128,11 @@ class Gate:
         same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         if not same_site or (origin is not None and not self._is_own_url(origin)):
             raise NotAuthorizedError("requests from another site's pages are refused")
-        return None
+        return Caller(None, "none", address_of(scope))
+
+    def _authorize(self, caller: Caller) -> None:
+        if self._authentication is not None and caller.role not in self._super_user_roles:
+            raise NotAuthorizedError(f"role {(caller.role or '')[:100]!r} is not among superUserRoles")
 
     def _is_own_url(self, url: str) -> bool:
         try:

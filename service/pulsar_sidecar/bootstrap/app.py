@@ -20,7 +20,8 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
@@ -95,6 +96,7 @@ class _Process:
         stack.callback(self._closed.set)
         self._gate = Gate(
             authentication_of(settings, self._clock),
+            settings.super_user_roles,
             (urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host),
             self._clock,
             lambda: self._waits_for,
@@ -252,7 +254,7 @@ class ClusterWatch:
             log.info("answers", part=part)
 
 
-def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication | None:
+def authentication_of(settings: Settings, clock: Clock) -> Authentication | None:
     """Who may call, None for every client; `InvalidInputError` if the key cannot be read."""
     if not settings.authentication_enabled:
         return None
@@ -260,14 +262,14 @@ def authentication_of(settings: Settings, clock: Clock) -> TokenAuthentication |
         key = secret_key(settings.token_secret_key.get_secret_value())
     else:
         key = public_key(settings.token_public_key or "")
-    return TokenAuthentication(
+    tokens = TokenVerifier(
         key,
-        settings.super_user_roles,
         clock,
         role_claim=settings.token_auth_claim,
         audience=settings.token_audience,
         audience_claim=settings.token_audience_claim,
     )
+    return Authentication(tokens)
 
 
 def warnings_of(settings: Settings) -> list[str]:

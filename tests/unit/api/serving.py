@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
@@ -69,7 +69,7 @@ class Served:
 @contextmanager
 def served(
     service: LedgerDeletion,
-    authentication: TokenAuthentication | None = None,
+    authentication: Authentication | None = None,
     routers: Sequence[APIRouter] = (),
     limits: Limits | None = None,
     certificate: Certificate | None = None,
@@ -86,7 +86,7 @@ def served(
         token_required=authentication is not None,
         docs=True,
     )
-    gate = Gate(authentication, ["sidecar.example"], SystemClock(), lambda: "nothing")
+    gate = Gate(authentication, ["admin", "ops"], ["sidecar.example"], SystemClock(), lambda: "nothing")
     gate.app = app
     files = None if certificate is None else (certificate.file, certificate.key_file)
     with listening_socket("127.0.0.1", 0) as listening:

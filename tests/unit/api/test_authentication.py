@@ -10,7 +10,8 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from pulsar_sidecar.api.authentication import TokenAuthentication, public_key, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
@@ -71,7 +72,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 @pytest.fixture(scope="module")
 def by_secret() -> Iterator[tuple[FakeDeletionService, Served]]:
     service = FakeDeletionService()
-    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin", "ops"], SystemClock())
+    authentication = Authentication(TokenVerifier(secret_key(data_url(SECRET)), SystemClock()))
     with served(service, authentication) as server:
         yield service, server
 
@@ -79,7 +80,7 @@ def by_secret() -> Iterator[tuple[FakeDeletionService, Served]]:
 @pytest.fixture(scope="module")
 def by_public_key(rsa_key: rsa.RSAPrivateKey) -> Iterator[Served]:
     key = public_key(data_url(der(rsa_key)))
-    with served(FakeDeletionService(), TokenAuthentication(key, ["admin"], SystemClock())) as server:
+    with served(FakeDeletionService(), Authentication(TokenVerifier(key, SystemClock()))) as server:
         yield server
 
 
@@ -261,8 +262,8 @@ def test_elliptic_curves(curve: ec.EllipticCurve, algorithm: str) -> None:
     key = ec.generate_private_key(curve)
     token = jwt.encode({"sub": "admin"}, private(key), algorithm=algorithm)
     for form in (der(key), pem(key)):
-        authentication = TokenAuthentication(public_key(data_url(form)), ["admin"], SystemClock())
-        assert authentication.role(f"Bearer {token}") == "admin"
+        tokens = TokenVerifier(public_key(data_url(form)), SystemClock())
+        assert tokens.role(token) == "admin"
 
 
 def test_keys_are_read_in_every_form_of_pulsar(tmp_path: Path) -> None:
@@ -305,9 +306,9 @@ def test_a_bad_public_key_is_refused() -> None:
 def test_a_time_that_is_no_time_is_refused(claim: str, value: object) -> None:
     signing = unsigned({"alg": "HS256", "typ": "JWT"}, ADMIN | {claim: value}).rstrip(".")
     signature = base64.urlsafe_b64encode(hmac.new(SECRET, signing.encode(), hashlib.sha256).digest()).rstrip(b"=")
-    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())
+    tokens = TokenVerifier(secret_key(data_url(SECRET)), SystemClock())
     with pytest.raises(NotAuthenticatedError, match=claim):
-        authentication.role(f"Bearer {signing}.{signature.decode()}")
+        tokens.role(f"{signing}.{signature.decode()}")
 
 
 MEANT = {"audience": "east"}
@@ -332,13 +333,13 @@ AUDIENCES: dict[str, tuple[dict[str, object], dict[str, str], str | None]] = {
 @pytest.mark.parametrize("name", AUDIENCES)
 def test_a_token_for_another_audience_is_refused(name: str) -> None:
     claims, looked_at, refusal = AUDIENCES[name]
-    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock(), **looked_at)
-    header = "Bearer " + hs256(ADMIN | claims)
+    tokens = TokenVerifier(secret_key(data_url(SECRET)), SystemClock(), **looked_at)
+    token = hs256(ADMIN | claims)
     if refusal is None:
-        assert authentication.role(header) == "admin"
+        assert tokens.role(token) == "admin"
     else:
         with pytest.raises(NotAuthenticatedError, match=refusal):
-            authentication.role(header)
+            tokens.role(token)
 
 
 @pytest.mark.parametrize(
@@ -347,29 +348,29 @@ def test_a_token_for_another_audience_is_refused(name: str) -> None:
      ({"who": [7]}, None)],
 )  # fmt: skip
 def test_the_role_comes_from_the_claim_that_is_configured(claims: dict[str, object], role: str | None) -> None:
-    authentication = TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock(), role_claim="who")
+    tokens = TokenVerifier(secret_key(data_url(SECRET)), SystemClock(), role_claim="who")
     if role is not None:
-        assert authentication.role("Bearer " + hs256(claims)) == role
+        assert tokens.role(hs256(claims)) == role
     else:
         with pytest.raises(NotAuthenticatedError, match="claim who"):
-            authentication.role("Bearer " + hs256(claims))
+            tokens.role(hs256(claims))
 
 
 def test_a_key_file_that_changes_counts_at_once_and_a_broken_one_does_not(tmp_path: Path) -> None:
     file, other = tmp_path / "token.key", b"another secret key of 32 bytes!!"
     file.write_bytes(SECRET)
-    authentication = TokenAuthentication(secret_key(f"file://{file}"), ["admin"], SystemClock())
-    before, after = "Bearer " + hs256(ADMIN), "Bearer " + hs256(ADMIN, other)
-    assert authentication.role(before) == "admin"
+    tokens = TokenVerifier(secret_key(f"file://{file}"), SystemClock())
+    before, after = hs256(ADMIN), hs256(ADMIN, other)
+    assert tokens.role(before) == "admin"
 
     file.write_bytes(b"too short")
-    assert authentication.role(before) == "admin"
+    assert tokens.role(before) == "admin"
     file.unlink()
-    assert authentication.role(before) == "admin"
+    assert tokens.role(before) == "admin"
 
     replacement = tmp_path / "new.key"
     replacement.write_bytes(other)
     replacement.rename(file)
-    assert authentication.role(after) == "admin"
+    assert tokens.role(after) == "admin"
     with pytest.raises(NotAuthenticatedError):
-        authentication.role(before)
+        tokens.role(before)

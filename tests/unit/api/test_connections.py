@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.server import Limits
 from pulsar_sidecar.ledger_deletion.service import ServiceStatus
@@ -73,7 +74,7 @@ def status(answer: bytes) -> int:
 )
 def test_an_answer_does_not_wait_for_an_unwanted_body(method: str, path: str, expected: int) -> None:
     key = secret_key("data:;base64," + "QUJD" * 11)
-    authentication = TokenAuthentication(key, ["admin"], CLOCK)
+    authentication = Authentication(TokenVerifier(key, CLOCK))
     with served(FakeDeletionService(), authentication) as server, connected(server) as connection:
         connection.sendall(head(method, path, f"content-length: {LARGE}"))
         assert status(connection.recv(65536)) == expected

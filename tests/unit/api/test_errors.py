@@ -1,6 +1,8 @@
 import pytest
 import structlog
-from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import (
     STATUS_BY_ERROR,
     MismatchError,
@@ -12,6 +14,7 @@ from pulsar_sidecar.api.errors import (
 from pulsar_sidecar.model import errors
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import BrokerRefusedError, SidecarError
+from starlette.types import Scope
 
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
@@ -75,14 +78,14 @@ def test_a_defect_is_answered_and_the_process_lives(service: FakeDeletionService
 
 
 def test_a_defect_before_the_app_is_answered_and_logged_like_one_in_it(service: FakeDeletionService) -> None:
-    class Defective(TokenAuthentication):
-        def role(self, authorization: str | None) -> str:
+    class Defective(Authentication):
+        async def caller(self, scope: Scope) -> Caller:
             raise RuntimeError("secret detail")
 
     key = secret_key("data:;base64," + "c2Vj" * 11)
     with (
         structlog.testing.capture_logs() as logs,
-        served(service, Defective(key, ["admin"], SystemClock())) as server,
+        served(service, Defective(TokenVerifier(key, SystemClock()))) as server,
     ):
         answer = server.ask("GET", STATUS)
     assert (answer.status, "RuntimeError" in answer.reason, "secret detail" in answer.reason) == (500, True, False)

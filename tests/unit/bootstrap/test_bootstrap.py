@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 from prometheus_client import generate_latest
-from pulsar_sidecar.api.authentication import TokenAuthentication
+from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.bootstrap.app import authentication_of, serve, warnings_of
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, missing_in
@@ -150,7 +150,7 @@ def test_who_may_call_follows_from_the_settings() -> None:
     assert authentication_of(settings(), CLOCK) is None
     key = "data:;base64," + "QUJD" * 11
     guarded = settings(authentication_enabled="true", token_secret_key=key, super_user_roles="admin")
-    assert isinstance(authentication_of(guarded, CLOCK), TokenAuthentication)
+    assert isinstance(authentication_of(guarded, CLOCK), Authentication)
     weak = settings(authentication_enabled="true", token_secret_key="QUJD", super_user_roles="admin")
     with pytest.raises(InvalidInputError, match="tokenSecretKey"):
         authentication_of(weak, CLOCK)

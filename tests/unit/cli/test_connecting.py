@@ -7,7 +7,8 @@ from pathlib import Path
 
 import jwt
 import pytest
-from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.cli.client import SidecarClient
 from pulsar_sidecar.cli.connecting import token_of
 from pulsar_sidecar.model.clocks import SystemClock
@@ -24,7 +25,7 @@ TOKEN = jwt.encode({"sub": "admin"}, SECRET, algorithm="HS256")
 @pytest.fixture
 def guarded(terminal: Terminal) -> Iterator[Served]:
     key = secret_key("data:;base64," + base64.b64encode(SECRET).decode())
-    with served(FakeDeletionService(), TokenAuthentication(key, ["admin"], SystemClock())) as server:
+    with served(FakeDeletionService(), Authentication(TokenVerifier(key, SystemClock()))) as server:
         terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
         yield server
 

@@ -121,7 +121,9 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             A V1 topic's messages are also cancelled under ``/admin/v1/persistent``, as the PIP spells it.
             """
             wait, defer = _waits(parameters.wait), _flag("defer", parameters.defer)
-            return _answer(service.cancel(topic, [parameters.target()], CancelOptions(wait, defer, request.state.role)))
+            return _answer(
+                service.cancel(topic, [parameters.target()], CancelOptions(wait, defer, request.state.caller.role))
+            )
 
         @routes.get(
             f"{path}/cancellations/{{cancellation_id}}",
@@ -175,7 +177,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
                 targets.append(schemas.target_of_message_id(one, where) if isinstance(one, str) else one.target(where))
             except InvalidInputError as error:
                 raise InvalidInputError(f"messageIds.{index}: {error}; nothing was cancelled") from error
-        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
+        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.caller.role)
         return _answer(service.cancel(topic, targets, options))
 
     @routes.post(f"{V2_PATH}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
@@ -191,7 +193,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         sent before the lines are read: read each verdict, while you write, or in parts; the answer gets as long as the
         request.
         """
-        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.role)
+        options = CancelOptions(_waits(parameters.wait), parameters.defer, request.state.caller.role)
         lines = await carried_out(request.stream(), lambda targets: service.cancel(topic, targets, options))
         return LinesResponse(lines)
 
@@ -212,7 +214,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
         409: the selection finds other messages now; nothing was cancelled.
         """
-        options = CancelOptions(defer=payload.defer, requested_by=request.state.role)
+        options = CancelOptions(defer=payload.defer, requested_by=request.state.caller.role)
         batches = await run_in_threadpool(service.confirm_selected, topic, payload.selection(), payload.hash)
         return LinesResponse(selected_carried_out(batches, lambda batch: service.cancel_batch(batch, options)))
 
@@ -286,7 +288,7 @@ def _reschedule(
     if payload.deliver_at is not None:
         check_deliver_at(payload.deliver_at)
     target = payload.target(deliver_at_ms=payload.deliver_at)
-    done = service.reschedule(topic, target, due, CancelOptions(requested_by=request.state.role))
+    done = service.reschedule(topic, target, due, CancelOptions(requested_by=request.state.caller.role))
     return schemas.ReissuedAnswer.model_validate(done)
 
 

@@ -91,7 +91,7 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
 
 def _delete(service: LedgerDeletion, namespace: str, parameters: _Deletion, request: Request) -> Response:
     status = service.delete_namespace(
-        namespace, force=parameters.force, requested_by=request.state.role, wait=parameters.wait
+        namespace, force=parameters.force, requested_by=request.state.caller.role, wait=parameters.wait
     )
     if status.state is OperationState.DONE:
         return Response(status_code=204)

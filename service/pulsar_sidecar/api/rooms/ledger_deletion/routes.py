@@ -93,7 +93,7 @@ def _delete(
         topic,
         partitioned=partitioned,
         force=parameters.force,
-        requested_by=request.state.role,
+        requested_by=request.state.caller.role,
         confirm_source_data_loss=parameters.confirm_source_data_loss,
     )
     match status.state:
@@ -126,7 +126,7 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
         204: deleted, or gone already. 307: ask the sidecar beside the owning broker. 409: still in use, or too young.
         412: the ledger is not the one that the record describes, or the topic is not the path's.
         """
-        record = _record_of(payload, request.state.role)
+        record = _record_of(payload, request.state.caller.role)
         if record.topic != topic:
             raise MismatchError(f"topicName is not the topic of the path, {topic}")
         try:
@@ -170,7 +170,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
 
 
 def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) -> JSONResponse:
-    status = service.delete_shadow(topic, requested_by=request.state.role)
+    status = service.delete_shadow(topic, requested_by=request.state.caller.role)
     check = status.source_check
     answer = schemas.ShadowDeletionAnswer(
         operation_id=status.operation_id,
@@ -196,7 +196,7 @@ def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
         A malformed record refuses the whole call. Send the records in ``notSent`` again.
         """
         results = service.send_pending_delete_ledgers(
-            _records_of(append.ledgers, request.state.role),
+            _records_of(append.ledgers, request.state.caller.role),
             producer_name=append.producer_name,
             first_sequence_id=append.first_sequence_id,
         )

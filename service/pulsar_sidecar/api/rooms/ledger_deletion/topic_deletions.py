@@ -85,7 +85,7 @@ def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         No sidecar asks a broker any more. What was recorded is judged as ever: a ledger that is still referenced stays.
         404: it does not run.
         """
-        return _answer(service.abandon_topic_deletion(OperationId(operation_id), asked_by=request.state.role))
+        return _answer(service.abandon_topic_deletion(OperationId(operation_id), asked_by=request.state.caller.role))
 
 
 def _answer(followed: FollowedDeletion) -> FollowedDeletionAnswer:

@@ -1,0 +1,201 @@
+"""Pulsar's own tokens (JWT), signed with a key that the sidecar has.
+
+Invariants: the family of algorithms follows from the configured key, never from the token, so a public key can never
+verify an HMAC; a key's file that changes is read again, and one that cannot be used leaves the key before it in force;
+neither a token nor a key appears in a message or a log; without a verified claim that names it there is no role.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes, urlsplit
+
+import jwt
+import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
+
+_MIN_SECRET_BYTES = 32
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_NOT_BY_THE_LIBRARY: jwt.types.Options = {
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_sub": False,
+}
+_log = structlog.get_logger(__name__)
+
+
+class VerificationKey(NamedTuple):
+    """A key together with the only algorithms it may be used with."""
+
+    key: bytes | RSAPublicKey | EllipticCurvePublicKey
+    algorithms: list[str]
+
+
+class TokenKey:
+    """The key as it is now, from the places that Pulsar reads; make it with `secret_key` or `public_key`."""
+
+    def __init__(self, setting: str, text: str, parse: Callable[[bytes], VerificationKey]) -> None:
+        self._setting, self._text, self._parse = setting, text, parse
+        self._file = _file_of(text)
+        self._version = self._version_now()
+        self._key = self._read()
+
+    def current(self) -> VerificationKey:
+        """The key that the file holds, or held when it was last readable."""
+        version = self._version_now()
+        if version != self._version:
+            self._version = version
+            try:
+                self._key = self._read()
+                _log.info("the key's file has changed; the new key is in force", setting=self._setting)
+            except InvalidInputError as error:
+                _log.warning(
+                    "the key's file has changed and cannot be used; the key before it stays in force",
+                    setting=self._setting,
+                    error=str(error),
+                )
+        return self._key
+
+    def _read(self) -> VerificationKey:
+        try:
+            encoded = _decoded(self._text) if self._file is None else self._file.read_bytes()
+        except (OSError, ValueError, binascii.Error) as error:
+            raise InvalidInputError(
+                f"{self._setting} cannot be read ({type(error).__name__}); "
+                "write file:///path/to/key or data:;base64,..."
+            ) from None
+        return self._parse(encoded)
+
+    def _version_now(self) -> tuple[int, ...]:
+        try:
+            # Kubernetes exchanges a link, an editor the file, others write into it.
+            stat = None if self._file is None else self._file.stat()
+        except OSError:
+            stat = None
+        return () if stat is None else (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def secret_key(text: str) -> TokenKey:
+    """Read ``tokenSecretKey``; `InvalidInputError` if it cannot be read or is too short to resist guessing."""
+    return TokenKey("tokenSecretKey", text, _secret)
+
+
+def public_key(text: str) -> TokenKey:
+    """Read ``tokenPublicKey``: RSA or an elliptic curve, DER as Pulsar writes it, or PEM; else `InvalidInputError`."""
+    return TokenKey("tokenPublicKey", text, _public)
+
+
+class TokenVerifier:
+    """Pulsar's ``AuthenticationProviderToken``."""
+
+    def __init__(
+        self,
+        key: TokenKey,
+        clock: Clock,
+        *,
+        role_claim: str = "sub",
+        audience: str | None = None,
+        audience_claim: str = "aud",
+    ) -> None:
+        """The claims are ``tokenAuthClaim`` and ``tokenAudienceClaim`` of ``broker.conf``.
+
+        ``audience`` is ``tokenAudience``, which a token must have; None accepts every audience.
+        """
+        self._key = key
+        self._clock = clock
+        self._role_claim = role_claim
+        self._audience, self._audience_claim = audience, audience_claim
+
+    def role(self, token: str) -> str:
+        """The role that the token names; `NotAuthenticatedError` if the token does not verify."""
+        key, algorithms = self._key.current()
+        try:
+            claims = jwt.decode(token, key, algorithms=algorithms, options=_NOT_BY_THE_LIBRARY)
+        except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
+            raise NotAuthenticatedError(f"the token does not verify ({type(error).__name__})") from None
+        self._check_times(claims)
+        self._check_audience(claims)
+        role = claims.get(self._role_claim)
+        if isinstance(role, list) and role:
+            role = role[0]  # as brokers take it
+        if not isinstance(role, str) or not role:
+            raise NotAuthenticatedError(f"the token names no role (claim {self._role_claim})")
+        return role
+
+    def _check_audience(self, claims: dict[str, object]) -> None:
+        if self._audience is None:
+            return
+        meant_for = claims.get(self._audience_claim)
+        if meant_for is None:
+            raise NotAuthenticatedError(f"the token names no audience (claim {self._audience_claim})")
+        if self._audience not in (meant_for if isinstance(meant_for, list) else [meant_for]):
+            raise NotAuthenticatedError(
+                f"the token has another audience than tokenAudience (claim {self._audience_claim})"
+            )
+
+    def _check_times(self, claims: dict[str, object]) -> None:
+        now_seconds = self._clock.now_ms() / 1000
+        expires = _seconds_claim(claims, "exp")
+        begins = _seconds_claim(claims, "nbf")
+        if expires is not None and now_seconds >= expires:
+            raise NotAuthenticatedError("the token has expired; get a new one")
+        if begins is not None and now_seconds < begins:
+            raise NotAuthenticatedError("the token is not valid yet (claim nbf); compare the clocks")
+
+
+def _seconds_claim(claims: dict[str, object], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise NotAuthenticatedError(f"the token's claim {name} is not a time")
+    return float(value)
+
+
+def _secret(secret: bytes) -> VerificationKey:
+    if len(secret) < _MIN_SECRET_BYTES:
+        raise InvalidInputError(f"tokenSecretKey has {len(secret)} bytes; HS256 needs at least {_MIN_SECRET_BYTES}")
+    return VerificationKey(secret, ["HS256", "HS384", "HS512"])
+
+
+def _public(encoded: bytes) -> VerificationKey:
+    load = load_pem_public_key if encoded.lstrip().startswith(b"-----BEGIN") else load_der_public_key
+    try:
+        key = load(encoded)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidInputError("tokenPublicKey holds no public key in DER or PEM form") from error
+    if isinstance(key, RSAPublicKey):
+        return VerificationKey(key, ["RS256", "RS384", "RS512"])
+    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return VerificationKey(key, [_CURVES[key.curve.name]])
+    raise InvalidInputError("tokenPublicKey is neither an RSA key nor on the curve P-256, P-384 or P-521")
+
+
+def _file_of(text: str) -> Path | None:
+    """Pulsar's ``AuthTokenUtils.readKeyFromUrl``: a data URL, a file URL, a path, or base64."""
+    if text.startswith("file:"):
+        return Path(unquote_to_bytes(urlsplit(text).path).decode(errors="surrogateescape"))
+    try:
+        return Path(text) if not text.startswith("data:") and Path(text).is_file() else None
+    except (OSError, ValueError):
+        return None  # base64 that is longer than a file's name can be
+
+
+def _decoded(text: str) -> bytes:
+    if not text.startswith("data:"):
+        return base64.b64decode(text, validate=True)
+    kind, comma, content = text.removeprefix("data:").partition(",")
+    if not comma:
+        raise ValueError(text)
+    return base64.b64decode(content, validate=True) if kind.endswith(";base64") else unquote_to_bytes(content)
