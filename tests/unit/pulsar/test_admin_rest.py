@@ -162,6 +162,24 @@ def test_a_refusal_keeps_the_broker_s_own_words(brokers: list[HttpBroker]) -> No
     assert (caught.value.status, caught.value.reason) == (412, "Topic has active producers/subscriptions")
 
 
+@pytest.mark.parametrize(
+    ("topic", "remedy"),
+    [
+        ("persistent://tenant/east/ns/t", "Brokers from 4.2 on have no names with a cluster"),
+        ("persistent://tenant/ns/t", "check that webServiceUrl leads to brokers"),
+    ],
+)
+def test_a_404_without_words_names_what_was_asked_and_what_to_do(
+    brokers: list[HttpBroker], topic: str, remedy: str
+) -> None:
+    brokers[0].answer = always(Answer(404, b"<html>Not Found</html>"))
+    path = topic_path(parse_topic_name(topic), "/stats")
+    with pytest.raises(BrokerRefusedError, match=remedy) as caught:
+        rest(brokers[0].url).get(path)
+    assert caught.value.status == 404
+    assert f"GET {path}" in str(caught.value)
+
+
 @pytest.mark.parametrize("answer", [Answer(500, b"oops"), answering(503, "not ready"), Answer(0)])
 def test_a_read_goes_on_to_the_next_broker_and_a_change_does_not(brokers: list[HttpBroker], answer: Answer) -> None:
     brokers[0].answer = lambda arrived: answer

@@ -43,6 +43,8 @@ _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
+_V1_PATHS = ("/admin/persistent/", "/admin/non-persistent/", "/admin/namespaces/")
+"""Where names with a cluster are."""
 _METADATA_ERROR = "KeeperErrorCode = "
 _WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
 """With 412, while a bundle moves between brokers (``PulsarWebResource.validateTopicOwnershipAsync``, 4.0.8)."""
@@ -383,7 +385,7 @@ def _failure(call: _Call, answer: urllib3.BaseHTTPResponse) -> SidecarError:
     if status in (408, 429) or (status == 412 and shown.startswith(_WITHOUT_OWNER)):
         return TemporaryError(f"{call}: {shown}; try again")
     if 400 <= status < 500 and not is_brokers_own:
-        return BrokerRefusedError(status, shown)
+        return BrokerRefusedError(status, reason or _unexplained(call, status))
     if call.change:
         return OutcomeUnknownError(f"{call}: {status} {shown}, so it may have taken effect; read the state again")
     return TemporaryError(f"{call}: {status} {shown}; try again")
@@ -396,6 +398,21 @@ def _reason(answer: urllib3.BaseHTTPResponse) -> str | None:
         return None
     reason = document.get("reason") if isinstance(document, dict) else None
     return reason[:_MAX_REASON] if isinstance(reason, str) else None
+
+
+def _unexplained(call: _Call, status: int) -> str:
+    """What to do about a refusal without the broker's own words."""
+    if status != 404:
+        return f"{call} was answered without a reason; the broker's log has it"
+    if call.path.startswith(_V1_PATHS):
+        return (
+            f"this broker does not have the path {call}. Brokers from 4.2 on have no names with a cluster (V1), and no "
+            "paths for them: use the name tenant/namespace/topic, or ask a broker of an earlier version"
+        )
+    return (
+        f"this broker does not have the path {call}; check that webServiceUrl leads to brokers, or a Pulsar proxy, and "
+        "which version they run"
+    )
 
 
 def _document(answer: urllib3.BaseHTTPResponse) -> object:
