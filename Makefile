@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+CLIENT_GENERATOR := $(VENV)/openapi-client/.installed
 FAST_TESTS := tests/model tests/unit
 BUILD_SITE := $(BIN)/sphinx-build -q -W --keep-going -n -b html docs docs/_build
 # Nearly half of a test's time is waiting for clocks and processes: up to 4 processors get two workers each. Neighbours
@@ -48,6 +49,11 @@ $(INSTALLED): deploy/requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(CLIENT_GENERATOR): deploy/requirements-openapi-client.lock | $(INSTALLED)
+	@$(BIN)/python -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 check: $(INSTALLED) ## format, lint, types, import contracts, generated files, site, unit tests (about two minutes)
 	@$(MAKE) --no-print-directory $(TOGETHER) $(STATIC_CHECKS)
 	$(RUN_FAST_TESTS)
@@ -79,7 +85,7 @@ $(FAST_TESTS_PASSED): $(INSTALLED) $(or $(wildcard $(WATCHED)),always)
 # Clusters live as long as the process that runs their tests, and much of a test's time is waiting: so there is one process
 # for those that share a cluster, but two for deletion's, which take longest, and all run beside each other. Each has up to
 # two clusters of 900 MB at a time. The unit tests are left out if they have passed since any file was changed.
-test: $(INSTALLED) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
+test: $(INSTALLED) $(CLIENT_GENERATOR) ## everything, on a real cluster of this machine (Java 17 and Maven needed, no Docker)
 	@rm -f $(PARTS:%=$(RESULTS)/%.json); began=$$(date +%s); status=0; \
 	  $(MAKE) --no-print-directory $(FAST_TESTS_PASSED) \
 	    && $(MAKE) --no-print-directory --jobs $(SIDE_BY_SIDE) --keep-going $(SIDES) \
@@ -166,6 +172,9 @@ lock: ## resolve the dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-annotate --no-header --group bench --constraint deploy/requirements-dev.lock \
 	  --output-file deploy/requirements-bench.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --no-annotate --no-header --group openapi-client \
+	  --output-file deploy/requirements-openapi-client.lock
 	echo pandas | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --no-annotate --no-header --constraint deploy/requirements-dev.lock \
 	  --output-file deploy/spark/requirements.lock -

@@ -75,7 +75,10 @@ def _openapi() -> dict[str, Any]:
 
 def _rest(openapi: Mapping[str, Any]) -> Iterator[str]:
     yield f"# REST reference\n\n{openapi['info']['description']}\n"
-    yield "All schemas with every limit: [openapi.json](openapi.json).\n"
+    yield (
+        "All schemas with every limit: [openapi.json](openapi.json), which a running sidecar has at `/openapi.json`. "
+        "`openapi-python-client generate --path openapi.json` makes a Python client of it.\n"
+    )
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             yield f"## {method.upper()} {path}\n\n{operation['description']}\n"
