@@ -87,7 +87,7 @@ class State:
         ledger: whether the ledger exists.
         node: version of the managed ledger's node, `GONE` without one.
         listed: whether the node references the ledger.
-        marker: how far the marker is: ``idle``, ``marked``, ``sent``, ``done``, ``dead``.
+        marker: how far the marker is: ``idle``, ``marked``, ``sent``, ``sent again``, ``done``, ``dead``.
         marked: the version the marker has read.
         budget: ticks that the marker may still take; a broker's job counts its own in ``job``.
         operation: ``none``, ``running`` or ``ended``.
@@ -95,7 +95,7 @@ class State:
         asked: how often the broker was asked.
         copies: the messages that are waiting.
         judged: the copy a consumer is about to obey, and the guard's version.
-        crashes: how many consumers may still die.
+        crashes: how often a consumer, or the sidecar that deletes the topic, may still die.
         changes: how often another process may still change the node.
         dead_letter: whether the record is on the dead-letter topic.
         broken: what must never happen has happened.
@@ -189,6 +189,10 @@ def _operation(state: State, rules: Rules) -> Steps:
     if not state.listed:
         yield "the operation is done", replace(state, operation="ended")
         return
+    if state.marker == "sent" and state.crashes:
+        # Of a group's records the sidecar that dies keeps none; its successor goes through the topic again.
+        again = replace(state, marker="sent again", crashes=state.crashes - 1)
+        yield "the sidecar dies, its successor sends the record again", again.with_copy(Copy())
     if state.job < 0 and state.asked < 3:
         yield "the broker is asked", replace(state, job=rules.patience, asked=state.asked + 1)
     if state.asked < 3:

@@ -6,7 +6,7 @@ last before a crash, and which call of a port fails.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher, GroupedStore
@@ -31,6 +31,7 @@ from pulsar_sidecar.model.ledgers import LedgerType
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.pulsar import FakePulsar
+from tests.model.traces import Line
 
 POLICY = DeletionPolicy(
     open_min_age_ms=3_600_000, unlinked_min_age_ms=3_600_000, in_use_wait_ms=600_000, bookkeeper_exclusive=True
@@ -284,16 +285,20 @@ def until_next_ms(fake_pulsar: FakePulsar) -> int:
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def processed_entries(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
+def outcome_lines(fake_pulsar: FakePulsar) -> list[Line]:
+    """Every line of the outcome topic, in order, as the replay in the model takes them."""
+    documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
+    return [(document["step"], document["sidecar"], entry) for document in documents for entry in document["entries"]]
+
+
+def processed_entries(fake_pulsar: FakePulsar) -> list[Mapping[str, object]]:
     """Every line of every ``settled`` message of the outcome topic, in order."""
-    documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
-    return [entry for document in documents if document["step"] == "settled" for entry in document["entries"]]
+    return [entry for step, _, entry in outcome_lines(fake_pulsar) if step == "settled"]
 
 
-def judged(fake_pulsar: FakePulsar) -> list[dict[str, object]]:
+def judged(fake_pulsar: FakePulsar) -> list[Mapping[str, object]]:
     """Every line of every ``judged`` message."""
-    documents = [json.loads(message.payload) for message in fake_pulsar.topics.messages(DeletionTopic.OUTCOME)]
-    return [entry for document in documents if document["step"] == "judged" for entry in document["entries"]]
+    return [entry for step, _, entry in outcome_lines(fake_pulsar) if step == "judged"]
 
 
 def endings(fake_pulsar: FakePulsar) -> dict[tuple[int, str], list[tuple[str, str]]]:

@@ -12,7 +12,8 @@ from pulsar_sidecar.model.errors import BrokerRefusedError, DataLossError, Sidec
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.pulsar import FakePulsar, TopicPlan
-from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, restarted
+from tests.model.traces import known_traces, traces
+from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, accepted_records, check, outcome_lines, restarted
 
 NAMESPACE = "persistent://public/default"
 
@@ -162,7 +163,7 @@ def test_one_that_is_refused_and_one_that_is_a_shadow_do_not_hold_up_the_others(
 
 @pytest.mark.parametrize(("size", "every"), [(1, 1), (2, 3), (50, 97)])
 def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
-    killed = 0
+    killed, known = 0, set(known_traces())
     for number in range(0, 2_000, every):
         fake_pulsar = FakePulsar()
         names, turns = topics(fake_pulsar, size), InTurns(seconds=0)
@@ -178,6 +179,8 @@ def test_a_group_killed_at_any_step_is_continued(size: int, every: int) -> None:
             gone = not fake_pulsar.listed(name)
             assert gone or isinstance(result, Crash)
             assert gone or not {record.topic for record in accepted_records(fake_pulsar)} & {name}
+        # A contract test replays the known traces in the model: in a group each ledger goes through what it knows.
+        assert set(traces(outcome_lines(fake_pulsar)).values()) <= known
         if not any(isinstance(each, Crash) for each in results):
             break
     assert killed > 5
