@@ -212,7 +212,7 @@ class Oracles:
         return {ledger_id: found.get(LedgerId(ledger_id), "none") for ledger_id in sorted(ledger_ids)[:10]}
 
     def wait_until_drained(self, sidecar: SidecarProcess) -> None:
-        """No record waits and no topic deletion runs."""
+        """No record waits and no deletion of a topic or a namespace runs."""
 
         started = time.monotonic()
 
@@ -221,7 +221,11 @@ class Oracles:
             inflight = status["inflight"]
             if inflight is None or inflight["ageMs"] / 1000 > time.monotonic() - started:
                 return False  # measured before the question
-            return (inflight["count"], status["runningTopicDeletions"]) == (0, 0)
+            return (inflight["count"], status["runningTopicDeletions"], status["runningNamespaceDeletions"]) == (
+                0,
+                0,
+                0,
+            )
 
         _demand(is_drained, f"nothing waits any more\n{sidecar.log()}")
 

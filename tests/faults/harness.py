@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("faults")
     group.addoption("--fault-rounds", type=int, default=1, help="how often each fault test runs (1: a short cut)")
     group.addoption("--fault-seed", default=None, help="what the dice of fault tests depend on; anew unless given")
+    group.addoption("--namespace-topics", type=int, default=100, help="in the namespace whose deletion is killed")
     group.addoption("--fault-report", type=Path, default=None, help="where the counts are written, as JSON")
 
 

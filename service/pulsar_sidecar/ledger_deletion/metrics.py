@@ -42,6 +42,7 @@ class GaugeReadings:
     adaptive_limit: LimitReadings | None = None
     watch: WatchStatus | None = None
     stuck_topic_deletions: int = 0
+    running_namespace_deletions: int = 0
 
 
 _OPEN_STATES = (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED, LeakState.APPENDED)
@@ -182,6 +183,10 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
         "topic_deletions_stuck": (
             "Those of them that failed the same way ten times, or whose node this version cannot read.",
             readings.stuck_topic_deletions,
+        ),
+        "namespace_deletions_running": (
+            "Deletions of whole namespaces under way.",
+            readings.running_namespace_deletions,
         ),
         "in_flight_limit": (
             "Deletions that may be in flight to the metadata store at a time; absent when the adaptive limit is off.",

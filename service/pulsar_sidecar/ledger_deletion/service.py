@@ -267,6 +267,7 @@ class ServiceStatus:
     """What hinders retries, keeps a topic's deletion, or endangers records or the sources of shadow topics, and what to
     do about it."""
     stuck_topic_deletions: int = 0
+    running_namespace_deletions: int = 0
     """Those of the running topic deletions that do not continue by themselves."""
 
 

@@ -83,6 +83,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "instances": [{"name": "a", "advertisedUrl": "http://a:8750", "brokerUrl": None, "startedMs": 1}],
         "runningTopicDeletions": 0,
         "stuckTopicDeletions": 0,
+        "runningNamespaceDeletions": 0,
         "lastError": None,
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
         "protectedLedgers": [],

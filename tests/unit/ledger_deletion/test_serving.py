@@ -86,6 +86,7 @@ def service_of(
     # The loop that looks for shadows is not started.
     shadows = FakeShadows(store)
     runtime.deleter = replace(runtime.deleter, shadows=shadows)
+    runtime.driver = replace(runtime.driver, deleter=runtime.deleter)
     runtime.namespaces.deleter = replace(runtime.namespaces.deleter, shadows=shadows)
     return LedgerDeletion(runtime)
 
@@ -168,7 +169,7 @@ def test_the_note_of_a_refusal_counts_the_attempt_that_was_refused(
     fake_pulsar.admin.hooks.fail_next(
         "delete_topic", BrokerRefusedError(412, "Topic has active producers/subscriptions")
     )
-    status, refusal = runtime.drive(held, wait_ms=0)
+    status, refusal = runtime.driver.drive(held, wait_ms=0)
     assert isinstance(refusal, BrokerRefusedError)
     assert (status.state, status.attempts) == (OperationState.REFUSED, answers_lost + 1)
     assert status.recorded_ledgers == len(fake_pulsar.ledgers())
@@ -220,7 +221,7 @@ def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: Fake
             fake_pulsar.clock.advance_ms(60_000)
             held = runtime.deleter.take_due()
             assert held is not None
-            runtime.drive(held, wait_ms=0)
+            runtime.driver.drive(held, wait_ms=0)
             runtime.deleter.release(held.operation)
     (line,) = [line for line in lines if line["event"] == "a topic deletion is stuck"]
     assert (line["log_level"], line["topic"], line["operation"]) == ("warning", str(topic), operation_id)

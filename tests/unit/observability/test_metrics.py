@@ -105,7 +105,7 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
     readings = [
         GaugeReadings(InflightEstimate(7, 0, None, 0), False, None, 1),
         GaugeReadings(InflightEstimate(8, 0, 1_500, 99), True, 20.0, 0, LimitReadings(25.0, 1.5, None)),
-        GaugeReadings(None, False, None, 3, stuck_topic_deletions=2),
+        GaugeReadings(None, False, None, 3, stuck_topic_deletions=2, running_namespace_deletions=1),
     ]
     metrics.bind(lambda: readings[0])
     assert value(registry, "pulsar_ledger_deletion_inflight") == 7
@@ -131,6 +131,7 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
     for name in ("inflight", "oldest_pending_age_seconds", "waiting_bytes"):
         assert value(registry, f"pulsar_ledger_deletion_{name}") is None
     assert value(registry, "pulsar_ledger_deletion_topic_deletions_running") == 3
+    assert value(registry, "pulsar_ledger_deletion_namespace_deletions_running") == 1
     assert value(registry, "pulsar_ledger_deletion_topic_deletions_stuck") == 2
 
 

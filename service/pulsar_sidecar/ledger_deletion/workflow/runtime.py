@@ -13,7 +13,6 @@ import structlog
 from pulsar_sidecar.ledger_deletion.control import ServiceControl, SidecarRegistry
 from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher, GroupedStore
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
-from pulsar_sidecar.ledger_deletion.outcomes import note_message
 from pulsar_sidecar.ledger_deletion.ports import (
     Backlog,
     DeletionTopic,
@@ -22,7 +21,6 @@ from pulsar_sidecar.ledger_deletion.ports import (
     DirectLedgerDeletion,
     LiveOwners,
     OffloadedLedgers,
-    OutgoingMessage,
     PendingDeletions,
     Publisher,
     TopicAdmin,
@@ -35,16 +33,11 @@ from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     InflightEstimate,
-    NamespaceDeletionStatus,
-    OperationState,
     SidecarInstance,
-    TopicDeletionStatus,
 )
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import Attempt, EndedElsewhereError, TopicDeleter
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP, end_document
+from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowDeleter
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
@@ -54,13 +47,15 @@ from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions, NamespaceDeletions
+from pulsar_sidecar.ledger_deletion.workflow.notes import Notes
 from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
+from pulsar_sidecar.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.migration import MIGRATION, migration_of
 from pulsar_sidecar.model.clocks import Clock, StopSignal
-from pulsar_sidecar.model.errors import ConflictError, DisabledError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.runtime import SupervisedLoops
@@ -73,7 +68,6 @@ _INTEREST_SECONDS = 3.0
 _ESTIMATE_LOOK_SECONDS = 0.2
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
-_DRIVER_LOOK_SECONDS = 1.0
 _NAMESPACES_AT_ONCE = 2
 _LONGEST_BACKOFF_SECONDS = 30.0
 _MEAN_WEIGHT = 0.2
@@ -218,15 +212,19 @@ class Runtime:
         self.control = Control()
         self.running_topic_deletions = 0
         self.stuck_topic_deletions = 0
+        self.running_namespace_deletions = 0
         self.last_error: str | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
         self.shadows = ShadowIndex(store, ports.topic_changes, clock, self.stop, lambda: len(self.registry.instances()))
         shared = GroupedStore(store)
         records = GroupedPublisher(lambda: self.publisher(DeletionTopic.PENDING))
-        self._notes = GroupedPublisher(lambda: self.publisher(DeletionTopic.OUTCOME))
+        self.notes = Notes(
+            instance.name, GroupedPublisher(lambda: self.publisher(DeletionTopic.OUTCOME)), clock, self.steps, self.warn
+        )
         recorder = Recorder(shared, ports.entries, owners, ports.admin, records, root, metrics, self.steps)
         self.deleter = TopicDeleter(instance.name, shared, recorder, ports.admin, self.shadows, self.steps)
+        self.driver = TopicDeletionDriver(self.deleter, clock, self.stop, self._may_delete_topics, self.notes)
         self.shadow_deleter = ShadowDeleter(store, ports.admin, owners, root)
         self.shadow_watch = ShadowWatch(self.shadows, ports.endangered_source, clock)
         self.namespaces = self._namespace_deletions(shared, recorder)
@@ -249,7 +247,7 @@ class Runtime:
         }
         if self.configuration.enabled:
             loops["worker"] = self._work
-            loops["topic-deletions"] = self._drive_topic_deletions
+            loops["topic-deletions"] = self.driver.run
             loops |= {f"namespace-deletions-{each}": self.namespaces.run for each in range(_NAMESPACES_AT_ONCE)}
             loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
             if (watch := self.leak_watch) is not None:
@@ -269,22 +267,23 @@ class Runtime:
 
     def _namespace_deletions(self, store: MetadataStore, recorder: Recorder) -> NamespaceDeletions:
         ports = self.ports
-
-        def may_work() -> bool:
-            return self.ready.is_set() and not self._is_paused() and not self.stop.is_set()
-
         deleter = NamespaceDeleter(
             self.instance.name,
             store,
             ports.namespaces,
-            DrivenTopicDeletions(self.deleter, self.shadow_deleter, self.drive),
+            DrivenTopicDeletions(self.deleter, self.shadow_deleter, self.driver.drive),
             self.shadows,
             recorder,
             ports.clock,
             self.steps,
-            may_work,
+            self._may_delete_topics,
         )
-        return NamespaceDeletions(deleter, ports.store, ports.clock, self.stop, may_work, self._note_end_of_namespace)
+        return NamespaceDeletions(
+            deleter, ports.store, ports.clock, self.stop, self._may_delete_topics, self.notes.end_of_namespace
+        )
+
+    def _may_delete_topics(self) -> bool:
+        return self.ready.is_set() and not self._is_paused() and not self.stop.is_set()
 
     def _leak_watch(self) -> LeakWatch | None:
         ports, configuration = self.ports, self.configuration
@@ -382,45 +381,7 @@ class Runtime:
             waiting_bytes=round(backlog.total * self._mean_length_bytes),
         )
 
-    # --- topic deletions -------------------------------------------------------------------------------------------
-
-    def drive(self, held: HeldOperation, wait_ms: int) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        """Attempt a topic deletion, and again for so long; what became of it, and a broker's refusal.
-
-        What is over is kept on the outcome topic; what is RUNNING, the caller releases.
-        """
-        clock = self.ports.clock
-        give_up = clock.monotonic_seconds() + wait_ms / 1000
-        tried = self.deleter.attempt(held)
-        while self._may_try_again(tried) and clock.monotonic_seconds() < give_up:
-            clock.wait_seconds(min(1.0, max(0.0, give_up - clock.monotonic_seconds())), self.stop)
-            tried = self.deleter.attempt(tried.held)
-        operation, refusal = tried.held.operation, tried.refusal
-        if tried.state is OperationState.RUNNING:
-            if operation.stuck and not held.operation.stuck:
-                self._log_stuck(operation)
-            return operation.status(tried.state, operation.last_reason), None
-        status = operation.status(tried.state, tried.left_behind if refusal is None else str(refusal))
-        if not isinstance(refusal, EndedElsewhereError):
-            self.note_end(status)
-        return status, refusal
-
-    def _may_try_again(self, tried: Attempt) -> bool:
-        return tried.state is OperationState.RUNNING and not tried.lasting and not self.stop.is_set()
-
-    @staticmethod
-    def _log_stuck(operation: Operation) -> None:
-        status = operation.status(OperationState.STUCK, operation.last_reason)
-        log.warning(
-            "a topic deletion is stuck",
-            topic=str(status.topic),
-            operation=status.operation_id,
-            failures=status.failures,
-            reason=status.reason,
-            remedy=status.remedy,
-        )
-
-    # --- failures and notes ----------------------------------------------------------------------------------------
+    # --- failures --------------------------------------------------------------------------------------------------
 
     def _note_failure(self, failure: str) -> None:
         self.last_error = failure
@@ -429,37 +390,6 @@ class Runtime:
         """Log a failure that the service survives, and show it in its status."""
         self.last_error = text
         log.warning(text)
-
-    def note_end(self, status: TopicDeletionStatus, abandoned_by: str | None = None) -> None:
-        """Keep the end of a topic deletion on the outcome topic."""
-        document = end_document(status, abandoned_by)
-        log.info("topic deletion ended", **document)
-        self.note(END_STEP, document)
-
-    def _note_end_of_namespace(self, status: NamespaceDeletionStatus) -> None:
-        self.note(
-            "namespace-deletion",
-            {
-                "operationId": status.operation_id,
-                "namespace": status.namespace,
-                "state": status.state.value,
-                "topics": status.topics_deleted,
-                "recordedLedgers": status.recorded_ledgers,
-                "passes": status.passes,
-                "reason": status.reason,
-            },
-        )
-
-    def note(self, step: str, document: dict[str, object]) -> None:
-        """Keep something on the outcome topic; its failure is only a warning, since nothing depends on it."""
-        message = OutgoingMessage(note_message(self.instance.name, self.ports.clock.now_ms(), step, document))
-        try:
-            with self.steps.taking(Step.NOTE_KEPT):
-                stored = all(result.stored for result in self._notes.publish([message]))
-        except SidecarError:
-            stored = False
-        if not stored:
-            self.warn(f"the outcome topic did not store a note about {step}")
 
     # --- loops -----------------------------------------------------------------------------------------------------
 
@@ -470,6 +400,7 @@ class Runtime:
             running = self.deleter.running()
             self.running_topic_deletions = len(running)
             self.stuck_topic_deletions = sum(status.remedy is not None for status in running)
+            self.running_namespace_deletions = len(self.namespaces.running())
             now = self.ports.clock.monotonic_seconds()
             kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}
             self._recorded = {**kept, **{status.topic.base: now for status in running if status.topic is not None}}
@@ -540,17 +471,3 @@ class Runtime:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
             self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)
         log.info("batch processed", received=len(deliveries), deleted=report.deleted, postponed=report.postponed)
-
-    def _drive_topic_deletions(self) -> None:
-        while not self.stop.is_set():
-            may_work = self.ready.is_set() and not self._is_paused()
-            held = self.deleter.take_due() if may_work else None
-            if held is None:
-                self.ports.clock.wait_seconds(_DRIVER_LOOK_SECONDS, self.stop)
-            else:
-                topic, operation_id = str(held.operation.topic), held.operation.operation_id
-                if not held.operation.stuck:
-                    log.info("continuing a topic deletion", topic=topic, operation=operation_id)
-                status, _ = self.drive(held, wait_ms=0)
-                if status.state is OperationState.RUNNING:
-                    self.deleter.release(held.operation)

@@ -154,7 +154,7 @@ class LedgerDeletion:
             source_data_loss_confirmed=confirm_source_data_loss is not None,
         )
         try:
-            status, refusal = self._runtime.drive(held, self._runtime.configuration.topic_deletion_wait_ms)
+            status, refusal = self._runtime.driver.drive(held, self._runtime.configuration.topic_deletion_wait_ms)
         except (TemporaryError, OutcomeUnknownError):
             try:
                 self._runtime.deleter.release(held.operation)
@@ -235,7 +235,7 @@ class LedgerDeletion:
         except SidecarError as error:
             left = None
             log.warning("what an abandoned topic deletion left is not known", operation=operation_id, error=str(error))
-        runtime.note_end(status, asked_by)
+        runtime.notes.end_of_topic(status, asked_by)
         return FollowedDeletion(status, None, left, runtime.ports.clock.now_ms(), asked_by)
 
     # --- second phase, at once -------------------------------------------------------------------------------------
@@ -304,6 +304,7 @@ class LedgerDeletion:
                 *warnings_of(running),
             ),
             stuck_topic_deletions=sum(each.remedy is not None for each in running),
+            running_namespace_deletions=len(runtime.namespaces.running()),
         )
 
     def pause(self, reason: str | None) -> Control:
@@ -349,7 +350,7 @@ class LedgerDeletion:
             root=configuration.ledgers_root,
             steps=self._runtime.steps,
         )
-        self._runtime.note("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
+        self._runtime.notes.keep("undeleted", {"ledgerId": ledger_id, "readable": undeleted.readable})
         return undeleted
 
     def end_protection(self, ledger_id: LedgerId) -> None:
@@ -363,7 +364,7 @@ class LedgerDeletion:
             ended = end_protection(self._runtime.ports.store, ledger_id)
         if not ended:
             raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
-        self._runtime.note("protection-ended", {"ledgerId": ledger_id})
+        self._runtime.notes.keep("protection-ended", {"ledgerId": ledger_id})
 
     # --- shared ----------------------------------------------------------------------------------------------------
 
@@ -381,6 +382,7 @@ class LedgerDeletion:
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,
             stuck_topic_deletions=runtime.stuck_topic_deletions,
+            running_namespace_deletions=runtime.running_namespace_deletions,
             adaptive_limit=runtime.limit_readings(),
             watch=self.watch.readings(),
         )

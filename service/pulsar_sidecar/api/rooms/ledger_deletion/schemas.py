@@ -274,6 +274,7 @@ class StatusAnswer(Answer):
     running_topic_deletions: int
     stuck_topic_deletions: int
     """Those of them that do not continue by themselves; ``warnings`` has their reasons."""
+    running_namespace_deletions: int
     last_error: str | None
     adaptive_limit: AdaptiveLimitAnswer | None
     """This sidecar's own; null if it is switched off."""

@@ -1,0 +1,60 @@
+"""What a sidecar notes on the outcome topic besides records' outcomes: ends of deletions, and an operator's verbs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher
+from pulsar_sidecar.ledger_deletion.outcomes import note_message
+from pulsar_sidecar.ledger_deletion.ports import OutgoingMessage
+from pulsar_sidecar.ledger_deletion.service import NamespaceDeletionStatus, TopicDeletionStatus
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP, end_document
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import SidecarError
+
+log = structlog.get_logger("ledger-deletion")
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Keeps notes; that one could not be kept is only a warning, since nothing depends on it."""
+
+    sidecar: str
+    outcomes: GroupedPublisher
+    clock: Clock
+    steps: Steps
+    warn: Callable[[str], None]
+
+    def keep(self, step: str, document: dict[str, object]) -> None:
+        """Keep something on the outcome topic."""
+        message = OutgoingMessage(note_message(self.sidecar, self.clock.now_ms(), step, document))
+        try:
+            with self.steps.taking(Step.NOTE_KEPT):
+                stored = all(result.stored for result in self.outcomes.publish([message]))
+        except SidecarError:
+            stored = False
+        if not stored:
+            self.warn(f"the outcome topic did not store a note about {step}")
+
+    def end_of_topic(self, status: TopicDeletionStatus, abandoned_by: str | None = None) -> None:
+        """Log and keep how a topic's deletion ended."""
+        document = end_document(status, abandoned_by)
+        log.info("topic deletion ended", **document)
+        self.keep(END_STEP, document)
+
+    def end_of_namespace(self, status: NamespaceDeletionStatus) -> None:
+        """Keep how a namespace's deletion ended."""
+        self.keep(
+            "namespace-deletion",
+            {
+                "operationId": status.operation_id,
+                "namespace": status.namespace,
+                "state": status.state.value,
+                "topics": status.topics_deleted,
+                "recordedLedgers": status.recorded_ledgers,
+                "passes": status.passes,
+                "reason": status.reason,
+            },
+        )
