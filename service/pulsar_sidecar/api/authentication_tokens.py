@@ -14,12 +14,12 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import jwt
-import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
+from pulsar_sidecar.api.reloading import Reloaded
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
@@ -32,7 +32,7 @@ _NOT_BY_THE_LIBRARY: jwt.types.Options = {
     "verify_aud": False,
     "verify_sub": False,
 }
-_log = structlog.get_logger(__name__)
+Claims = dict[str, object]
 
 
 class VerificationKey(NamedTuple):
@@ -42,58 +42,33 @@ class VerificationKey(NamedTuple):
     algorithms: list[str]
 
 
-class TokenKey:
-    """The key as it is now, from the places that Pulsar reads; make it with `secret_key` or `public_key`."""
-
-    def __init__(self, setting: str, text: str, parse: Callable[[bytes], VerificationKey]) -> None:
-        self._setting, self._text, self._parse = setting, text, parse
-        self._file = _file_of(text)
-        self._version = self._version_now()
-        self._key = self._read()
-
-    def current(self) -> VerificationKey:
-        """The key that the file holds, or held when it was last readable."""
-        version = self._version_now()
-        if version != self._version:
-            self._version = version
-            try:
-                self._key = self._read()
-                _log.info("the key's file has changed; the new key is in force", setting=self._setting)
-            except InvalidInputError as error:
-                _log.warning(
-                    "the key's file has changed and cannot be used; the key before it stays in force",
-                    setting=self._setting,
-                    error=str(error),
-                )
-        return self._key
-
-    def _read(self) -> VerificationKey:
-        try:
-            encoded = _decoded(self._text) if self._file is None else self._file.read_bytes()
-        except (OSError, ValueError, binascii.Error) as error:
-            raise InvalidInputError(
-                f"{self._setting} cannot be read ({type(error).__name__}); "
-                "write file:///path/to/key or data:;base64,..."
-            ) from None
-        return self._parse(encoded)
-
-    def _version_now(self) -> tuple[int, ...]:
-        try:
-            # Kubernetes exchanges a link, an editor the file, others write into it.
-            stat = None if self._file is None else self._file.stat()
-        except OSError:
-            stat = None
-        return () if stat is None else (stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+TokenKey = Reloaded[VerificationKey]
+"""The key as it is now, from the places that Pulsar reads; make it with `secret_key` or `public_key`."""
 
 
 def secret_key(text: str) -> TokenKey:
     """Read ``tokenSecretKey``; `InvalidInputError` if it cannot be read or is too short to resist guessing."""
-    return TokenKey("tokenSecretKey", text, _secret)
+    return _key("tokenSecretKey", text, _secret)
 
 
 def public_key(text: str) -> TokenKey:
     """Read ``tokenPublicKey``: RSA or an elliptic curve, DER as Pulsar writes it, or PEM; else `InvalidInputError`."""
-    return TokenKey("tokenPublicKey", text, _public)
+    return _key("tokenPublicKey", text, _public)
+
+
+def _key(setting: str, text: str, parse: Callable[[bytes], VerificationKey]) -> TokenKey:
+    file = _file_of(text)
+
+    def read() -> VerificationKey:
+        try:
+            encoded = _decoded(text) if file is None else file.read_bytes()
+        except (OSError, ValueError, binascii.Error) as error:
+            raise InvalidInputError(
+                f"{setting} cannot be read ({type(error).__name__}); write file:///path/to/key or data:;base64,..."
+            ) from None
+        return parse(encoded)
+
+    return Reloaded(setting, [] if file is None else [file], read)
 
 
 class TokenVerifier:
@@ -119,21 +94,12 @@ class TokenVerifier:
 
     def role(self, token: str) -> str:
         """The role that the token names; `NotAuthenticatedError` if the token does not verify."""
-        key, algorithms = self._key.current()
-        try:
-            claims = jwt.decode(token, key, algorithms=algorithms, options=_NOT_BY_THE_LIBRARY)
-        except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
-            raise NotAuthenticatedError(f"the token does not verify ({type(error).__name__})") from None
-        self._check_times(claims)
+        claims = verified_claims(token, self._key.current())
+        check_times(claims, self._clock)
         self._check_audience(claims)
-        role = claims.get(self._role_claim)
-        if isinstance(role, list) and role:
-            role = role[0]  # as brokers take it
-        if not isinstance(role, str) or not role:
-            raise NotAuthenticatedError(f"the token names no role (claim {self._role_claim})")
-        return role
+        return role_in(claims, self._role_claim)
 
-    def _check_audience(self, claims: dict[str, object]) -> None:
+    def _check_audience(self, claims: Claims) -> None:
         if self._audience is None:
             return
         meant_for = claims.get(self._audience_claim)
@@ -144,17 +110,46 @@ class TokenVerifier:
                 f"the token has another audience than tokenAudience (claim {self._audience_claim})"
             )
 
-    def _check_times(self, claims: dict[str, object]) -> None:
-        now_seconds = self._clock.now_ms() / 1000
-        expires = _seconds_claim(claims, "exp")
-        begins = _seconds_claim(claims, "nbf")
-        if expires is not None and now_seconds >= expires:
-            raise NotAuthenticatedError("the token has expired; get a new one")
-        if begins is not None and now_seconds < begins:
-            raise NotAuthenticatedError("the token is not valid yet (claim nbf); compare the clocks")
+
+def verified_claims(token: str, key: VerificationKey) -> Claims:
+    """The claims, without a look at what they are; `NotAuthenticatedError` if the key has not signed them."""
+    try:
+        return jwt.decode(token, key.key, algorithms=key.algorithms, options=_NOT_BY_THE_LIBRARY)
+    except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
+        raise NotAuthenticatedError(f"the token does not verify ({type(error).__name__})") from None
 
 
-def _seconds_claim(claims: dict[str, object], name: str) -> float | None:
+def check_times(claims: Claims, clock: Clock, leeway_seconds: int = 0) -> None:
+    """`NotAuthenticatedError` for a token that has expired or is not valid yet."""
+    now_seconds = clock.now_ms() / 1000
+    expires = _seconds_claim(claims, "exp")
+    begins = _seconds_claim(claims, "nbf")
+    if expires is not None and now_seconds >= expires + leeway_seconds:
+        raise NotAuthenticatedError("the token has expired; get a new one")
+    if begins is not None and now_seconds < begins - leeway_seconds:
+        raise NotAuthenticatedError("the token is not valid yet (claim nbf); compare the clocks")
+
+
+def role_in(claims: Claims, claim: str) -> str:
+    """The role that this claim names, the first of several as brokers take it; `NotAuthenticatedError` if none is."""
+    role = claims.get(claim)
+    if isinstance(role, list) and role:
+        role = role[0]
+    if not isinstance(role, str) or not role:
+        raise NotAuthenticatedError(f"the token names no role (claim {claim})")
+    return role
+
+
+def verification_key(key: object) -> VerificationKey | None:
+    """A public key with its algorithms, those that brokers know; None for a key of another kind."""
+    if isinstance(key, RSAPublicKey):
+        return VerificationKey(key, ["RS256", "RS384", "RS512"])
+    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return VerificationKey(key, [_CURVES[key.curve.name]])
+    return None
+
+
+def _seconds_claim(claims: Claims, name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
@@ -175,11 +170,10 @@ def _public(encoded: bytes) -> VerificationKey:
         key = load(encoded)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidInputError("tokenPublicKey holds no public key in DER or PEM form") from error
-    if isinstance(key, RSAPublicKey):
-        return VerificationKey(key, ["RS256", "RS384", "RS512"])
-    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
-        return VerificationKey(key, [_CURVES[key.curve.name]])
-    raise InvalidInputError("tokenPublicKey is neither an RSA key nor on the curve P-256, P-384 or P-521")
+    usable = verification_key(key)
+    if usable is None:
+        raise InvalidInputError("tokenPublicKey is neither an RSA key nor on the curve P-256, P-384 or P-521")
+    return usable
 
 
 def _file_of(text: str) -> Path | None:

@@ -13,12 +13,10 @@ import asyncio
 import json
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Sized
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import structlog
@@ -28,9 +26,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pulsar_sidecar.api.authentication import CLIENT_CERTIFICATE
 from pulsar_sidecar.api.gate import STREAMED
+from pulsar_sidecar.api.listener_tls import ListenerTls, reloaded_context
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.tls import load_certificate
 
 _THREADS = 128
 """Topic deletions wait in a thread each; probes must find a free one beside them."""
@@ -99,6 +98,10 @@ class _Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _OnePieceAhead(transport, self.pipeline)
         self.end = transport.abort
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            shown = encrypted.getpeercert(binary_form=True)
+            self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
         if self not in self._server.taken:  # its place was needed meanwhile; uvloop does not report that it is lost
             self.connections.discard(self)
             transport.abort()
@@ -244,11 +247,11 @@ class DrainingServer(uvicorn.Server):
         app: ASGIApp,
         draining: threading.Event,
         limits: Limits | None = None,
-        certificate: tuple[Path, Path] | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         """A server that is not running yet; ``run(sockets)`` blocks until SIGTERM or SIGINT has been obeyed.
 
-        With a certificate's file and its key's, it speaks HTTPS; `InvalidInputError` if they cannot be used.
+        With ``tls`` it speaks HTTPS; `InvalidInputError` if its files cannot be used.
         """
         config = uvicorn.Config(
             app,
@@ -265,10 +268,7 @@ class DrainingServer(uvicorn.Server):
         self.limits = limits or Limits()
         self.taken: set[_Connection] = set()
         self.waiting: dict[_Connection, None] = {}
-        self._tls: ssl.SSLContext | None = None
-        if certificate is not None:
-            self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            load_certificate(self._tls, *certificate)
+        self._tls = None if tls is None else reloaded_context(tls)
         self._accepting: list[asyncio.Task[None]] = []
         self._opening: set[asyncio.Task[None]] = set()
 
@@ -335,7 +335,7 @@ class DrainingServer(uvicorn.Server):
             await loop.connect_accepted_socket(
                 lambda: connection,
                 accepted,
-                ssl=self._tls,
+                ssl=None if self._tls is None else self._tls.current(),
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
             )

@@ -20,11 +20,10 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.api.app import create_app
-from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
+from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
     broker_identity_of,
@@ -101,10 +100,8 @@ class _Process:
             self._clock,
             lambda: self._waits_for,
         )
-        file, key_file = settings.listen_tls_certificate_file_path, settings.listen_tls_key_file_path
         limits = Limits(connections_for_callers(settings.max_http_server_connections))
-        certificate = (file, key_file) if file and key_file else None
-        self._server = DrainingServer(self._gate, self._draining, limits, certificate)
+        self._server = DrainingServer(self._gate, self._draining, limits, listener_tls_of(settings))
         close_at_the_end(stack, self._watch.close)
         self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
@@ -252,24 +249,6 @@ class ClusterWatch:
             log.warning("not ready", missing=reason)
         elif reason is None and before is not None:
             log.info("answers", part=part)
-
-
-def authentication_of(settings: Settings, clock: Clock) -> Authentication | None:
-    """Who may call, None for every client; `InvalidInputError` if the key cannot be read."""
-    if not settings.authentication_enabled:
-        return None
-    if settings.token_secret_key is not None:
-        key = secret_key(settings.token_secret_key.get_secret_value())
-    else:
-        key = public_key(settings.token_public_key or "")
-    tokens = TokenVerifier(
-        key,
-        clock,
-        role_claim=settings.token_auth_claim,
-        audience=settings.token_audience,
-        audience_claim=settings.token_audience_claim,
-    )
-    return Authentication(tokens)
 
 
 def warnings_of(settings: Settings) -> list[str]:

@@ -18,9 +18,19 @@ def trusting(trusted: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=None if trusted is None else str(trusted))
     except OSError as error:
-        raise InvalidInputError(
-            f"the trusted certificates in {trusted} cannot be used ({_reason(error)}); name a PEM file of certificates"
-        ) from error
+        raise _unusable(trusted, error) from error
+
+
+def load_trusted(context: ssl.SSLContext, trusted: Path) -> None:
+    """Let the context trust the authorities in this PEM file.
+
+    Raises:
+        InvalidInputError: the file cannot be used.
+    """
+    try:
+        context.load_verify_locations(trusted)
+    except OSError as error:
+        raise _unusable(trusted, error) from error
 
 
 def load_certificate(context: ssl.SSLContext, file: Path, key_file: Path) -> None:
@@ -36,6 +46,12 @@ def load_certificate(context: ssl.SSLContext, file: Path, key_file: Path) -> Non
             f"the certificate {file} with the key {key_file} cannot be used ({_reason(error)}); name PEM files that "
             "belong together, the key without a password"
         ) from error
+
+
+def _unusable(trusted: Path | None, error: OSError) -> InvalidInputError:
+    return InvalidInputError(
+        f"the trusted certificates in {trusted} cannot be used ({_reason(error)}); name a PEM file of certificates"
+    )
 
 
 def _reason(error: OSError | ValueError) -> str:

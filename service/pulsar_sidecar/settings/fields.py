@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -67,14 +68,28 @@ def _check_latency_factor(factor: float) -> float:
     return factor
 
 
+def _check_issuer(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+        raise ValueError("must begin with https: (http: only for a loopback address)")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError("takes the issuer's URL as tokens name it, without user, query and fragment")
+    return url
+
+
 _PAIRS = (
     ("s3_managed_ledger_offload_credential_id", "s3_managed_ledger_offload_credential_secret"),
     ("tls_certificate_file_path", "tls_key_file_path"),
     ("listen_tls_certificate_file_path", "listen_tls_key_file_path"),
 )
+_NEEDS = (
+    ("listen_tls_trust_certs_file_path", "listen_tls_certificate_file_path"),
+    ("listen_tls_require_trusted_client_cert_on_connect", "listen_tls_trust_certs_file_path"),
+)
 _Sources = Sequence[tuple[str, Mapping[str, str]]]
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split_list)]
 HttpUrl = Annotated[str, _with_scheme("http", "https")]
+IssuerList = Annotated[tuple[Annotated[str, AfterValidator(_check_issuer)], ...], BeforeValidator(_split_list)]
 HttpUrlList = Annotated[tuple[HttpUrl, ...], BeforeValidator(_split_list)]
 Seconds = Annotated[int, Field(ge=1, le=31_536_000)]
 
@@ -93,7 +108,16 @@ class Listening(_Group):
     listen_tls_certificate_file_path: Path | None = None
     """PEM file with the certificate chain of the REST service, which then speaks HTTPS."""
     listen_tls_key_file_path: Path | None = None
-    """PEM file with the private key of the certificate chain."""
+    """PEM file with the private key of the certificate chain. The sidecar reads both again when they change."""
+    listen_tls_min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
+    """Lowest version of TLS that the REST service speaks."""
+    listen_tls_trust_certs_file_path: Path | None = None
+    """PEM file with the authorities of client certificates. With ``authenticationEnabled`` a client that shows a
+    certificate of theirs has its common name (CN) as its role, as with Pulsar's ``AuthenticationProviderTls``; a token
+    in the same request goes before it."""
+    listen_tls_require_trusted_client_cert_on_connect: bool = False
+    """Whether the TLS handshake refuses clients without such a certificate, probes included
+    (``tlsRequireTrustedClientCertOnConnect`` of brokers)."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of
@@ -160,7 +184,9 @@ class Authentication(_Group):
     """Who may call the sidecar, with the names of ``broker.conf``."""
 
     authentication_enabled: bool = False
-    """Whether every call needs a Pulsar token (JWT); probes and metrics never do."""
+    """Whether every call needs a credential: a Pulsar token (``tokenSecretKey`` or ``tokenPublicKey``), a token of an
+    OpenID Connect issuer (``openIDAllowedTokenIssuers``), or a client certificate (``listenTlsTrustCertsFilePath``).
+    Probes and metrics need none."""
     token_secret_key: SecretStr | None = None
     """Secret key that verifies tokens signed with HS256, HS384 or HS512: ``file:///path`` or ``data:;base64,...``.
     Secret."""
@@ -175,6 +201,25 @@ class Authentication(_Group):
     token_audience_claim: str = Field(default="aud", min_length=1)
     """Claim of the token that names its audience. Brokers check the audience only if this is set; the sidecar checks it
     whenever ``tokenAudience`` is set."""
+    openid_allowed_token_issuers: IssuerList = ()
+    """Comma-separated URLs of OpenID Connect issuers whose tokens the sidecar accepts, exactly as their tokens name
+    them (claim ``iss``). The sidecar reads their keys where their discovery document names them."""
+    openid_allowed_audiences: TextList = ()
+    """Comma-separated audiences; a token of an issuer must be for one of them (claim ``aud``)."""
+    openid_role_claim: str = Field(default="sub", min_length=1)
+    """Claim of an issuer's token that names the role. If the claim is a list, its first entry counts."""
+    openid_accepted_time_leeway_seconds: int = Field(default=0, ge=0, le=3_600)
+    """Seconds by which the issuer's clock may differ."""
+    openid_token_issuer_trust_certs_file_path: Path | None = None
+    """PEM file with the authorities that have signed the issuers' own certificates. Default: those of the system."""
+    openid_cache_refresh_after_write_seconds: Seconds = 64_800
+    """Seconds after which the sidecar reads an issuer's keys again; while the issuer does not answer, those that are
+    known stay in force."""
+    openid_cache_expiration_seconds: Seconds = 86_400
+    """Seconds after which an issuer's keys count no longer, even if the issuer does not answer."""
+    openid_key_id_cache_miss_refresh_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
+    """Minimum seconds between two readings of an issuer's keys because a token names an unknown one. A new key of the
+    issuer counts after this time at the latest."""
     super_user_roles: TextList = ()
     """Comma-separated roles that may call; the sidecar refuses every other role."""
 
@@ -328,16 +373,20 @@ class Settings(
     """All settings; see `load_settings`."""
 
     @model_validator(mode="after")
-    def _fit_together(self) -> Self:
-        if not self.authentication_enabled and not self.listens_on_loopback:
-            raise ValueError(
-                f"other machines can reach listen={self.listen}, and authenticationEnabled is false: set "
-                "authenticationEnabled=true with tokenSecretKey or tokenPublicKey and superUserRoles, "
-                "or listen on 127.0.0.1"
-            )
+    def _callers_can_be_verified(self) -> Self:
+        if self.token_secret_key is not None and self.token_public_key is not None:
+            raise ValueError("tokenSecretKey and tokenPublicKey exclude each other: set the one that signs the tokens")
         if self.authentication_enabled:
-            if (self.token_secret_key is None) == (self.token_public_key is None):
-                raise ValueError("authenticationEnabled=true needs exactly one of tokenSecretKey and tokenPublicKey")
+            if not (
+                self.token_secret_key
+                or self.token_public_key
+                or self.openid_allowed_token_issuers
+                or self.listen_tls_trust_certs_file_path
+            ):
+                raise ValueError(
+                    "authenticationEnabled=true needs a way to verify callers: tokenSecretKey, tokenPublicKey, "
+                    "openIDAllowedTokenIssuers or listenTlsTrustCertsFilePath"
+                )
             if not self.super_user_roles:
                 raise ValueError(
                     "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
@@ -346,6 +395,24 @@ class Settings(
             raise ValueError(
                 "tokenAudienceClaim is set and tokenAudience is not: set tokenAudience to the audience of the tokens"
             )
+        if bool(self.openid_allowed_token_issuers) != bool(self.openid_allowed_audiences):
+            raise ValueError(
+                "openIDAllowedTokenIssuers and openIDAllowedAudiences work only together: a token of an issuer for "
+                "another service must not count here"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if not self.authentication_enabled and not self.listens_on_loopback:
+            raise ValueError(
+                f"other machines can reach listen={self.listen}, and authenticationEnabled is false: set "
+                "authenticationEnabled=true with tokenSecretKey or tokenPublicKey and superUserRoles, "
+                "or listen on 127.0.0.1"
+            )
+        for one, needed in _NEEDS:
+            if getattr(self, one) and not getattr(self, needed):
+                raise ValueError(f"{setting_key(one)} needs {setting_key(needed)}; set it as well")
         for one, other in _PAIRS:
             if (getattr(self, one) is None) != (getattr(self, other) is None):
                 raise ValueError(f"{setting_key(one)} and {setting_key(other)} work only together: set both or neither")

@@ -37,7 +37,9 @@ _KEY_END = re.compile(r"(?<!\\)(?:\\\\)*([=:\s])")
 def setting_key(field: str) -> str:
     """A setting's key in a properties file: camelCase, as in ``broker.conf``."""
     first, *others = field.split("_")
-    return first + "".join("MB" if word == "mb" else word.capitalize() for word in others)
+    return {"openid": "openID"}.get(first, first) + "".join(
+        "MB" if word == "mb" else word.capitalize() for word in others
+    )
 
 
 def environment_variable(field: str) -> str:

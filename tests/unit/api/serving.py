@@ -12,13 +12,12 @@ from prometheus_client import CollectorRegistry
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.gate import Gate
+from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.clocks import SystemClock
-
-from tests.cluster.certificates import Certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def served(
     authentication: Authentication | None = None,
     routers: Sequence[APIRouter] = (),
     limits: Limits | None = None,
-    certificate: Certificate | None = None,
+    tls: ListenerTls | None = None,
 ) -> Iterator[Served]:
     metrics = DeletionMetrics("east")
     registry = CollectorRegistry()
@@ -88,9 +87,8 @@ def served(
     )
     gate = Gate(authentication, ["admin", "ops"], ["sidecar.example"], SystemClock(), lambda: "nothing")
     gate.app = app
-    files = None if certificate is None else (certificate.file, certificate.key_file)
     with listening_socket("127.0.0.1", 0) as listening:
-        server = DrainingServer(gate, draining, limits, files)
+        server = DrainingServer(gate, draining, limits, tls)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

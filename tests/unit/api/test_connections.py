@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.server import Limits
 from pulsar_sidecar.ledger_deletion.service import ServiceStatus
@@ -271,7 +272,7 @@ def over_tls(server: Served, certificate: Path) -> bytes:
 
 
 def test_a_handshake_that_never_starts_ends_the_connection(certificate: Certificate) -> None:
-    with served(FakeDeletionService(), limits=QUICK, certificate=certificate) as server:
+    with served(FakeDeletionService(), limits=QUICK, tls=ListenerTls(certificate.file, certificate.key_file)) as server:
         for sent in (b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\n\r\n"):
             with connected(server) as connection:
                 connection.sendall(sent)
@@ -284,7 +285,7 @@ def test_a_handshake_that_never_starts_ends_the_connection(certificate: Certific
 def test_handshakes_that_never_start_do_not_keep_others_out(certificate: Certificate) -> None:
     limits = Limits(connections=50)
     with (
-        served(FakeDeletionService(), limits=limits, certificate=certificate) as server,
+        served(FakeDeletionService(), limits=limits, tls=ListenerTls(certificate.file, certificate.key_file)) as server,
         ExitStack() as stack,
     ):
         for _ in range(200):

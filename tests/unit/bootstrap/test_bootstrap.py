@@ -12,7 +12,8 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 from pulsar_sidecar.api.authentication import Authentication
-from pulsar_sidecar.bootstrap.app import authentication_of, serve, warnings_of
+from pulsar_sidecar.bootstrap.app import serve, warnings_of
+from pulsar_sidecar.bootstrap.callers import authentication_of
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS

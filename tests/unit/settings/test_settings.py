@@ -175,14 +175,48 @@ def test_loopback_needs_no_authentication(listen: str) -> None:
     "flags",
     [
         {},
-        {"token_secret_key": SECRET, "token_public_key": SECRET, "super_user_roles": "a"},
         {"token_secret_key": SECRET},
         {"super_user_roles": "a"},
         {"token_secret_key": SECRET, "super_user_roles": " , "},
     ],
 )
-def test_authentication_needs_one_key_and_one_role_that_may_call(flags: dict[str, str]) -> None:
+def test_authentication_needs_a_credential_and_one_role_that_may_call(flags: dict[str, str]) -> None:
     assert "authenticationEnabled=true needs" in refused({"authentication_enabled": "true", **flags})
+
+
+OPEN_ID = {"openid_allowed_token_issuers": "https://id.example", "openid_allowed_audiences": "sidecar"}
+LISTENER_TLS = {"listen_tls_certificate_file_path": "c.pem", "listen_tls_key_file_path": "k.pem"}
+CLIENTS = LISTENER_TLS | {"listen_tls_trust_certs_file_path": "clients.pem"}
+
+
+@pytest.mark.parametrize("way", [{"token_public_key": SECRET}, OPEN_ID, CLIENTS, OPEN_ID | CLIENTS])
+def test_each_credential_is_enough(way: dict[str, str]) -> None:
+    assert load({"authentication_enabled": "true", "super_user_roles": "a", **way}).authentication_enabled
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"token_secret_key": SECRET, "token_public_key": SECRET}, "tokenSecretKey and tokenPublicKey exclude"),
+        ({"openid_allowed_token_issuers": "https://id.example"}, "openIDAllowedAudiences"),
+        ({"openid_allowed_audiences": "sidecar"}, "openIDAllowedTokenIssuers"),
+        (OPEN_ID | {"openid_allowed_token_issuers": "http://id.example"}, "must begin with https:"),
+        (OPEN_ID | {"openid_allowed_token_issuers": "https://me:secret@id.example"}, "without user"),
+        ({"listen_tls_trust_certs_file_path": "clients.pem"}, "needs listenTlsCertificateFilePath"),
+        (
+            LISTENER_TLS | {"listen_tls_require_trusted_client_cert_on_connect": "true"},
+            "listenTlsRequireTrustedClientCertOnConnect needs listenTlsTrustCertsFilePath",
+        ),
+        ({"listen_tls_min_version": "TLSv1.1"}, "listenTlsMinVersion"),
+    ],
+)
+def test_credentials_that_do_not_fit_together_are_refused(flags: dict[str, str], problem: str) -> None:
+    assert problem in refused(flags)
+
+
+def test_settings_of_issuers_are_written_as_in_broker_conf() -> None:
+    assert setting_key("openid_allowed_token_issuers") == "openIDAllowedTokenIssuers"
+    assert setting_key("openid_key_id_cache_miss_refresh_seconds") == "openIDKeyIdCacheMissRefreshSeconds"
 
 
 def test_lists_are_separated_by_commas() -> None:

@@ -1,0 +1,73 @@
+"""Who may call the service: the settings as what verifies credentials."""
+
+import ssl
+
+from pulsar_sidecar.adapters.open_id_issuers import KeyCaching, OpenIdIssuers
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_open_id import OpenIdRules, OpenIdVerifier
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
+from pulsar_sidecar.api.listener_tls import ListenerTls
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.settings.fields import Settings
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def authentication_of(settings: Settings, clock: Clock) -> Authentication | None:
+    """Who may call, None for every client; `InvalidInputError` if a key cannot be read."""
+    if not settings.authentication_enabled:
+        return None
+    return Authentication(
+        _tokens_of(settings, clock),
+        _open_id_of(settings, clock),
+        certificates=settings.listen_tls_trust_certs_file_path is not None,
+    )
+
+
+def listener_tls_of(settings: Settings) -> ListenerTls | None:
+    """How the service speaks HTTPS, None for HTTP."""
+    file, key_file = settings.listen_tls_certificate_file_path, settings.listen_tls_key_file_path
+    if file is None or key_file is None:
+        return None
+    return ListenerTls(
+        file,
+        key_file,
+        settings.listen_tls_trust_certs_file_path,
+        settings.listen_tls_require_trusted_client_cert_on_connect,
+        _VERSIONS[settings.listen_tls_min_version],
+    )
+
+
+def _tokens_of(settings: Settings, clock: Clock) -> TokenVerifier | None:
+    if settings.token_secret_key is not None:
+        key = secret_key(settings.token_secret_key.get_secret_value())
+    elif settings.token_public_key is not None:
+        key = public_key(settings.token_public_key)
+    else:
+        return None
+    return TokenVerifier(
+        key,
+        clock,
+        role_claim=settings.token_auth_claim,
+        audience=settings.token_audience,
+        audience_claim=settings.token_audience_claim,
+    )
+
+
+def _open_id_of(settings: Settings, clock: Clock) -> OpenIdVerifier | None:
+    issuers = settings.openid_allowed_token_issuers
+    if not issuers:
+        return None
+    rules = OpenIdRules(
+        frozenset(issuers),
+        frozenset(settings.openid_allowed_audiences),
+        settings.openid_role_claim,
+        settings.openid_accepted_time_leeway_seconds,
+    )
+    caching = KeyCaching(
+        settings.openid_cache_refresh_after_write_seconds,
+        settings.openid_cache_expiration_seconds,
+        settings.openid_key_id_cache_miss_refresh_seconds,
+    )
+    keys = OpenIdIssuers(issuers, clock, caching, settings.openid_token_issuer_trust_certs_file_path)
+    return OpenIdVerifier(rules, keys, clock)
