@@ -204,7 +204,8 @@ def _command_line() -> Iterator[str]:
 def _command(command: Any, name: str, parent: Any, depth: int) -> Iterator[str]:
     if isinstance(command, LazyCommand):
         command = command.loaded()
-    context = typer.Context(command, info_name=name, parent=parent, max_content_width=_HELP_WIDTH)
+    settings = {**command.context_settings, "max_content_width": _HELP_WIDTH}
+    context = typer.Context(command, info_name=name, parent=parent, **settings)
     context.terminal_width = _HELP_WIDTH
     yield f"{'#' * min(depth, 6)} {context.command_path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
     for child in command.list_commands(context) if hasattr(command, "list_commands") else ():

@@ -6,6 +6,7 @@ Invariant: ``--help`` imports no client, no server and no settings; a command do
 from typing import Annotated
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]  # typer calls it for its own options only
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -36,19 +37,20 @@ Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status
 
 _IMPORTED_LATER = {
     "serve": ("Run the sidecar until a signal stops it.", "serving:app"),
-    "local-cluster": ("Start, inspect, break and take down a real Pulsar cluster here.", "local_cluster:app"),
-    "demo": ("Show what the sidecar is for, on a real cluster started on this machine.", "local_cluster:demo_app"),
+    "local-cluster": ("Start, break and take down a real Pulsar cluster here.", "local_cluster:app"),
+    "demo": ("Show what the sidecar is for, on a real cluster.", "local_cluster:demo_app"),
     "publish": (
-        "Publish a file's records to a topic, each stored exactly once and in order.",
+        "Publish a file's records, each exactly once and in order.",
         "deduplication.publishing:app",
     ),
+    "completion": ("Print a script with which a shell completes commands.", "completion:app"),
 }
 """Commands with their short help and place, as `LazyCommand` takes them; they stand before the others."""
 
 
 def command_line(programs: Programs) -> TyperGroup:
     """The whole command line; its commands stand in the order in which a newcomer needs them."""
-    app = new_group("pulsar-sidecar", _HELP, context_settings={"obj": programs})
+    app = new_group("pulsar-sidecar", _HELP, context_settings={"obj": programs, "help_option_names": ["--help", "-h"]})
     app.callback()(_global_options)
     for group in (
         ledger_deletion.app,
@@ -65,6 +67,7 @@ def command_line(programs: Programs) -> TyperGroup:
         app.add_typer(group)
     root = get_group(app)
     later = {name: LazyCommand(name, *command) for name, command in _IMPORTED_LATER.items()}
+    completion_init()
     root.commands = {**later, **root.commands}
     return root
 
@@ -111,7 +114,7 @@ def _global_options(
     ] = None,
     output: Annotated[Format, typer.Option("--output", help="Output format.")] = Format.TABLE,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     given = {

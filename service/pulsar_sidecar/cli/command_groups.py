@@ -5,6 +5,7 @@ a code here, wrong usage ends with 1 (typer's own code for it is 2), and a trace
 or a check has findings, and nothing else.
 """
 
+import re
 from enum import IntEnum
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,8 @@ from typer.main import get_command
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
+
+_WHOLE_SENTENCE = 10_000
 
 
 class ExitCode(IntEnum):
@@ -44,7 +47,23 @@ class ServiceRefusedError(SidecarError):
 
 
 class CommandGroup(TyperGroup):
-    """A group whose commands raise errors and leave the exit code to it."""
+    """A group whose commands raise errors and leave the exit code to it.
+
+    Its help lists each command with the first part of its first sentence. ``topic`` is understood as ``topics``, and so
+    on.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for command in self.commands.values():
+            sentence = command.get_short_help_str(_WHOLE_SENTENCE)  # typer would cut it in the middle
+            command.short_help = re.split("[:;] ", sentence.removesuffix("."))[0] + "."
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is None and isinstance(plural := super().get_command(ctx, f"{cmd_name}s"), TyperGroup):
+            return plural
+        return found
 
     @staticmethod
     def exit_code(error: SidecarError) -> int:

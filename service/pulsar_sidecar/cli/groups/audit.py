@@ -15,7 +15,7 @@ _EXIT_CODES = (
     "Exit codes: 0 done, or nothing was found (show); 2 something was found (show); "
     "1 an error, wrong usage, or a failed guard. Standard error has the reason."
 )
-_HELP = """Find unreferenced ledgers, and send them to the deletion service.
+_HELP = """Find unreferenced ledgers, and have them deleted.
 
 An audit compares a listing of ledgers with a dump of the metadata store (see: ledgers list, metadata dump). A ledger is
 deletable only when two audits, at least --look-window-hours apart, find it unreferenced and unchanged. The deletable
@@ -100,7 +100,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Compare a listing of ledgers with a dump of the metadata store, without Spark.
+    """Compare a listing of ledgers with a dump of the metadata store; without Spark.
 
     One machine can audit millions of ledgers this way.
 
@@ -291,7 +291,7 @@ def push(
         ),
     ],
 ) -> None:
-    """Push the metrics of an audit to a Pushgateway, where they replace those of the group.
+    """Push the metrics of an audit to a Pushgateway; they replace those of the group.
 
     Use it where the audit ran in a pod, which Prometheus cannot scrape afterwards. Prometheus must scrape the
     Pushgateway with honor_labels: true. Give each Pulsar cluster a group of its own.

@@ -50,7 +50,7 @@ def dump(
     auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:
-    """Copy the metadata store's nodes, as they are, into Parquet tables for an audit.
+    """Copy the metadata store's nodes into Parquet tables for an audit.
 
     Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] reads a running ZooKeeper with its own protocol.
     zk-admin:http://HOST:PORT requests a snapshot from the AdminServer of ZooKeeper 3.9 or later: fastest, and with the
@@ -103,7 +103,7 @@ def list_ledgers(
     auth: MetadataStoreAuth = None,
     form: _Form = None,
 ) -> None:
-    """List every ledger that BookKeeper has into a Parquet table for an audit.
+    """List BookKeeper's ledgers into a Parquet table for an audit.
 
     Sources: metadata reads the ledgers' nodes in the metadata store; bookie-http://HOST:PORT[,HOST:PORT] requests
     the list from the bookies' HTTP admin API twice and compares. The two sources are independent: use both in case of

@@ -45,7 +45,7 @@ _Names = Annotated[
     ),
 ]
 
-app = new_group("topics", "Delete topics and ledgers in two phases; cancel delayed messages.")
+app = new_group("topics", "Delete topics in two phases, and cancel delayed messages.")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -65,7 +65,7 @@ def cancel_delayed_message(
     defer: _Defer = False,
     form: Output = None,
 ) -> None:
-    """Cancel a delayed message on some subscriptions, or on all that are Shared or Key_Shared (PIP-423).
+    """Cancel a delayed message (PIP-423): on some subscriptions, or on all that are Shared or Key_Shared.
 
     Example: pulsar-sidecar topics cancel-delayed-message persistent://public/default/orders -l 12 -e 3
     -t 1795269995318

@@ -152,7 +152,7 @@ def abandon(
     operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operationId that topic-deletions shows.")],
     form: Output = None,
 ) -> None:
-    """End a two-phase topic deletion that cannot be completed, also one that this version cannot read.
+    """End a topic deletion that cannot be completed; also one that this version cannot read.
 
     The sidecars ask no broker any more. They judge what was recorded as ever: a ledger that is still referenced stays.
     The answer names the nodes and the ledgers that are left.
@@ -175,7 +175,7 @@ def undelete(
     ] = False,
     form: Output = None,
 ) -> None:
-    """Restore a deleted ledger while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
+    """Restore a deleted ledger: while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
 
     No sidecar deletes it again before protectedUntilMs (twoPhaseDeletionUndeleteProtectionInSeconds, 24 hours by
     default): add it to a topic's ledger list again before then. Records about it wait; status lists protected ledgers.
@@ -187,7 +187,7 @@ def undelete(
 
 @app.command("end-protection", epilog=EXIT_CODES)
 def end_protection(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
-    """End the protection of a ledger that undelete restored, so that it can be deleted.
+    """End the protection of a restored ledger, so that it can be deleted.
 
     A record that waits for the protection's end keeps waiting; to delete the ledger at once, append it again.
 
@@ -221,7 +221,7 @@ def redrive(
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of records.")] = 10_000,
     form: Output = None,
 ) -> None:
-    """Send dead letters back to the system topic with a fresh count of tries.
+    """Send dead letters back to the system topic; their tries count anew.
 
     Example: pulsar-sidecar ledger-deletion dlq redrive 4711 4712
     """

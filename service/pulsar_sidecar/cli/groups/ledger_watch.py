@@ -30,7 +30,7 @@ app.add_typer(holds)
 
 @app.command(epilog=EXIT_CODES)
 def status(ctx: Context, form: Output = None) -> None:
-    """Show the state and the lag of the watch, how many ledgers leaked, the brake and the holds.
+    """Show the state of the watch: its lag, how many ledgers leaked, the brake and the holds.
 
     One sidecar watches and has the figures; the others stand by.
 
@@ -52,7 +52,7 @@ def leaks(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of ledgers, oldest first.")] = 100,
     form: Output = None,
 ) -> None:
-    """List the ledgers that nothing references and no broker deleted, and count them by cause.
+    """List the ledgers that nothing references and no broker deleted; count them by cause.
 
     settling: a broker may still delete it. kept: it must not be deleted, or not yet. leaked: it may be deleted, but
     is not appended; detail has the reason. appended: its record is on the pending-deletion topic.
@@ -105,7 +105,7 @@ def list_holds(ctx: Context, form: Output = None) -> None:
 
 @holds.command(epilog=EXIT_CODES)
 def add(ctx: Context, hold: Hold, form: Output = None) -> None:
-    """Never append the ledgers of a topic, a namespace or a tenant, or one ledger.
+    """Never append the ledgers of a topic, namespace or tenant; or one ledger.
 
     A hold does not stop records that others append or that are on the topic already; pause stops every deletion.
 

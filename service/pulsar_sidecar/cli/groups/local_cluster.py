@@ -92,7 +92,7 @@ def up(
     ] = False,
     json: _Json = False,
 ) -> None:
-    """Start ZooKeeper, bookies (HTTP admin on) and brokers, and wait until all are ready.
+    """Start a cluster: ZooKeeper, bookies (HTTP admin on) and brokers; and wait until all are ready.
 
     Everything listens on 127.0.0.1 on free ports, and stays up until "down". Needs a JDK 17 or later, and Maven the
     first time.
@@ -153,7 +153,7 @@ def kill(name: _Name, directory: _Directory = None) -> None:
 
 @app.command(epilog=_EXIT_CODES)
 def restart(name: _Name, directory: _Directory = None) -> None:
-    """Start one member again with its ports and data, stopping it first if it runs."""
+    """Start one member again with its ports and data; one that runs is stopped first."""
     LocalCluster(_directory(directory), progress=_stopwatch()).restart(name)
 
 

@@ -33,7 +33,7 @@ def ack_state(
     width: Annotated[int, typer.Option(min=10, max=500, help="Width of the plot in characters.")] = 60,
     form: Output = None,
 ) -> None:
-    """Show how many ranges of acknowledgements a cursor holds, how many fit, what is stored, and what would be lost.
+    """Show a cursor's acknowledgements: how many ranges it holds, how many fit, what is stored, what would be lost.
 
     A broker stores at most managedLedgerMaxUnackedRangesToPersist ranges (10,000 by default) and keeps the others only
     in memory: those messages are delivered again when the broker restarts. With

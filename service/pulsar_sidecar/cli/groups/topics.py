@@ -60,7 +60,7 @@ _Force = Annotated[
 ]
 
 namespaces_app = new_group(
-    "namespaces", "Namespaces: deletion, and policies of deduplication (PIP-6) and of pausing dispatch (PIP-299)."
+    "namespaces", "Delete namespaces; set deduplication (PIP-6) and pausing of dispatch (PIP-299)."
 )
 
 
@@ -146,7 +146,7 @@ def delete_ledger(
         bool, typer.Option("--authoritative", help="Check on this sidecar, not on the one beside the owning broker.")
     ] = False,
 ) -> None:
-    """Check one ledger now, and delete it if nothing references it (PIP-186 deleteLedger).
+    """Check one ledger now, and delete it if nothing references it: PIP-186's deleteLedger.
 
     Example: pulsar-sidecar topics delete-ledger persistent://public/default/orders -l 4711
     """
@@ -169,7 +169,7 @@ def get_of_topic(ctx: Context, topic: Topic, applied: _Applied = False) -> None:
 
 @app.command(f"set-{_NAME}", epilog=EXIT_CODES)
 def set_of_topic(ctx: Context, topic: Topic) -> None:
-    """Pause dispatch of the topic's subscriptions while their acknowledgements do not fit.
+    """Pause a topic's dispatch while acknowledgements do not fit.
 
     Example: pulsar-sidecar topics set-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
@@ -197,7 +197,7 @@ def get_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
 @namespaces_app.command(f"set-{_NAME}", epilog=EXIT_CODES)
 def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Pause dispatch in the namespace while acknowledgements do not fit, unless a topic's own policy overrides it.
+    """Pause a namespace's dispatch while acknowledgements do not fit; a topic's own policy overrides it.
 
     Example: pulsar-sidecar namespaces set-dispatcher-pause-on-ack-state-persistent public/default
     """
@@ -206,7 +206,7 @@ def set_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
 @namespaces_app.command(f"remove-{_NAME}", epilog=EXIT_CODES)
 def remove_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Remove the namespace's policy, so that its brokers' configuration applies again; the command prints the result.
+    """Remove the namespace's policy; its brokers' configuration applies again, and the command prints the result.
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
@@ -233,7 +233,7 @@ def delete_shadow(
     ] = 120.0,
     form: Output = None,
 ) -> None:
-    """Delete a shadow topic, partitioned or not, without touching its source's ledgers.
+    """Delete a shadow topic without touching its source's ledgers; partitioned or not.
 
     Stock brokers delete the source's ledgers together with a shadow topic. Close the shadow's clients first. You
     can stop the command at any time; the same command continues where it stopped. At the end the sidecar looks for

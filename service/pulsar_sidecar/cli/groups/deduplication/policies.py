@@ -95,15 +95,15 @@ _add(
     "deduplicationEnabled",
     get_help="Print the topic's own policy, or null if it is not set; with --applied the policy in effect.",
     set_help="Switch deduplication on or off for a topic; prints what the broker stored and what it does now.",
-    remove_help="Remove the topic's own policy, so that its namespace's or its broker's counts again.",
+    remove_help="Remove the topic's own policy; its namespace's or its broker's counts again.",
 )
 _add(
     _TOPICS,
     "deduplication-snapshot-interval",
     _INTERVAL,
-    get_help="Print the snapshot interval of the topic's own policy in seconds, or null if it is not set.",
-    set_help="Set the number of seconds after which brokers take a snapshot of the topic.",
-    remove_help="Remove the topic's own interval, so that its namespace's or its broker's counts again.",
+    get_help="Print the snapshot interval of the topic: of its own policy, in seconds, or null if it is not set.",
+    set_help="Set the seconds after which brokers take a snapshot of the topic.",
+    remove_help="Remove the topic's own interval; its namespace's or its broker's counts again.",
 )
 _add(
     _NAMESPACES,
@@ -111,15 +111,15 @@ _add(
     "deduplication",
     get_help="Print the namespace's policy, or null if it is not set.",
     set_help="Switch deduplication on or off for a namespace; topics with a policy of their own keep it.",
-    remove_help="Remove the namespace's policy, so that its brokers' configuration counts again.",
+    remove_help="Remove the namespace's policy; its brokers' configuration counts again.",
 )
 _add(
     _NAMESPACES,
     "deduplication-snapshot-interval",
     _INTERVAL,
-    get_help="Print the snapshot interval of the namespace's policy in seconds, or null if it is not set.",
-    set_help="Set the number of seconds after which brokers take snapshots of the namespace's topics.",
-    remove_help="Remove the namespace's interval, so that its brokers' configuration counts again.",
+    get_help="Print the snapshot interval of the namespace: in seconds, or null if it is not set.",
+    set_help="Set the seconds after which brokers take snapshots: of each topic of the namespace.",
+    remove_help="Remove the namespace's interval; its brokers' configuration counts again.",
 )
 
 

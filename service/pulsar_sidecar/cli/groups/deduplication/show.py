@@ -27,8 +27,9 @@ _CHECK_EXIT_CODES = (
 
 app = new_group(
     "deduplication",
-    "Show whether brokers deduplicate, what that costs, and what is stored twice (PIP-6).\n\nTo switch it on and off: "
-    "topics set-deduplication, namespaces set-deduplication. To publish a file exactly once: publish.",
+    "Show how well messages are deduplicated (PIP-6): whether, at what cost, and what is stored twice.\n\n"
+    "To switch it on and off: topics set-deduplication, namespaces set-deduplication. To publish a file exactly "
+    "once: publish.",
 )
 
 

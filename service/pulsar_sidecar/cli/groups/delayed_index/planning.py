@@ -45,7 +45,7 @@ def overdue(
     limit: _Limit = 1_000_000,
     form: Output = None,
 ) -> None:
-    """Show messages that are due and not acknowledged, the reason if it is known, and the remedy.
+    """Show messages that are due and not acknowledged; the reason if it is known, and the remedy.
 
     The service reads the backlog from the bookies, and the reason from the broker's statistics. It changes nothing, and
     loads the topic. Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.
@@ -113,7 +113,7 @@ def simulate(
     limit: _Limit = 1_000_000,
     form: Output = None,
 ) -> None:
-    """Put the topic's delayed messages into a bucket tracker with other settings, and compare it with today's.
+    """Compare a bucket tracker with other settings with today's: put the topic's delayed messages into it.
 
     The service reads the entries from the bookies into a tracker of its own. It changes nothing in the cluster and
     loads no topic. Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.

@@ -26,7 +26,7 @@ _TRACKERS = {
     "broken": "BROKEN: the subscription would stop delivering",
 }
 
-app = new_group("delayed-index", "Show, check, repair and build the delayed indexes that brokers keep in buckets.")
+app = new_group("delayed-index", "Show, check, repair and build brokers' delayed indexes.")
 
 
 @app.command("show", epilog=EXIT_CODES)
@@ -75,7 +75,7 @@ def calendar(
     ] = 200_000,
     form: Output = None,
 ) -> None:
-    """Show how many messages are due when, in a topic, a namespace or a tenant.
+    """Show how many messages are due when: in a topic, a namespace or a tenant.
 
     The service counts messages in buckets by the buckets' metadata, which has a range of due times for up to some
     thousand messages; the table shows how much later they may be due, and --exact reads the due times. It reads

@@ -1,0 +1,79 @@
+"""Help is whole at 80 columns, and shells complete from the same commands."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pulsar_sidecar.__main__ import programs
+from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.cli.command_groups import LazyCommand
+
+from tests.unit.cli.running import Terminal
+
+LONGEST_SHORT_HELP = 72
+PATH_WITH_THE_PROGRAM = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+COMPLETED = {
+    "bash": "source <(pulsar-sidecar completion bash); COMP_WORDS=(pulsar-sidecar topics dele); COMP_CWORD=2; "
+    '_pulsar_sidecar_completion pulsar-sidecar; printf "%s\\n" "${COMPREPLY[@]}"',
+    "fish": "pulsar-sidecar completion fish | source; complete -C 'pulsar-sidecar topics dele'",
+}
+
+
+def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands and groups with the words that call them; a lazy one with its own short help."""
+    loaded = command.loaded() if isinstance(command, LazyCommand) else command
+    loaded.short_help = command.short_help
+    yield path, loaded
+    for name, child in getattr(loaded, "commands", {}).items():
+        yield from every_command(child, (*path, name))
+
+
+COMMANDS = list(every_command(command_line(programs())))[1:]
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[" ".join(path) for path, _ in COMMANDS])
+def test_short_help_is_a_short_sentence(path: tuple[str, ...], command: Any) -> None:
+    del path
+    assert command.short_help.endswith(".")
+    assert not command.short_help.endswith("..")
+    assert len(command.short_help) <= LONGEST_SHORT_HELP, command.short_help
+
+
+def test_h_is_help_and_v_is_the_version(terminal: Terminal) -> None:
+    assert terminal.run("-v").out == terminal.run("--version").out
+    for arguments in ((), ("topics",), ("topics", "delete"), ("local-cluster", "up"), ("serve",), ("publish",)):
+        shown = terminal.run(*arguments, "-h")
+        assert (shown.code, shown.out) == (0, terminal.run(*arguments, "--help").out)
+        assert "-h, --help" in shown.out
+
+
+def test_a_group_answers_to_its_singular(terminal: Terminal) -> None:
+    for plural in ("topics", "namespaces", "subscriptions", "ledgers"):
+        singular = plural.removesuffix("s")
+        assert terminal.run(singular, "-h").out == terminal.run(plural, "-h").out.replace(plural, singular, 1)
+    assert terminal.run("ledger-deletion", "statu").code == 1
+
+
+@pytest.mark.parametrize("shell", COMPLETED)
+def test_a_shell_completes(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    ran = subprocess.run(
+        [shell, "-c", COMPLETED[shell]], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PATH": PATH_WITH_THE_PROGRAM},
+    )  # fmt: skip
+    assert [line.split("\t")[0] for line in ran.stdout.splitlines()] == ["delete", "delete-ledger", "delete-shadow"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_is_one_that_the_shell_accepts(shell: str, terminal: Terminal, tmp_path: Path) -> None:
+    script = terminal.run("completion", shell).out
+    assert "_PULSAR_SIDECAR_COMPLETE" in script
+    if shutil.which(shell) is not None:
+        (tmp_path / "script").write_text(script)
+        subprocess.run([shell, "-n", str(tmp_path / "script")], timeout=60, check=True)
