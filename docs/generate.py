@@ -21,7 +21,7 @@ from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
-from pulsar_sidecar.settings.fields import GROUPS
+from pulsar_sidecar.settings.fields import GROUPS, default_text, title
 from pulsar_sidecar.settings.sources import CLIENT_CONF_SETTINGS, environment_variable, flag, setting_key
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -175,22 +175,15 @@ def _configuration() -> Iterator[str]:
         "unknown `PULSAR_SIDECAR_*` variable a warning.\n"
     )
     for group in GROUPS:
-        yield f"## {_one_line((group.__doc__ or '').rstrip('.'))}\n"
+        yield f"## {_one_line(title(group))}\n"
         yield "| setting, flag, variable | default | |\n|---|---|---|"
         for name, field in group.model_fields.items():
             mark = " ¹" if name in CLIENT_CONF_SETTINGS else ""
+            default = "required" if field.is_required() else f"`{written}`" if (written := default_text(field)) else ""
             spellings = f"`{setting_key(name)}`{mark}<br>`{flag(name)}`<br>`{environment_variable(name)}`"
             text = _one_line(field.description or "")
-            yield f"| {spellings} | {_default(field.is_required(), field.default)} | {text} |"
+            yield f"| {spellings} | {default} | {text} |"
         yield ""
-
-
-def _default(required: bool, default: object) -> str:
-    if required:
-        return "required"
-    if default is None or default in ("", ()):
-        return ""
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 # --- command line --------------------------------------------------------------------------------------------------

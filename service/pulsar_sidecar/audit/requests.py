@@ -135,12 +135,13 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
         raise InvalidInputError(f"{text.partition(':')[0]} is not supported yet; write {_DUMP_FORMS}")
     for kind, beginning in (
         (SourceKind.ZOOKEEPER, "zk://"),
+        (SourceKind.ZOOKEEPER, "zk:"),
         (SourceKind.ZOOKEEPER_SNAPSHOT, "zk-snapshot:"),
         (SourceKind.ZOOKEEPER_ADMIN, "zk-admin:"),
     ):
         address = text.removeprefix(beginning)
         is_address = kind is not SourceKind.ZOOKEEPER_ADMIN or address.startswith(("http://", "https://"))
-        if address not in ("", text) and is_address:
+        if address.strip("/") and address != text and is_address:
             if kind is SourceKind.ZOOKEEPER_ADMIN:
                 _demand_no_password(address)
             return kind, address

@@ -23,6 +23,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -449,6 +450,18 @@ class Settings(
 
 GROUPS: tuple[type[_Group], ...] = Settings.__bases__
 """The settings by subject, in the order in which they are documented."""
+
+
+def title(group: type[_Group]) -> str:
+    """A group's heading."""
+    return " ".join((group.__doc__ or "").rstrip(".").split())
+
+
+def default_text(field: FieldInfo) -> str:
+    """A setting's default as one would write it; empty if there is none, or its documentation has it."""
+    if field.is_required() or field.default in (None, "", ()):
+        return ""
+    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 
 
 def load_settings(

@@ -218,6 +218,7 @@ def test_a_cursor_that_never_holds_still_is_unreadable(store: FakeMetadataStore,
 
 @pytest.mark.parametrize(("text", "kind", "address"), [
     ("zk://a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
+    ("zk:a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
     ("zk-snapshot:/x/snapshot.1", SourceKind.ZOOKEEPER_SNAPSHOT, "/x/snapshot.1"),
     ("zk-admin:https://a:8080", SourceKind.ZOOKEEPER_ADMIN, "https://a:8080"),
 ])  # fmt: skip
@@ -226,7 +227,7 @@ def test_sources_of_dumps(text: str, kind: SourceKind, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "zk:a:1", "zk://", "zk-admin:a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"]
+    "text", ["", "zk:", "zk://", "zk-admin:a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"]
 )
 def test_what_is_no_source_of_a_dump(text: str) -> None:
     with pytest.raises(InvalidInputError, match="zk-snapshot:FILE"):

@@ -12,6 +12,7 @@ import pytest
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
+from pulsar_sidecar.settings.fields import GROUPS, title
 
 from tests.unit.cli.running import Terminal
 
@@ -50,6 +51,18 @@ def test_h_is_help_and_v_is_the_version(terminal: Terminal) -> None:
         shown = terminal.run(*arguments, "-h")
         assert (shown.code, shown.out) == (0, terminal.run(*arguments, "--help").out)
         assert "-h, --help" in shown.out
+
+
+def test_settings_stand_below_their_groups_with_their_defaults(terminal: Terminal) -> None:
+    shown = " ".join(terminal.run("serve", "--help").out.split())
+    assert "[default: 127.0.0.1:8750]" in shown
+    assert "[default: 30000]" in shown
+    assert "[default: false]" in shown
+    assert "--metadata-store-url TEXT" in shown
+    assert "[required]" in shown
+    assert "--log-level DEBUG|INFO|WARNING|ERROR" in shown
+    places = [shown.index(f"{title(group)}: --") for group in GROUPS]
+    assert places == sorted(places)
 
 
 def test_a_group_answers_to_its_singular(terminal: Terminal) -> None:

@@ -43,7 +43,7 @@ class ZooKeeperUrl:
 
 
 def parse_metadata_store_url(url: str) -> ZooKeeperUrl:
-    """Read ``zk:host:port[,host:port...][/chroot]``, or the same without ``zk:``.
+    """Read ``zk:host:port[,host:port...][/chroot]``, or the same with ``zk://`` or without ``zk:``.
 
     The choice of the store is that of Pulsar's ``MetadataStoreFactoryImpl.findProvider``: by the scheme, and ZooKeeper
     when no scheme is known.
@@ -57,6 +57,7 @@ def parse_metadata_store_url(url: str) -> ZooKeeperUrl:
             raise InvalidInputError(
                 f"the metadata store {scheme}... is not supported; ZooKeeper is the only one so far, given as {_FORM}"
             )
+    text = text.removeprefix("zk://")
     if "://" in text or "@" in text:
         raise InvalidInputError(f"the metadata store's URL has an unknown form; give it as {_FORM}")
     servers, slash, rest = text.removeprefix("zk:").partition("/")
