@@ -7,12 +7,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pulsar
 import pytest
 import requests
+from pulsar_sidecar.__main__ import programs
+from pulsar_sidecar.cli.connecting import GlobalOptions
 from pulsar_sidecar.cli.groups.local_cluster import app
+from pulsar_sidecar.cli.output import Format
 from pulsar_sidecar.local_cluster.processes import ProcessIdentity, is_running
 from pulsar_sidecar.local_cluster.state import read_state
 from pulsar_sidecar.model.clocks import SystemClock
@@ -88,9 +92,9 @@ def test_a_frozen_bookie_is_there_and_silent(cluster: ClusterUnderTest) -> None:
 
 
 def test_the_commands_from_up_to_down(tmp_path: Path) -> None:
-    runner = CliRunner()
+    run = partial(CliRunner().invoke, app, obj=GlobalOptions(programs(), Format.TABLE, {}))
     place = ["--dir", str(tmp_path / "cluster")]
-    answer = runner.invoke(app, ["up", *place, "--brokers", "1", "--bookies", "1", "--json"])
+    answer = run(["up", *place, "--brokers", "1", "--bookies", "1", "--output-format", "json"])
     try:
         assert answer.exit_code == 0, answer.stderr
         assert "broker-1 is ready" in answer.stderr
@@ -101,21 +105,21 @@ def test_the_commands_from_up_to_down(tmp_path: Path) -> None:
         processes = [m.process for m in read_state(tmp_path / "cluster").members if m.process]
         assert [process.pid for process in processes] == list(document["members"].values())
 
-        again = runner.invoke(app, ["up", *place])
+        again = run(["up", *place])
         assert again.exit_code == 1
         assert "already" in again.stderr
-        assert runner.invoke(app, ["kill", "broker-1", *place]).exit_code == 0
-        assert runner.invoke(app, ["kill", "broker-1", *place]).exit_code == 4
-        assert runner.invoke(app, ["status", *place]).exit_code == 4
-        assert runner.invoke(app, ["restart", "broker-1", *place]).exit_code == 0
-        status = runner.invoke(app, ["status", *place])
+        assert run(["kill", "broker-1", *place]).exit_code == 0
+        assert run(["kill", "broker-1", *place]).exit_code == 4
+        assert run(["status", *place]).exit_code == 4
+        assert run(["restart", "broker-1", *place]).exit_code == 0
+        status = run(["status", *place])
         assert (status.exit_code, "DOWN" in status.stdout) == (0, False)
         processes = [m.process for m in read_state(tmp_path / "cluster").members if m.process]
     finally:
-        assert runner.invoke(app, ["down", *place]).exit_code == 0
+        assert run(["down", *place]).exit_code == 0
     assert not any(is_running(process) for process in processes)
     assert list(tmp_path.iterdir()) == []
-    assert runner.invoke(app, ["down", *place]).exit_code == 0
+    assert run(["down", *place]).exit_code == 0
 
 
 def test_a_start_that_fails_reports_why_and_leaves_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 Invariant: ``--help`` imports no client, no server and no settings; a command does that when it runs.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.completion import completion_init  # type: ignore[attr-defined]  # typer calls it for its own options only
@@ -35,13 +35,14 @@ PULSAR_CLIENT_CONF names.
 
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
-_IMPORTED_LATER = {
+_IMPORTED_LATER: dict[str, tuple[Any, ...]] = {
     "serve": ("Run the sidecar until a signal stops it.", "serving:app"),
     "local-cluster": ("Start, break and take down a real Pulsar cluster here.", "local_cluster:app"),
     "demo": ("Show what the sidecar is for, on a real cluster.", "local_cluster:demo_app"),
     "publish": (
         "Publish a file's records, each exactly once and in order.",
         "deduplication.publishing:app",
+        True,
     ),
     "completion": ("Print a script with which a shell completes commands.", "completion:app"),
 }
@@ -112,7 +113,8 @@ def _global_options(
     tls_trust_cert_path: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of trusted certificate authorities.")
     ] = None,
-    output: Annotated[Format, typer.Option("--output", help="Output format.")] = Format.TABLE,
+    output_format: Annotated[Format, typer.Option(help="Output format, also after the command.")] = Format.TABLE,
+    output: Annotated[Format | None, typer.Option(hidden=True)] = None,
     _version: Annotated[
         bool, typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -127,5 +129,5 @@ def _global_options(
         "tls_trust_certs_file_path": tls_trust_cert_path,
     }
     ctx.obj = GlobalOptions(
-        ctx.obj, output, {name: str(value) for name, value in given.items() if value not in (None, "")}
+        ctx.obj, output or output_format, {name: str(value) for name, value in given.items() if value not in (None, "")}
     )

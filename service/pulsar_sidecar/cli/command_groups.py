@@ -6,9 +6,11 @@ or a check has findings, and nothing else.
 """
 
 import re
+from dataclasses import replace
 from enum import IntEnum
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +21,7 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, UnreachableError
 
 _WHOLE_SENTENCE = 10_000
+_OLDER_SPELLINGS = ("--output", "--format")
 
 
 class ExitCode(IntEnum):
@@ -58,6 +61,8 @@ class CommandGroup(TyperGroup):
         for command in self.commands.values():
             sentence = command.get_short_help_str(_WHOLE_SENTENCE)  # typer would cut it in the middle
             command.short_help = re.split("[:;] ", sentence.removesuffix("."))[0] + "."
+            if type(command) is TyperCommand:
+                take_output_format(command)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         found = super().get_command(ctx, cmd_name)
@@ -88,20 +93,56 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(self.exit_code(error)) from error
 
 
+def take_output_format(command: TyperCommand) -> None:
+    """Give a command ``--output-format`` and, hidden, the older spellings that it does not use for something else.
+
+    The choice replaces the global one in the context's `GlobalOptions`.
+    """
+    taken = {name for parameter in command.params for name in parameter.opts}
+    command.params += _output_format_options(tuple(name for name in _OLDER_SPELLINGS if name not in taken))
+
+
+@cache
+def _output_format_options(older_spellings: tuple[str, ...]) -> tuple[Any, ...]:
+    def choose(ctx: typer.Context, chosen: output.Format | None) -> None:
+        if chosen is not None and not ctx.resilient_parsing:
+            ctx.obj = replace(ctx.obj, format=chosen)
+
+    choice = typer.Option("--output-format", callback=choose, help="Output format; overrides the global option.")
+    older = typer.Option(*older_spellings, callback=choose, hidden=True)
+    options = typer.Typer(add_completion=False)
+
+    @options.command()
+    def _(
+        output_format: Annotated[output.Format | None, choice] = None,
+        older_spelling: Annotated[output.Format | None, older] = None,
+    ) -> None:
+        """Only its options are used."""
+
+    made = get_command(options).params[: 2 if older_spellings else 1]
+    for option in made:
+        option.expose_value = False
+    return tuple(made)
+
+
 class LazyCommand(TyperCommand):
     """A command's name and short help; its module is imported when it is called, so that ``--help`` stays quick.
 
-    ``place`` is a module of `groups` and the name of a Typer in it.
+    ``place`` is a module of `groups` and the name of a Typer in it; ``answers`` is whether it takes --output-format.
     """
 
-    def __init__(self, name: str, short_help: str, place: str) -> None:
+    def __init__(self, name: str, short_help: str, place: str, answers: bool = False) -> None:
         super().__init__(name, short_help=short_help, help=short_help)
         self._place = place
+        self._answers = answers
 
     def loaded(self) -> Any:
         """The command itself, or the group of commands."""
         module, _, name = self._place.partition(":")
-        return get_command(getattr(import_module(f"pulsar_sidecar.cli.groups.{module}"), name))
+        command = get_command(getattr(import_module(f"pulsar_sidecar.cli.groups.{module}"), name))
+        if self._answers and isinstance(command, TyperCommand):
+            take_output_format(command)
+        return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         return self.loaded().make_context(info_name, args, parent, **extra)

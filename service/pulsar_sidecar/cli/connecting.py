@@ -61,7 +61,6 @@ MetadataStoreAuth = Annotated[
 LedgersRootPath = Annotated[
     str, typer.Option("--ledgers-root-path", metavar="PATH", help="BookKeeper's zkLedgersRootPath.")
 ]
-Output = Annotated[Format | None, typer.Option("--output", help="json or table; overrides the global option.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +95,13 @@ class GlobalOptions:
     """The global options as given.
 
     Attributes:
+        format: of the answer; the command's own option replaces the global one.
         flags: those of the connection, by the names of the settings that they stand for.
     """
 
     programs: Programs
-    output: Format
+    format: Format
     flags: Mapping[str, str] = field(repr=False)
-
-    def format(self, chosen: Format | None) -> Format:
-        """The command's own choice, or the global one."""
-        return chosen or self.output
 
     def settings(self, **flags: str | None) -> Mapping[str, str]:
         """The settings that are written down anywhere, under the command's own flags.
@@ -151,7 +147,6 @@ class Context(typer.Context):
 
 def show_answer(
     ctx: Context,
-    form: Format | None,
     method: str,
     path: str,
     body: object = None,
@@ -160,11 +155,11 @@ def show_answer(
     lines: Callable[[Any], Iterable[str]] | None = None,
 ) -> Any:
     """Call the sidecar and write its answer, instead of a table as these lines if there are any; the answer."""
-    answer, chosen = ctx.obj.client().call(method, path, body, parameters), ctx.obj.format(form)
+    answer = ctx.obj.client().call(method, path, body, parameters)
     if lines is None:
-        output.document(answer, chosen)
+        output.document(answer, ctx.obj.format)
     else:
-        output.answer(answer, lines(answer), chosen)
+        output.answer(answer, lines(answer), ctx.obj.format)
     return answer
 
 

@@ -226,9 +226,7 @@ def test_sources_of_dumps(text: str, kind: SourceKind, address: str) -> None:
     assert dump_source(text) == (kind, address)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "zk:", "zk://", "zk-admin:a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"]
-)
+@pytest.mark.parametrize("text", ["", "zk:", "zk://", "zk-admin:a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"])
 def test_what_is_no_source_of_a_dump(text: str) -> None:
     with pytest.raises(InvalidInputError, match="zk-snapshot:FILE"):
         dump_source(text)

@@ -60,7 +60,10 @@ def test_show(shell: Terminal) -> None:
 
 def test_show_lists_so_many_producers(shell: Terminal) -> None:
     ran = shell.run("deduplication", "show", str(TOPIC), "--producers", "1")
-    assert ran.out.splitlines()[-2:] == ["  p0        0", "  and 4 more; show them with --producers or --output json"]
+    assert ran.out.splitlines()[-2:] == [
+        "  p0        0",
+        "  and 4 more; show them with --producers or --output-format json",
+    ]
 
 
 def test_replay(shell: Terminal, topics: DeduplicatedTopics) -> None:

@@ -13,6 +13,7 @@ from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.command_groups import LazyCommand
 from pulsar_sidecar.settings.fields import GROUPS, title
+from typer.core import TyperGroup
 
 from tests.unit.cli.running import Terminal
 
@@ -43,6 +44,20 @@ def test_short_help_is_a_short_sentence(path: tuple[str, ...], command: Any) -> 
     assert command.short_help.endswith(".")
     assert not command.short_help.endswith("..")
     assert len(command.short_help) <= LONGEST_SHORT_HELP, command.short_help
+
+
+def test_every_command_takes_an_output_format_and_its_older_spellings(terminal: Terminal) -> None:
+    for path, command in COMMANDS:
+        if isinstance(command, TyperGroup) or path[0] in ("serve", "completion", "demo"):
+            continue
+        names = [name for option in command.params for name in option.opts]
+        assert {"--output-format", "--output", "--format"} <= set(names), path
+        assert len(names) == len(set(names)), path
+        assert "--output-format" in terminal.run(*path, "--help").out
+    for spelling in ("--output-format", "--output", "--format"):
+        ran = terminal.run("--output-format", "json", "audit", "prune", ".", spelling, "xml")
+        assert (ran.code, ran.out) == (1, "")
+        assert f"'{spelling}'" in ran.err
 
 
 def test_h_is_help_and_v_is_the_version(terminal: Terminal) -> None:

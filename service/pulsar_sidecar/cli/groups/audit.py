@@ -28,7 +28,6 @@ _RUN_EXIT_CODES = (
 _DEFAULT = AuditPolicy()
 
 _Audit = Annotated[Path, typer.Argument(metavar="AUDIT", help="The audit's directory.")]
-_Form = Annotated[output.Format | None, typer.Option("--format", help="json or table.")]
 
 
 def _hours(help_text: str) -> Any:
@@ -126,7 +125,8 @@ def run(
         bookkeeper_exclusive=bookkeeper_exclusive,
     )
     audited = ctx.obj.programs.make_audit(AuditRequest(dump, listing, directory, previous, policy, exact), output.info)
-    output.result(f"{audited.verdict}\nnext: {audited.next_step}")
+    document = {"verdict": audited.verdict, "nextStep": audited.next_step}
+    output.answer(document, [audited.verdict, f"next: {audited.next_step}"], ctx.obj.format)
     raise typer.Exit(audited.exit_code)
 
 
@@ -149,7 +149,6 @@ def show(
     tenant: Annotated[str | None, typer.Option(help="Show only rows of this tenant.")] = None,
     topic: Annotated[str | None, typer.Option(help="Show only rows of this topic, by its full name.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows of a table.")] = 20,
-    form: _Form = None,
 ) -> None:
     """Show what an audit found: the verdict, counts, guards, what could not be checked, and the next step.
 
@@ -165,7 +164,7 @@ def show(
     equal = {name: value for name, value in values.items() if value is not None}
     tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
     shown = ctx.obj.programs.show_audit(audit, tables, equal, limit)
-    output.answer(shown.document, [shown.text], ctx.obj.format(form))
+    output.answer(shown.document, [shown.text], ctx.obj.format)
     raise typer.Exit(shown.exit_code)
 
 
@@ -186,7 +185,8 @@ def explain(
 
     Example: pulsar-sidecar audit explain audits/monday 4711 --dump dumps/monday
     """
-    output.result(output.printable(ctx.obj.programs.explain_ledger(audit, ledger_id, dump)))
+    explained = ctx.obj.programs.explain_ledger(audit, ledger_id, dump)
+    output.answer({"ledgerId": ledger_id, "explanation": explained}, [explained], ctx.obj.format)
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -202,7 +202,6 @@ def apply(
         str | None, typer.Option(metavar="pulsar://HOST:PORT", help="As in client.conf.")
     ] = None,
     auth: MetadataStoreAuth = None,
-    form: _Form = None,
 ) -> None:
     """Send the deletable ledgers of an audit to the deletion service. Without --execute: only show the plan.
 
@@ -234,7 +233,7 @@ def apply(
     )
     with output.ProgressBar("sending", output.info) as bar:
         applied = ctx.obj.programs.apply_audit(request, bar.report)
-    _show_applied(applied, audit, ctx.obj.format(form))
+    _show_applied(applied, audit, ctx.obj.format)
 
 
 def _show_applied(applied: AppliedPlan, audit: Path, form: output.Format) -> None:
@@ -275,7 +274,8 @@ def report(
 
     Example: pulsar-sidecar audit report audits/monday --output monday.html
     """
-    output.result(str(ctx.obj.programs.report_audit(audit, output_file)))
+    written = str(ctx.obj.programs.report_audit(audit, output_file))
+    output.answer({"report": written}, [written], ctx.obj.format)
 
 
 @app.command(epilog=_EXIT_CODES)
@@ -311,7 +311,6 @@ def prune(
         float, typer.Option(min=0, help="Minimum age of a directory to remove, in days.")
     ] = 30.0,
     execute: Annotated[bool, typer.Option("--execute", help="Remove them.")] = False,
-    form: _Form = None,
 ) -> None:
     """Remove old audits, dumps and listings. Without --execute: only list them.
 
@@ -324,7 +323,7 @@ def prune(
     gone = "removed" if pruned.executed else "would be removed"
     rows = [{"directory": str(path), "what": gone, "why": "old"} for path in pruned.removed]
     rows += [{"directory": str(path), "what": "stays", "why": reason} for path, reason in pruned.kept.items()]
-    output.document(rows, ctx.obj.format(form))
+    output.document(rows, ctx.obj.format)
     if not rows:
         output.info(f"there is no audit, dump or listing below {directory}")
     elif pruned.removed and not pruned.executed:

@@ -26,7 +26,6 @@ _Rate = Annotated[
         f"{DEFAULT_NODES_PER_SECOND:,.0f} from a running ZooKeeper, no limit for other sources.",
     ),
 ]
-_Form = Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")]
 
 
 @metadata_app.command(epilog=EXIT_CODES)
@@ -48,7 +47,6 @@ def dump(
     ] = None,
     rate: _Rate = None,
     auth: MetadataStoreAuth = None,
-    form: _Form = None,
 ) -> None:
     """Copy the metadata store's nodes into Parquet tables for an audit.
 
@@ -80,7 +78,7 @@ def dump(
         metadata_store_auth=auth or environment_settings(os.environ).get("metadata_store_auth"),
         trusted_certificates=Path(trusted) if trusted else None,
     )
-    output.document(_summary(ctx.obj.programs.make_dump(request, output.info), directory), ctx.obj.format(form))
+    output.document(_summary(ctx.obj.programs.make_dump(request, output.info), directory), ctx.obj.format)
 
 
 @ledgers_app.command("list", epilog=EXIT_CODES)
@@ -101,7 +99,6 @@ def list_ledgers(
     ] = False,
     rate: _Rate = None,
     auth: MetadataStoreAuth = None,
-    form: _Form = None,
 ) -> None:
     """List BookKeeper's ledgers into a Parquet table for an audit.
 
@@ -126,7 +123,7 @@ def list_ledgers(
         ledgers_per_second=rate,
         metadata_store_auth=auth or environment.get("metadata_store_auth"),
     )
-    output.document(_summary(ctx.obj.programs.make_listing(request, output.info), directory), ctx.obj.format(form))
+    output.document(_summary(ctx.obj.programs.make_listing(request, output.info), directory), ctx.obj.format)
 
 
 def _summary(manifest: Manifest, directory: Path) -> dict[str, object]:

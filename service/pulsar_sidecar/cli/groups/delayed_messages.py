@@ -13,7 +13,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
-from pulsar_sidecar.cli.connecting import Client, Context, Output, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import Client, Context, Topic, show_answer, topic_path
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import java_url_encode
@@ -63,7 +63,6 @@ def cancel_delayed_message(
     subscription_names: _Names = None,
     wait: _Wait = False,
     defer: _Defer = False,
-    form: Output = None,
 ) -> None:
     """Cancel a delayed message (PIP-423): on some subscriptions, or on all that are Shared or Key_Shared.
 
@@ -80,7 +79,7 @@ def cancel_delayed_message(
         accepted = client.call("GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
     else:
         output.info("the cancellation is logged; the sidecars acknowledge the message as soon as they can")
-    output.document(accepted, ctx.obj.format(form))
+    output.document(accepted, ctx.obj.format)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -150,7 +149,7 @@ def cancel_delayed_messages(
 
 
 @app.command(epilog=EXIT_CODES)
-def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None) -> None:
+def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId) -> None:
     """Show how far a cancellation has come on each subscription, and why.
 
     A cancellation ends as EXPIRED (not delivered), RACED or TOO_LATE, or as UNKNOWN if the cursor may have been lost or
@@ -159,18 +158,16 @@ def cancellations(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _E
     Example: pulsar-sidecar topics cancellations persistent://public/default/orders -l 12 -e 3
     """
     path = topic_path(topic, of_any_domain=True)
-    show_answer(ctx, form, "GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
+    show_answer(ctx, "GET", f"{path}/cancellations/{ledger_id}:{entry_id}")
 
 
 @app.command(epilog=EXIT_CODES)
-def expedite_delayed_message(
-    ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId, form: Output = None
-) -> None:
+def expedite_delayed_message(ctx: Context, topic: Topic, ledger_id: _LedgerId, entry_id: _EntryId) -> None:
     """Deliver a delayed message now: publish it again without a delay, and cancel the old one.
 
     Example: pulsar-sidecar topics expedite-delayed-message persistent://public/default/orders -l 12 -e 3
     """
-    _reschedule(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id}, form)
+    _reschedule(ctx, topic, "expediteDelayedMessage", {"ledgerId": ledger_id, "entryId": entry_id})
 
 
 @app.command(epilog=EXIT_CODES)
@@ -185,7 +182,6 @@ def reschedule_delayed_message(
             "--newDeliverAt", "--new-deliver-at", min=1, help="New due time, in milliseconds since the epoch."
         ),
     ],
-    form: Output = None,
 ) -> None:
     """Give a delayed message another due time: publish it again, and cancel the old one.
 
@@ -193,7 +189,7 @@ def reschedule_delayed_message(
     --new-deliver-at 1795269995318
     """
     body = {"ledgerId": ledger_id, "entryId": entry_id, "newDeliverAt": new_deliver_at}
-    _reschedule(ctx, topic, "rescheduleDelayedMessage", body, form)
+    _reschedule(ctx, topic, "rescheduleDelayedMessage", body)
 
 
 def _of_lines(client: Client, path: str, file: str, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -253,8 +249,8 @@ def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int) -> None:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
-def _reschedule(ctx: Context, topic: str, verb: str, body: Mapping[str, object], form: Output) -> None:
-    done = show_answer(ctx, form, "POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
+def _reschedule(ctx: Context, topic: str, verb: str, body: Mapping[str, object]) -> None:
+    done = show_answer(ctx, "POST", f"{topic_path(topic, of_any_domain=True)}/{verb}", body)
     if done["messageId"] is None:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -15,7 +15,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
-from pulsar_sidecar.cli.connecting import Client, Context, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.cli.connecting import Client, Context, LedgerIdArgument, show_answer
 from pulsar_sidecar.cli.groups import ledger_watch
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
@@ -62,7 +62,6 @@ def append(
     first_sequence_id: Annotated[
         int | None, typer.Option(min=0, help="Sequence id of the first record; the others follow.")
     ] = None,
-    form: Output = None,
 ) -> None:
     """Record ledgers for deletion; the sidecar checks each one before it deletes it.
 
@@ -83,59 +82,55 @@ def append(
     else:
         raise InvalidInputError("give ledger ids and --topic, or --file alone")
     appended = _append_all(ctx.obj.client(), records, producer_name, first_sequence_id)
-    output.document(appended, ctx.obj.format(form))
+    output.document(appended, ctx.obj.format)
     if appended["notSent"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=EXIT_CODES)
-def status(ctx: Context, form: Output = None) -> None:
+def status(ctx: Context) -> None:
     """Print the state of the service: settings, pending work, registered sidecars.
 
-    Example: pulsar-sidecar --output json ledger-deletion status
+    Example: pulsar-sidecar --output-format json ledger-deletion status
     """
-    show_answer(ctx, form, "GET", f"{_BASE}/status")
+    show_answer(ctx, "GET", f"{_BASE}/status")
 
 
 @app.command(epilog=EXIT_CODES)
-def pause(
-    ctx: Context, reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None, form: Output = None
-) -> None:
+def pause(ctx: Context, reason: Annotated[str | None, typer.Option(help="Shown by status.")] = None) -> None:
     """Stop deleting on all sidecars; recording continues.
 
     Example: pulsar-sidecar ledger-deletion pause --reason "bookies are being replaced"
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/pause", {} if reason is None else {"reason": reason})
+    show_answer(ctx, "POST", f"{_BASE}/pause", {} if reason is None else {"reason": reason})
 
 
 @app.command(epilog=EXIT_CODES)
-def resume(ctx: Context, form: Output = None) -> None:
+def resume(ctx: Context) -> None:
     """Resume deleting on all sidecars.
 
     Example: pulsar-sidecar ledger-deletion resume
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/resume")
+    show_answer(ctx, "POST", f"{_BASE}/resume")
 
 
 @app.command(epilog=EXIT_CODES)
 def rate(
     ctx: Context,
     ledgers_per_second: Annotated[str, typer.Argument(metavar="NUMBER|none", help="none removes the limit.")],
-    form: Output = None,
 ) -> None:
     """Limit how many ledgers each sidecar deletes a second.
 
     Example: pulsar-sidecar ledger-deletion rate 500
     """
     limit = _rate(ledgers_per_second)
-    show_answer(ctx, form, "PUT", f"{_BASE}/rate", {"ledgersPerSecond": limit})
+    show_answer(ctx, "PUT", f"{_BASE}/rate", {"ledgersPerSecond": limit})
 
 
 @app.command("topic-deletions", epilog=EXIT_CODES)
 def topic_deletions(
     ctx: Context,
     operation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this one, with details.")] = None,
-    form: Output = None,
 ) -> None:
     """List the two-phase topic deletions that are running, or show one: what it waits for, and what it has left.
 
@@ -143,14 +138,13 @@ def topic_deletions(
 
     Example: pulsar-sidecar ledger-deletion topic-deletions
     """
-    show_answer(ctx, form, "GET", DELETIONS if operation_id is None else _deletion_path(operation_id))
+    show_answer(ctx, "GET", DELETIONS if operation_id is None else _deletion_path(operation_id))
 
 
 @app.command(epilog=EXIT_CODES)
 def abandon(
     ctx: Context,
     operation_id: Annotated[str, typer.Argument(metavar="ID", help="The operationId that topic-deletions shows.")],
-    form: Output = None,
 ) -> None:
     """End a topic deletion that cannot be completed; also one that this version cannot read.
 
@@ -159,7 +153,7 @@ def abandon(
 
     Example: pulsar-sidecar ledger-deletion abandon 0c2f4c1e9b7d4f0f8a55a1c1b0a3d9e2
     """
-    show_answer(ctx, form, "POST", f"{_deletion_path(operation_id)}/abandon")
+    show_answer(ctx, "POST", f"{_deletion_path(operation_id)}/abandon")
 
 
 def _deletion_path(operation_id: str) -> str:
@@ -173,7 +167,6 @@ def undelete(
     force: Annotated[
         bool, typer.Option("--force", help="Restore the metadata even if bookies no longer hold the entries.")
     ] = False,
-    form: Output = None,
 ) -> None:
     """Restore a deleted ledger: while the bookies still hold its entries (gcWaitTime, 15 minutes by default).
 
@@ -182,32 +175,31 @@ def undelete(
 
     Example: pulsar-sidecar ledger-deletion undelete 4711
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/undelete", {"ledgerId": ledger_id, "force": force})
+    show_answer(ctx, "POST", f"{_BASE}/undelete", {"ledgerId": ledger_id, "force": force})
 
 
 @app.command("end-protection", epilog=EXIT_CODES)
-def end_protection(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
+def end_protection(ctx: Context, ledger_id: LedgerIdArgument) -> None:
     """End the protection of a restored ledger, so that it can be deleted.
 
     A record that waits for the protection's end keeps waiting; to delete the ledger at once, append it again.
 
     Example: pulsar-sidecar ledger-deletion end-protection 4711
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/end-protection", {"ledgerId": ledger_id})
+    show_answer(ctx, "POST", f"{_BASE}/end-protection", {"ledgerId": ledger_id})
 
 
 @dead_letters.command("list", epilog=EXIT_CODES)
 def list_dead_letters(
     ctx: Context,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of records, oldest first.")] = 100,
-    form: Output = None,
 ) -> None:
     """List dead letters with the reason why the sidecar gave up.
 
     Example: pulsar-sidecar ledger-deletion dlq list --limit 10
     """
     letters = ctx.obj.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit})
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     output.document(letters if chosen is output.Format.JSON else _rows(letters), chosen)
 
 
@@ -219,7 +211,6 @@ def redrive(
         typer.Argument(metavar="LEDGER_ID", min=0, max=MAX_LEDGER_ID, help="Only these ledgers; all if none is given."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="Maximum number of records.")] = 10_000,
-    form: Output = None,
 ) -> None:
     """Send dead letters back to the system topic; their tries count anew.
 
@@ -228,17 +219,17 @@ def redrive(
     body: dict[str, object] = {"limit": limit}
     if ledger_ids:
         body["ledgerIds"] = ledger_ids
-    show_answer(ctx, form, "POST", f"{_BASE}/dead-letters/redrive", body)
+    show_answer(ctx, "POST", f"{_BASE}/dead-letters/redrive", body)
 
 
 @broker_stats_app.command("estimated-inflight-deletion-ledger-count", epilog=EXIT_CODES)
-def estimated_inflight_deletion_ledger_count(ctx: Context, form: Output = None) -> None:
+def estimated_inflight_deletion_ledger_count(ctx: Context) -> None:
     """Print how many ledgers wait for deletion; 0 means that none is left.
 
     Example: pulsar-sidecar broker-stats estimated-inflight-deletion-ledger-count
     """
     estimate = ctx.obj.client().call("GET", "/admin/v2/ledger-deletion/inflight")
-    if ctx.obj.format(form) is output.Format.TABLE:
+    if ctx.obj.format is output.Format.TABLE:
         output.result(str(estimate["count"]))
         output.info(f"measured {estimate['ageMs']} ms ago")
     else:

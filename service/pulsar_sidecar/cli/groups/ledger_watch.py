@@ -8,7 +8,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, Output, show_answer
+from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, show_answer
 
 _BASE = "/admin/v2/ledger-deletion/watch"
 # The service checks these words; the room that knows them takes longer to load than --help to answer.
@@ -29,16 +29,16 @@ app.add_typer(holds)
 
 
 @app.command(epilog=EXIT_CODES)
-def status(ctx: Context, form: Output = None) -> None:
+def status(ctx: Context) -> None:
     """Show the state of the watch: its lag, how many ledgers leaked, the brake and the holds.
 
     One sidecar watches and has the figures; the others stand by.
 
     Example: pulsar-sidecar ledger-deletion watch status
     """
-    answer = show_answer(ctx, form, "GET", _BASE)
+    answer = show_answer(ctx, "GET", _BASE)
     leader = answer["leader"]
-    if ctx.obj.format(form) is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
+    if ctx.obj.format is output.Format.TABLE and leader is not None and answer["walkedMs"] is None:
         url = output.printable(str(leader["advertisedUrl"]))
         output.info(f"get the figures with: pulsar-sidecar --admin-url {url} ledger-deletion watch status")
 
@@ -50,7 +50,6 @@ def leaks(
     cause: Annotated[str | None, typer.Option(metavar="CAUSE", help=f"Only leaks of this cause: {_CAUSES}.")] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Include ledgers that were deleted or linked again.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of ledgers, oldest first.")] = 100,
-    form: Output = None,
 ) -> None:
     """List the ledgers that nothing references and no broker deleted; count them by cause.
 
@@ -65,7 +64,7 @@ def leaks(
     """
     asked = {"state": state, "cause": cause, "limit": limit, "ended": "true" if ended else None}
     answer = ctx.obj.client().call("GET", f"{_BASE}/leaks", parameters=asked)
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     if chosen is output.Format.JSON:
         output.document(answer, chosen)
         return
@@ -75,36 +74,36 @@ def leaks(
 
 
 @app.command(epilog=EXIT_CODES)
-def explain(ctx: Context, ledger_id: LedgerIdArgument, form: Output = None) -> None:
+def explain(ctx: Context, ledger_id: LedgerIdArgument) -> None:
     """Explain one ledger: the nodes that reference it, its owner, its leak, and what the deletion would decide now.
 
     Example: pulsar-sidecar ledger-deletion watch explain 4711
     """
-    show_answer(ctx, form, "GET", f"{_BASE}/leaks/{ledger_id}")
+    show_answer(ctx, "GET", f"{_BASE}/leaks/{ledger_id}")
 
 
 @app.command(epilog=EXIT_CODES)
-def resume(ctx: Context, form: Output = None) -> None:
+def resume(ctx: Context) -> None:
     """Release the brake: leaked ledgers are appended again.
 
     Find out first why so many references vanished: watch status has the reason, watch leaks the ledgers.
 
     Example: pulsar-sidecar ledger-deletion watch resume
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/resume")
+    show_answer(ctx, "POST", f"{_BASE}/resume")
 
 
 @holds.command("list", epilog=EXIT_CODES)
-def list_holds(ctx: Context, form: Output = None) -> None:
+def list_holds(ctx: Context) -> None:
     """List the holds, and the reason of the brake if it holds.
 
     Example: pulsar-sidecar ledger-deletion watch hold list
     """
-    show_answer(ctx, form, "GET", f"{_BASE}/holds")
+    show_answer(ctx, "GET", f"{_BASE}/holds")
 
 
 @holds.command(epilog=EXIT_CODES)
-def add(ctx: Context, hold: Hold, form: Output = None) -> None:
+def add(ctx: Context, hold: Hold) -> None:
     """Never append the ledgers of a topic, namespace or tenant; or one ledger.
 
     A hold does not stop records that others append or that are on the topic already; pause stops every deletion.
@@ -113,16 +112,16 @@ def add(ctx: Context, hold: Hold, form: Output = None) -> None:
 
     Example: pulsar-sidecar ledger-deletion watch hold add persistent://public/default/orders
     """
-    show_answer(ctx, form, "POST", f"{_BASE}/holds", {"hold": hold})
+    show_answer(ctx, "POST", f"{_BASE}/holds", {"hold": hold})
 
 
 @holds.command(epilog=EXIT_CODES)
-def remove(ctx: Context, hold: Hold, form: Output = None) -> None:
+def remove(ctx: Context, hold: Hold) -> None:
     """Remove a hold, written as in the list.
 
     Example: pulsar-sidecar ledger-deletion watch hold remove public/default
     """
-    show_answer(ctx, form, "DELETE", f"{_BASE}/holds", parameters={"hold": hold})
+    show_answer(ctx, "DELETE", f"{_BASE}/holds", parameters={"hold": hold})
 
 
 def _row(leak: Mapping[str, Any]) -> dict[str, object]:

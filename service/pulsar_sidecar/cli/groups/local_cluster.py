@@ -73,12 +73,13 @@ _Directory = Annotated[
         "which is $PULSAR_SIDECAR_CACHE or ~/.cache/pulsar-sidecar.",
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON instead of text.")]
+_Json = Annotated[bool, typer.Option("--json", hidden=True)]
 _Name = Annotated[str, typer.Argument(help="zookeeper, bookie-1, broker-2, ...")]
 
 
 @app.command(epilog=_EXIT_CODES)
 def up(
+    ctx: Context,
     brokers: Annotated[int, typer.Option(min=0, help="Number of brokers.")] = 2,
     bookies: Annotated[int, typer.Option(min=1, help="Number of bookies.")] = 2,
     directory: _Directory = None,
@@ -97,7 +98,7 @@ def up(
     Everything listens on 127.0.0.1 on free ports, and stays up until "down". Needs a JDK 17 or later, and Maven the
     first time.
 
-    Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --json
+    Example: local-cluster up --brokers 1 --broker-conf transactionCoordinatorEnabled=true --output-format json
     """
     for number in (signal.SIGTERM, signal.SIGHUP):  # a polite end, too, takes down what has been started so far
         signal.signal(number, signal.default_int_handler)
@@ -120,11 +121,12 @@ def up(
         f"bookies (HTTP)  {' '.join(addresses.bookie_http_urls)}",
         f"directory       {addresses.directory}",
     )
-    output.result(addresses.json_line() if json else "\n".join(lines))
+    is_json = json or ctx.obj.format is output.Format.JSON
+    output.result(addresses.json_line() if is_json else "\n".join(lines))
 
 
 @app.command(epilog=_EXIT_CODES)
-def status(directory: _Directory = None, json: _Json = False) -> None:
+def status(ctx: Context, directory: _Directory = None, json: _Json = False) -> None:
     """Print for each member whether it runs and is ready; exit code 4 if one does not."""
     cluster = LocalCluster(_directory(directory))
     states = cluster.status()
@@ -133,7 +135,8 @@ def status(directory: _Directory = None, json: _Json = False) -> None:
         f"{name:12} {'up' if is_up else 'DOWN':5} pid {addresses.members[name]:<8} {addresses.member_urls[name]}"
         for name, is_up in states.items()
     )
-    output.result(addresses.json_line(ready=states) if json else "\n".join(lines))
+    is_json = json or ctx.obj.format is output.Format.JSON
+    output.result(addresses.json_line(ready=states) if is_json else "\n".join(lines))
     if not all(states.values()):
         down_members = ", ".join(name for name, is_up in states.items() if not is_up)
         raise ClusterNotFoundError(f"not up: {down_members}; start them with restart")

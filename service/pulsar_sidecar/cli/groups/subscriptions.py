@@ -7,7 +7,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import Context, Output, Subscription, Topic, subscription_path
+from pulsar_sidecar.cli.connecting import Context, Subscription, Topic, subscription_path
 
 _PAUSES = {
     "off": "continues whatever is lost (no policy enables the pause)",
@@ -28,10 +28,9 @@ def ack_state(
     topic: Topic,
     subscription: Subscription = None,
     ranges: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Maximum number of lost ranges in --output json.")
+        int, typer.Option(min=0, max=100_000, help="Maximum number of lost ranges in --output-format json.")
     ] = 20,
     width: Annotated[int, typer.Option(min=10, max=500, help="Width of the plot in characters.")] = 60,
-    form: Output = None,
 ) -> None:
     """Show a cursor's acknowledgements: how many ranges it holds, how many fit, what is stored, what would be lost.
 
@@ -45,7 +44,7 @@ def ack_state(
     path = f"{subscription_path(topic, subscription)}/ackState"
     states = ctx.obj.client().call("GET", path, parameters={"ranges": ranges, "stretches": width})
     paragraphs = ["\n".join(_lines(state)) for state in states]
-    output.answer(states, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
+    output.answer(states, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format)
 
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:

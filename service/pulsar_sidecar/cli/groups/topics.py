@@ -15,7 +15,6 @@ from pulsar_sidecar.cli.connecting import (
     Client,
     Context,
     NamespaceArgument,
-    Output,
     Topic,
     namespace_path,
     show_answer,
@@ -91,7 +90,6 @@ def delete(
     parallel: Annotated[
         int, typer.Option("--parallel", min=1, max=100, help="Number of topics to delete at a time.")
     ] = 10,
-    form: Output = None,
 ) -> None:
     """Delete topics: the sidecar records every ledger that a topic references, then the broker deletes it.
 
@@ -109,7 +107,7 @@ def delete(
         raise InvalidInputError("--confirm-source-data-loss goes with one topic; delete the others without it")
     parameters = {"force": "true" if force else None, "confirmSourceDataLoss": confirm_source_data_loss}
     deletion = Deletion(ctx.obj.client(), partitioned, parameters, wait_seconds)
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     if len(names) == 1:
         _delete_one(deletion, names[0], chosen)
         return
@@ -183,7 +181,7 @@ def remove_of_topic(ctx: Context, topic: Topic, force: _Force = False) -> None:
     Example: pulsar-sidecar topics remove-dispatcher-pause-on-ack-state-persistent persistent://public/default/orders
     """
     path = f"{topic_path(topic)}/{_ROUTE}"
-    show_answer(ctx, None, "DELETE", path, parameters={"force": "true" if force else None})
+    show_answer(ctx, "DELETE", path, parameters={"force": "true" if force else None})
 
 
 @namespaces_app.command(f"get-{_NAME}", epilog=EXIT_CODES)
@@ -210,7 +208,7 @@ def remove_of_namespace(ctx: Context, namespace: NamespaceArgument) -> None:
 
     Example: pulsar-sidecar namespaces remove-dispatcher-pause-on-ack-state-persistent public/default
     """
-    show_answer(ctx, None, "DELETE", f"{namespace_path(namespace)}/{_ROUTE}")
+    show_answer(ctx, "DELETE", f"{namespace_path(namespace)}/{_ROUTE}")
 
 
 def show_policy(ctx: Context, path: str, *, applied: bool = False) -> None:
@@ -231,7 +229,6 @@ def delete_shadow(
     wait_seconds: Annotated[
         float, typer.Option("--wait-seconds", min=0, help="Maximum time to wait; the same command continues later.")
     ] = 120.0,
-    form: Output = None,
 ) -> None:
     """Delete a shadow topic without touching its source's ledgers; partitioned or not.
 
@@ -245,7 +242,7 @@ def delete_shadow(
     if answer is None:
         output.info(f"{output.printable(topic)} is not deleted yet; run the same command again to continue")
         raise typer.Exit(ExitCode.NOT_ALL)
-    output.document(answer, ctx.obj.format(form))
+    output.document(answer, ctx.obj.format)
     if answer["missingLedgers"]:
         output.info(
             f"{len(answer['missingLedgers'])} ledgers of the source are missing that were there before; "

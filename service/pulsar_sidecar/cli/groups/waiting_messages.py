@@ -10,7 +10,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Client, Context, Output, Subscription, Topic, topic_path
+from pulsar_sidecar.cli.connecting import Client, Context, Subscription, Topic, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app
 from pulsar_sidecar.delayed_delivery.backlog import round_step
 
@@ -45,7 +45,6 @@ def delayed_messages(
         int, typer.Option(min=1, help="Maximum number of entries to read from the backlog, oldest first.")
     ] = 10_000_000,
     rows: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of rows.")] = 20,
-    form: Output = None,
 ) -> None:
     """Show the waiting delayed messages of each subscription: counts by due time, the next and the last.
 
@@ -57,7 +56,7 @@ def delayed_messages(
     path = f"{topic_path(topic)}/delayedMessages"
     totals, now_ms, complete = _read(ctx.obj.client(), path, subscription, limit)
     paragraphs = ("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items())
-    output.answer(_document(totals, now_ms, complete), ["\n\n".join(paragraphs)], ctx.obj.format(form))
+    output.answer(_document(totals, now_ms, complete), ["\n\n".join(paragraphs)], ctx.obj.format)
     if not complete:
         output.info(f"the backlog has more than {limit:,} entries; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)

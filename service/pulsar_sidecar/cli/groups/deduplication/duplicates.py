@@ -34,5 +34,6 @@ def duplicates(
     Example: pulsar-sidecar deduplication duplicates --extract extracts/monday --output duplicates/monday
     """
     concluded = ctx.obj.programs.look_for_duplicates(DuplicatesRequest(extract, directory), output.info)
-    output.result(f"{output.printable(concluded.sentence)}\nnext: {output.printable(concluded.next_step)}")
+    document = {"sentence": concluded.sentence, "nextStep": concluded.next_step}
+    output.answer(document, [concluded.sentence, f"next: {concluded.next_step}"], ctx.obj.format)
     raise typer.Exit(concluded.exit_code)

@@ -8,7 +8,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, Output, namespace_path, show_answer
+from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, namespace_path, show_answer
 from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -41,7 +41,6 @@ def stuck(
         ),
     ] = False,
     limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of cursors shown.")] = 100,
-    form: Output = None,
 ) -> None:
     """Find deduplication cursors that retain ledgers although deduplication is off, or that lag: bytes and remedy.
 
@@ -61,7 +60,7 @@ def stuck(
         place = "/admin/v2" if namespace is None else namespace_path(namespace)
         parameters = {"entries": entries, "sizeBytes": size_bytes, "most": limit}
         answer = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
-    output.answer(answer, _stuck_lines(answer), ctx.obj.format(form))
+    output.answer(answer, _stuck_lines(answer), ctx.obj.format)
     if answer["found"]:
         raise typer.Exit(ExitCode.FINDINGS)
     if answer["unreadable"]:
@@ -87,7 +86,7 @@ def _in_dump(
 
 
 @app.command(epilog=EXIT_CODES, short_help="Show the slowest loads of a namespace.")
-def forecast(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
+def forecast(ctx: Context, namespace: NamespaceArgument) -> None:
     """Show the ten slowest loads of a namespace, because of deduplication: entries, bytes, seconds.
 
     A broker that loads a topic replays the entries after the snapshot before it serves the topic. The service loads no
@@ -95,7 +94,7 @@ def forecast(ctx: Context, namespace: NamespaceArgument, form: Output = None) ->
 
     Example: pulsar-sidecar deduplication forecast public/default
     """
-    answer = show_answer(ctx, form, "GET", f"{namespace_path(namespace)}/deduplication/forecast", lines=_forecast_lines)
+    answer = show_answer(ctx, "GET", f"{namespace_path(namespace)}/deduplication/forecast", lines=_forecast_lines)
     if answer["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 

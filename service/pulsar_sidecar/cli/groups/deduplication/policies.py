@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from pulsar_sidecar.cli.command_groups import EXIT_CODES
-from pulsar_sidecar.cli.connecting import Context, Output, namespace_path, show_answer, topic_path
+from pulsar_sidecar.cli.connecting import Context, namespace_path, show_answer, topic_path
 from pulsar_sidecar.cli.groups.delayed_messages import app as topics_app
 from pulsar_sidecar.cli.groups.topics import namespaces_app, show_policy
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -67,16 +67,14 @@ def _add(level: _Level, policy: str, route: str, *, get_help: str, set_help: str
     def get_of_namespace(ctx: Context, place: str = argument) -> None:
         show_policy(ctx, f"{path_of(place)}/{route}")
 
-    def switch(
-        ctx: Context, place: str = argument, enable: _Enable = False, disable: _Disable = False, form: Output = None
-    ) -> None:
-        show_answer(ctx, form, "POST", f"{path_of(place)}/{route}", _chosen(enable, disable), lines=_lines)
+    def switch(ctx: Context, place: str = argument, enable: _Enable = False, disable: _Disable = False) -> None:
+        show_answer(ctx, "POST", f"{path_of(place)}/{route}", _chosen(enable, disable), lines=_lines)
 
-    def set_interval(ctx: Context, interval: _Interval, place: str = argument, form: Output = None) -> None:
-        show_answer(ctx, form, "POST", f"{path_of(place)}/{route}", interval, lines=_lines)
+    def set_interval(ctx: Context, interval: _Interval, place: str = argument) -> None:
+        show_answer(ctx, "POST", f"{path_of(place)}/{route}", interval, lines=_lines)
 
-    def remove(ctx: Context, place: str = argument, form: Output = None) -> None:
-        show_answer(ctx, form, "DELETE", f"{path_of(place)}/{route}", lines=_lines)
+    def remove(ctx: Context, place: str = argument) -> None:
+        show_answer(ctx, "DELETE", f"{path_of(place)}/{route}", lines=_lines)
 
     get = get_of_topic if level is _TOPICS else get_of_namespace
     shows_applied = level is _TOPICS and not is_interval

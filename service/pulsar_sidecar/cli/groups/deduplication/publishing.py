@@ -9,7 +9,7 @@ import typer
 
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode
-from pulsar_sidecar.cli.connecting import Context, Output, Topic, client_conf_of
+from pulsar_sidecar.cli.connecting import Context, Topic, client_conf_of
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import (
@@ -105,7 +105,6 @@ def publish(
             help="The brokers' admin REST service, which knows whether deduplication is in effect.",
         ),
     ] = None,
-    form: Output = None,
 ) -> None:
     settings = ctx.obj.settings(broker_service_url=broker_service_url, web_service_url=web_service_url)
     request = PublishFileRequest(
@@ -137,7 +136,7 @@ def publish(
         output.info(f"what is stored stays stored once; when the cause is fixed, continue with:\n  {again}")
         is_silent = isinstance(error, TemporaryError | OutcomeUnknownError)
         raise typer.Exit(ExitCode.UNREACHABLE if is_silent else ExitCode.FAILED) from error
-    output.document(_document(request, published), ctx.obj.format(form))
+    output.document(_document(request, published), ctx.obj.format)
     if is_dry_run:
         output.info("nothing was published")
     if published.unfinished_at is not None:

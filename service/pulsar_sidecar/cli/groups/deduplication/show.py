@@ -11,7 +11,6 @@ from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
     Context,
     NamespaceArgument,
-    Output,
     Topic,
     namespace_path,
     show_answer,
@@ -48,7 +47,6 @@ def show(
     ask_broker: Annotated[
         bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded for its status.")
     ] = False,
-    form: Output = None,
 ) -> None:
     """Show whether a topic is deduplicated, which level decides, its snapshot, what a load replays, what is retained.
 
@@ -64,14 +62,14 @@ def show(
     places = ctx.obj.client().call("GET", f"{topic_path(topic)}/deduplication", parameters=parameters)
     silent = "; no broker has the topic loaded" if ask_broker else ""
     lines = ("\n".join(_lines(place, producers, silent)) for place in places)
-    output.answer(places, ["\n\n".join(lines)], ctx.obj.format(form))
+    output.answer(places, ["\n\n".join(lines)], ctx.obj.format)
     if any(place["problem"] or not (place["replay"] or {"isWhole": True})["isWhole"] for place in places):
         output.info("not everything could be read; see the problems")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
 @app.command(epilog=_CHECK_EXIT_CODES, short_help="Publish twice to a new topic, and show what its broker did.")
-def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> None:
+def check(ctx: Context, namespace: NamespaceArgument) -> None:
     """Publish twice under one sequence id to a new topic of a namespace, and show what the broker did.
 
     The topic has a new name (pulsar-sidecar-deduplication-check-...), and the service deletes it afterwards. No
@@ -79,7 +77,7 @@ def check(ctx: Context, namespace: NamespaceArgument, form: Output = None) -> No
 
     Example: pulsar-sidecar deduplication check public/default
     """
-    answer = show_answer(ctx, form, "POST", f"{namespace_path(namespace)}/deduplication/check", lines=_check_lines)
+    answer = show_answer(ctx, "POST", f"{namespace_path(namespace)}/deduplication/check", lines=_check_lines)
     if answer["leftBehind"] or answer["outcome"] == "unknown":
         raise typer.Exit(ExitCode.NOT_ALL)
     if answer["outcome"] == "stored twice":
@@ -175,7 +173,7 @@ def _table(snapshot: Mapping[str, Any], replayed: Mapping[str, Any] | None, most
     if rows[:most]:
         yield from (f"  {line}" for line in format_columns(rows[:most]).splitlines())
     if len(rows) > most:
-        yield f"  and {len(rows) - most:,} more; show them with --producers or --output json"
+        yield f"  and {len(rows) - most:,} more; show them with --producers or --output-format json"
 
 
 def _id(number: int | None) -> str:

@@ -14,7 +14,6 @@ from pulsar_sidecar.cli.connecting import (
     LedgersRootPath,
     MetadataStoreAuth,
     NewDirectory,
-    Output,
     Topic,
 )
 from pulsar_sidecar.cli.groups.deduplication.show import app
@@ -73,7 +72,6 @@ def verify(
         typer.Option(min=0, help=f"Maximum number of findings of a partition. Default: {_SHOWN} in a table, else all."),
     ] = None,
     auth: MetadataStoreAuth = None,
-    form: Output = None,
 ) -> None:
     """Prove that a topic holds no message twice, or show which: per producer duplicates, reused ids, ids that go back.
 
@@ -90,7 +88,7 @@ def verify(
     _demand_entries(topic)
     stored = _stored_messages(metadata_store_url, auth, ledgers_root, rate)
     verified = ctx.obj.programs.verify_stored(VerifyRequest(topic, stored), output.info)
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     is_table = chosen is output.Format.TABLE
     document = describe(topic, verified, _SHOWN if limit is None and is_table else limit)
     output.answer(document, (line for each in document["partitions"] for line in _lines(each)), chosen)
@@ -106,7 +104,6 @@ def extract(
     ledgers_root: LedgersRootPath = "/ledgers",
     rate: _Rate = DEFAULT_ENTRIES_PER_SECOND,
     auth: MetadataStoreAuth = None,
-    form: Annotated[output.Format | None, typer.Option("--format", help="json or table, for the summary.")] = None,
 ) -> None:
     """Write the message metadata of many topics into Parquet tables, to search them for duplicates.
 
@@ -123,7 +120,7 @@ def extract(
     manifest = ctx.obj.programs.make_extract(ExtractRequest(scope, directory, stored), output.info)
     shown = ("scope", "topics", "gone", "ledgers", "entries", "messages", "unseen")
     document = manifest.document()
-    output.document({"directory": str(directory), **{name: document[name] for name in shown}}, ctx.obj.format(form))
+    output.document({"directory": str(directory), **{name: document[name] for name in shown}}, ctx.obj.format)
 
 
 def _demand_entries(topic: str) -> None:
@@ -167,7 +164,7 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
     if partition["findings"]:
         yield format_columns([_finding_row(each) for each in partition["findings"]])
     if partition["findingsNotShown"]:
-        yield f"and {partition['findingsNotShown']:,} more findings; --limit shows more, --output json all of them"
+        yield f"and {partition['findingsNotShown']:,} more findings; see them with --limit or --output-format json"
     if any(each["unopenedBatches"] for each in partition["producers"]):
         yield "batches whose messages' ids are not known were compared by their lowest ids alone"
 

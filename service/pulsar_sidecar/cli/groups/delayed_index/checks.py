@@ -11,7 +11,6 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import (
     Context,
-    Output,
     Subscription,
     Topic,
     show_answer,
@@ -59,7 +58,6 @@ def build(
     subscription: Subscription = None,
     execute: Annotated[bool, typer.Option("--execute", help="Write the buckets.")] = False,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="The plan that was approved.")] = None,
-    form: Output = None,
 ) -> None:
     """Write the buckets of an unloaded topic. Without --execute: only show the plan.
 
@@ -79,7 +77,7 @@ def build(
         raise InvalidInputError("--execute and --plan HASH go together; without both the plan is shown")
     parameters = {"subscription": subscription, "plan": plan}
     document = ctx.obj.client().call("POST", f"{topic_path(topic)}/delayedIndex/build", parameters=parameters)
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     rows = [row for each in document["subscriptions"] for row in _built(each)]
     output.document(document if chosen is output.Format.JSON else rows, chosen)
     if not any(each["buckets"] for each in document["subscriptions"]):
@@ -103,7 +101,6 @@ def fsck(
     all_messages: _AllMessages = False,
     orphans: _Orphans = False,
     settle_seconds: _Settle = 600,
-    form: Output = None,
 ) -> None:
     """Check delayed indexes, and change nothing.
 
@@ -117,7 +114,7 @@ def fsck(
     """
     parameters = _parameters(sample, settle_seconds, all_messages=all_messages, orphans=orphans)
     path = f"{topic_or_namespace_path(place)}/delayedIndex/fsck"
-    answer = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_lines)
+    answer = show_answer(ctx, "GET", path, parameters=parameters, lines=_lines)
     if answer["findings"]:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -138,7 +135,6 @@ def repair(
     ] = None,
     orphans: _Orphans = False,
     settle_seconds: _Settle = 600,
-    form: Output = None,
 ) -> None:
     """Repair delayed indexes. Without --execute: only show the plan.
 
@@ -162,7 +158,7 @@ def repair(
     path = f"{topic_or_namespace_path(place)}/delayedIndex/repair"
     if kinds:
         path += "?" + urlencode([("kinds", kind.value) for kind in kinds])
-    chosen = ctx.obj.format(form)
+    chosen = ctx.obj.format
     if plan is None:
         _show_plan(ctx.obj.client().call("GET", path, parameters=parameters), chosen)
         return

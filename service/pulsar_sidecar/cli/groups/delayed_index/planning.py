@@ -10,7 +10,6 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import (
     Context,
-    Output,
     Subscription,
     Topic,
     show_answer,
@@ -43,7 +42,6 @@ def overdue(
         float, typer.Option(min=0, help="Minimum time since the due time, in seconds, of an overdue message.")
     ] = 10.0,
     limit: _Limit = 1_000_000,
-    form: Output = None,
 ) -> None:
     """Show messages that are due and not acknowledged; the reason if it is known, and the remedy.
 
@@ -54,7 +52,7 @@ def overdue(
     """
     parameters = {"subscription": subscription, "lateMs": round(late_seconds * 1000), "limit": limit}
     path = f"{topic_path(topic)}/delayedIndex/overdue"
-    report = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_overdue_lines)
+    report = show_answer(ctx, "GET", path, parameters=parameters, lines=_overdue_lines)
     if not report["complete"]:
         output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
     if not report["complete"] or any(each["unreadable"] for each in report["subscriptions"]):
@@ -67,7 +65,6 @@ def forecast(
     name: Annotated[
         str, typer.Argument(metavar="TOPIC|NAMESPACE", help="persistent://tenant/namespace/topic or tenant/namespace")
     ],
-    form: Output = None,
 ) -> None:
     """Show what loading a topic would cost its broker now: entries to read again, seconds, memory.
 
@@ -77,9 +74,7 @@ def forecast(
 
     Example: pulsar-sidecar delayed-index forecast public/default
     """
-    found = show_answer(
-        ctx, form, "GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast", lines=_forecast_lines
-    )
+    found = show_answer(ctx, "GET", f"{topic_or_namespace_path(name)}/delayedIndex/forecast", lines=_forecast_lines)
     if found["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 
@@ -111,7 +106,6 @@ def simulate(
         typer.Option(min=-1, help="delayedDeliveryMaxNumBuckets; -1 for any number. Default: the brokers'."),
     ] = None,
     limit: _Limit = 1_000_000,
-    form: Output = None,
 ) -> None:
     """Compare a bucket tracker with other settings with today's: put the topic's delayed messages into it.
 
@@ -130,7 +124,7 @@ def simulate(
         "limit": limit,
     }
     path = f"{topic_path(topic)}/delayedIndex/simulate"
-    found = show_answer(ctx, form, "GET", path, parameters=parameters, lines=_simulation_lines)
+    found = show_answer(ctx, "GET", path, parameters=parameters, lines=_simulation_lines)
     if not all(each["complete"] for each in found):
         output.info("a backlog has more entries than the limit; read more with --limit")
     if any(each["unreadable"] or not each["complete"] for each in found):

@@ -10,7 +10,6 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
     Context,
-    Output,
     Subscription,
     Topic,
     show_answer,
@@ -38,7 +37,6 @@ def show(
     ask_broker: Annotated[
         bool, typer.Option("--ask-broker", help="Ask the broker that has the topic loaded which tracker it runs.")
     ] = False,
-    form: Output = None,
 ) -> None:
     """Show the buckets of a topic's subscriptions: ledgers, segments, messages left and done, due times, bytes.
 
@@ -54,7 +52,7 @@ def show(
     path = f"{subscription_path(topic, subscription)}/delayedIndex"
     indexes = ctx.obj.client().call("GET", path, parameters={"askBroker": "true" if ask_broker else None})
     paragraphs = ["\n".join(_lines(index, segments=segments)) for index in indexes]
-    output.answer(indexes, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format(form))
+    output.answer(indexes, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format)
 
 
 @app.command("calendar", epilog=EXIT_CODES)
@@ -73,7 +71,6 @@ def calendar(
     limit: Annotated[
         int, typer.Option(min=0, max=10_000_000, help="Maximum number of entries in no bucket to read.")
     ] = 200_000,
-    form: Output = None,
 ) -> None:
     """Show how many messages are due when: in a topic, a namespace or a tenant.
 
@@ -86,10 +83,12 @@ def calendar(
     """
     parameters = {"subscription": subscription, "rows": rows, "limit": limit, "exact": "true" if exact else None}
     place = topic_or_namespace_path(scope) if "/" in scope else f"/admin/v2/tenants/{java_url_encode(scope)}"
-    answer = show_answer(ctx, form, "GET", f"{place}/delayedCalendar", parameters=parameters, lines=_calendar)
+    answer = show_answer(ctx, "GET", f"{place}/delayedCalendar", parameters=parameters, lines=_calendar)
     problems = [part for part in answer["subscriptions"] if part["problem"]]
     if answer["unread"] or answer["unreadable"] or problems:
-        output.info("not everything was counted; read more with --limit, and see the problems with --output json")
+        output.info(
+            "not everything was counted; read more with --limit, and see the problems with --output-format json"
+        )
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
