@@ -27,6 +27,9 @@ not a superuser. 404: no such path, topic, or outcome. 405: the feature is off (
 such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may
 work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
 
+Every other path below `/admin/` and `/lookup/` is passed to a broker (`adminPassThroughEnabled`), with the caller's own
+credential. There, 502: a change got no answer, so it may have taken effect.
+
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
 
 # One plain page: no script, and nothing fetched from another host.

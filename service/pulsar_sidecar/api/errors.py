@@ -7,6 +7,7 @@ status code for an error. The reasons behind the choices:
   as "ledger still in use" and final.
 * 412 for a record that differs from the ledger's metadata, as Pulsar answers bad parameters.
 * 503 for everything that may work later. An unknown outcome too: asking again is safe, every call may be repeated.
+* 502 where that is not so: for a change that was passed to a broker, and got no answer.
 * A broker's refusal keeps the broker's status.
 """
 
@@ -56,8 +57,10 @@ STATUS_BY_ERROR: Mapping[type[errors.SidecarError], int] = {
     errors.NotFoundError: 404,
     errors.DisabledError: 405,
     errors.ConflictError: 409,
+    errors.ForeignRedirectError: 502,
     errors.PermanentError: 412,
     errors.TemporaryError: 503,
+    errors.PassedChangeUnansweredError: 502,
     errors.OutcomeUnknownError: 503,
     errors.SidecarError: 500,
 }

@@ -17,11 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsar_sidecar.api.authentication import Authentication, address_of
 from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response, unforeseen
+from pulsar_sidecar.api.pass_through import PassThrough
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     InvalidInputError,
+    NotAuthenticatedError,
     NotAuthorizedError,
     SidecarError,
     TemporaryError,
@@ -30,8 +32,11 @@ from pulsar_sidecar.model.errors import (
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""
 
-STREAMED = "/cancelDelayedMessages"
-"""A bulk request is read while it is carried out, however long it is; its route limits each line."""
+STREAMED = "pulsar_sidecar.streamed"
+"""In a scope: the body is read while the request is carried out, however long it is."""
+
+_BULK = "/cancelDelayedMessages"
+"""Its route limits each line."""
 
 _READING = frozenset({"GET", "HEAD"})
 _log = structlog.get_logger(__name__)
@@ -42,6 +47,7 @@ class Gate:
 
     Attributes:
         app: what callers reach behind the gate; until it is set, every path but ``/livez`` answers 503.
+        passing: takes what goes to brokers; None while all is for ``app``.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Gate:
         what the start waits for.
         """
         self.app: ASGIApp = self._starting
+        self.passing: PassThrough | None = None
         self._authentication = authentication
         self._super_user_roles = frozenset(super_user_roles)
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
@@ -82,18 +89,14 @@ class Gate:
                 status = message["status"]
             await send(message)
 
-        caller = Caller(None, "none", address_of(scope))
+        caller, is_vouched = Caller(None, "none", address_of(scope)), False
         try:
             try:
                 path = _ascii(scope["raw_path"])
-                headers = Headers(scope=scope)
+                is_passed = self.passing is not None and self.passing.takes(scope["method"], path)
                 if path not in OPEN_PATHS:
-                    caller = await self._caller(scope, headers)
-                    self._authorize(caller)
-                if scope["method"] in _READING or path in OPEN_PATHS:
-                    receive = _beginning_with(b"", receive)  # one that comes nevertheless is not read
-                elif not path.endswith(STREAMED):
-                    receive = await _whole_body(headers, receive)
+                    caller, is_vouched = await self._admitted(scope, caller, is_passed=is_passed)
+                receive = await _receiving(scope, receive, path, is_passed=is_passed)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             except Exception as error:
@@ -102,8 +105,9 @@ class Gate:
                 await answer(scope, receive, remember)
                 raise
             else:
-                state = {**scope.get("state", {}), "caller": caller}
-                await self.app({**scope, "path": path, "state": state}, receive, remember)
+                app = self.passing if is_passed and self.passing is not None else self.app
+                state = {**scope.get("state", {}), "caller": caller, "vouched": is_vouched}
+                await app({**scope, "path": path, "state": state}, receive, remember)
         finally:
             sent = scope["raw_path"].decode("latin-1")
             routine = sent in OPEN_PATHS or (scope["method"] in _READING and status < 500)
@@ -117,6 +121,18 @@ class Gate:
                 role=caller.role,
                 milliseconds=milliseconds,
             )
+
+    async def _admitted(self, scope: Scope, unknown: Caller, *, is_passed: bool) -> tuple[Caller, bool]:
+        """Who calls, and whether the caller may do everything; a broker decides for itself on what is passed to it."""
+        caller = unknown
+        try:
+            caller = await self._caller(scope, Headers(scope=scope))
+            self._authorize(caller)
+        except (NotAuthenticatedError, NotAuthorizedError):
+            if not is_passed or self._authentication is None:
+                raise
+            return caller, False
+        return caller, True
 
     async def _caller(self, scope: Scope, headers: Headers) -> Caller:
         if self._authentication is not None:
@@ -140,6 +156,13 @@ class Gate:
         except ValueError:
             return False
         return is_loopback(host) or host in self._own_hosts
+
+
+async def _receiving(scope: Scope, receive: Receive, path: str, *, is_passed: bool) -> Receive:
+    scope[STREAMED] = is_passed or path.endswith(_BULK)
+    if scope["method"] in _READING or path in OPEN_PATHS:
+        return _beginning_with(b"", receive)  # one that comes nevertheless is not read
+    return receive if scope[STREAMED] else await _whole_body(Headers(scope=scope), receive)
 
 
 async def _whole_body(headers: Headers, receive: Receive) -> Receive:

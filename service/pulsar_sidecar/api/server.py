@@ -14,7 +14,7 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -143,7 +143,7 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.scope["path"].endswith(STREAMED) and not self.cycle.response_complete:
+        if self.scope.get(STREAMED) and not self.cycle.response_complete:
             self._expect_within(self._limits.body_seconds)
         super().on_body(body)
 
@@ -240,6 +240,7 @@ class DrainingServer(uvicorn.Server):
     Attributes:
         taken: the connections that are open.
         waiting: those of them that wait for a request, the longest first.
+        closing: called at the end, on the event loop.
     """
 
     def __init__(
@@ -266,6 +267,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._draining = draining
         self.limits = limits or Limits()
+        self.closing: list[Callable[[], Awaitable[None]]] = []
         self.taken: set[_Connection] = set()
         self.waiting: dict[_Connection, None] = {}
         self._tls = None if tls is None else reloaded_context(tls)
@@ -284,6 +286,8 @@ class DrainingServer(uvicorn.Server):
         for accepting in self._accepting:
             accepting.cancel()
         await super().shutdown(sockets)
+        for close in self.closing:
+            await close()
 
     def end(self) -> None:
         """End as after a signal; any thread may call it."""

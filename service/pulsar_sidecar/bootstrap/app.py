@@ -14,11 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
-from fastapi import FastAPI
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
+from pulsar_sidecar.api import pass_through
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
@@ -136,7 +137,7 @@ class _Process:
             name = self._settings.cluster_name or self._cluster_name()
             with self._opening:
                 if name is not None and not self._ended.is_set():
-                    self._gate.app = self._open_rooms(name)
+                    self._open_rooms(name)
                     brokers = f"the brokers at {self._rest.addresses}"
                     self._watch.watch(brokers, BrokerVersions(self._rest).ask)
         except SidecarError as error:
@@ -164,8 +165,8 @@ class _Process:
             return name
         return None
 
-    def _open_rooms(self, cluster_name: str) -> FastAPI:
-        """Open every room, start it, and answer the app with their routes."""
+    def _open_rooms(self, cluster_name: str) -> None:
+        """Open every room, start it, and put the app with their routes behind the gate."""
         settings = self._settings
         cluster = self._access(cluster_name)
         registry = process_registry(
@@ -196,7 +197,11 @@ class _Process:
             instance=settings.effective_instance_name,
             two_phase_deletion=settings.topic_two_phase_deletion_enabled,
         )
-        return app
+        if settings.admin_pass_through_enabled:
+            brokers = PassThrough(cluster.rest, cluster.tls, cluster.store)
+            self._server.closing.append(brokers.close)
+            self._gate.passing = pass_through.PassThrough(brokers, app.routes)
+        self._gate.app = app
 
 
 class ClusterWatch:

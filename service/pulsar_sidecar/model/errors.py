@@ -45,6 +45,10 @@ class NotAuthorizedError(PermanentError):
     """A valid credential that may not do this."""
 
 
+class ForeignRedirectError(PermanentError):
+    """A broker redirected to an address that does not belong to this cluster; nothing was sent there."""
+
+
 class BrokerRefusedError(PermanentError):
     """A broker answered a request with a definite refusal (4xx).
 
@@ -81,3 +85,7 @@ class UnknownFieldError(UndecodableError):
 
 class OutcomeUnknownError(SidecarError):
     """The request may or may not have taken effect: read again, then decide."""
+
+
+class PassedChangeUnansweredError(OutcomeUnknownError):
+    """A broker may have carried out a change that was passed to it; to repeat it may not be safe."""

@@ -119,6 +119,9 @@ class Listening(_Group):
     listen_tls_require_trusted_client_cert_on_connect: bool = False
     """Whether the TLS handshake refuses clients without such a certificate, probes included
     (``tlsRequireTrustedClientCertOnConnect`` of brokers)."""
+    admin_pass_through_enabled: bool = True
+    """Whether the sidecar passes requests for Pulsar's admin and lookup services that it does not serve itself to the
+    brokers, with the caller's own credential."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of

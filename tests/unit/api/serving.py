@@ -13,11 +13,13 @@ from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.listener_tls import ListenerTls
+from pulsar_sidecar.api.pass_through import PassThrough
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.passed_requests import Brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def served(
     routers: Sequence[APIRouter] = (),
     limits: Limits | None = None,
     tls: ListenerTls | None = None,
+    brokers: Brokers | None = None,
 ) -> Iterator[Served]:
     metrics = DeletionMetrics("east")
     registry = CollectorRegistry()
@@ -89,6 +92,9 @@ def served(
     gate.app = app
     with listening_socket("127.0.0.1", 0) as listening:
         server = DrainingServer(gate, draining, limits, tls)
+        if brokers is not None:
+            gate.passing = PassThrough(brokers, app.routes)
+            server.closing.append(brokers.close)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

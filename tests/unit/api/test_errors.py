@@ -40,6 +40,8 @@ TABLE = [
     (errors.UndecodableError("x"), 503),
     (errors.UnknownFieldError("x"), 503),
     (errors.OutcomeUnknownError("x"), 503),
+    (errors.PassedChangeUnansweredError("x"), 502),
+    (errors.ForeignRedirectError("x"), 502),
     (BrokerRefusedError(412, "x"), 412),
     (BrokerRefusedError(403, "x"), 403),
     (BrokerRefusedError(500, "x"), 502),

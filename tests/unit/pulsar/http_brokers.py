@@ -1,7 +1,7 @@
 """Small HTTP servers that answer as brokers do, and remember what reached them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +18,7 @@ class Arrived:
     target: str
     body: bytes
     authorization: str | None
+    headers: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def http_broker(answer: Callable[[Arrived], Answer]) -> Iterator[HttpBroker]:
 
         def handle_request(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            arrived = Arrived(self.command, self.path, body, self.headers.get("Authorization"))
+            arrived = Arrived(self.command, self.path, body, self.headers.get("Authorization"), dict(self.headers))
             broker.arrived.append(arrived)
             answered = broker.answer(arrived)
             if answered.status == 0:

@@ -37,8 +37,8 @@ from pulsar_sidecar.model.names import TopicName, java_url_encode
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
 MAX_REDIRECTS = 5
-_REDIRECTS = (307, 308)
-_REDIRECTS_OF_READS = (301, 302, 303, *_REDIRECTS)
+REDIRECTS = (307, 308)
+REDIRECTS_OF_READS = (301, 302, 303, *REDIRECTS)
 _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
@@ -150,7 +150,7 @@ class _Call:
 
     def redirected_by(self, answer: urllib3.BaseHTTPResponse) -> bool:
         # Only 307 and 308 promise that the request may be repeated as it is, method and body.
-        return answer.status in (_REDIRECTS if self.change else _REDIRECTS_OF_READS)
+        return answer.status in (REDIRECTS if self.change else REDIRECTS_OF_READS)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -188,13 +188,13 @@ class AdminRest:
         Raises:
             InvalidInputError: one of them is no http or https URL.
         """
-        self._bases = _bases(web_service_urls)
-        self.addresses = ", ".join(map(_shown_address, self._bases))
+        self.bases = _bases(web_service_urls)
+        self.addresses = ", ".join(map(shown_address, self.bases))
         self._sessions = HttpSessions(
             credentials or ClientCredentials(), tls or TlsOptions(), connect_seconds, read_seconds
         )
         self._store = store
-        self._configured = frozenset(map(_address_of, self._bases))
+        self._configured = frozenset(map(_address_of, self.bases))
         self._known = self._configured
         self._owners: dict[str, str] = {}
 
@@ -211,16 +211,16 @@ class AdminRest:
 
     def reachable(self, urls: Sequence[str]) -> Sequence[str]:
         """Those of a broker's addresses that may be used: never a plain one while the configured ones use TLS."""
-        scheme = urlsplit(self._bases[0]).scheme
+        scheme = urlsplit(self.bases[0]).scheme
         same = [url for url in urls if urlsplit(url).scheme == scheme]
         return same or [url for url in urls if urlsplit(url).scheme == "https"]
 
     def get_exactly(self, web_service_url: str, path: str, params: Mapping[str, str] | None = None) -> object:
         """The JSON answer of exactly this broker; a redirect (another one owns it now) is a `TemporaryError`."""
         call = _Call("GET", path, dict(params or {}), None)
-        if not self.reachable([web_service_url]) or not self._knows(web_service_url):
+        if not self.reachable([web_service_url]) or not self.is_broker(web_service_url):
             raise PermanentError(
-                f"{_shown_address(web_service_url)} is not a broker of this cluster; nothing was sent to it"
+                f"{shown_address(web_service_url)} is not a broker of this cluster; nothing was sent to it"
             )
         answer = self._attempt(call, web_service_url.rstrip("/") + path, call.params)
         if call.redirected_by(answer):
@@ -251,9 +251,9 @@ class AdminRest:
     def _places(self, call: _Call) -> Sequence[str]:
         """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
         owner = None if call.change else self._owners.get(call.matter)
-        if owner is None or not self._knows(owner):
-            return self._bases
-        return owner, *(base for base in self._bases if base != owner)
+        if owner is None or not self.is_broker(owner):
+            return self.bases
+        return owner, *(base for base in self.bases if base != owner)
 
     def _followed(self, call: _Call, url: str) -> urllib3.BaseHTTPResponse:
         params = call.params
@@ -272,9 +272,9 @@ class AdminRest:
     def _redirected(self, call: _Call, url: str, answer: urllib3.BaseHTTPResponse) -> str:
         target = urljoin(url, answer.headers.get("Location", ""))
         downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
-        if downgrade or not self._knows(target):
+        if downgrade or not self.is_broker(target):
             raise PermanentError(
-                f"{call}: redirect to an unknown host {_shown_address(target)}; add the broker's address to the "
+                f"{call}: redirect to an unknown host {shown_address(target)}; add the broker's address to the "
                 "configured web service URLs if it belongs to this cluster"
             )
         return target
@@ -283,12 +283,16 @@ class AdminRest:
         try:
             return self._sessions.send(call.method, url, call.body, params)
         except urllib3.exceptions.HTTPError as error:
-            failure = http_error(error, f"{call} at {_shown_address(url)}", change=call.change)
+            failure = http_error(error, f"{call} at {shown_address(url)}", change=call.change)
             if never_left(error) or (isinstance(failure, TemporaryError) and not call.change):
                 raise _NeverLeftError(failure) from error
             raise failure from error
 
-    def _knows(self, url: str) -> bool:
+    def is_known(self, url: str) -> bool:
+        """Whether `is_broker` answers True without asking."""
+        return _address_of(url) in self._known
+
+    def is_broker(self, url: str) -> bool:
         """Whether the address belongs to a broker of this cluster; for an unknown one all are gathered anew."""
         address = _address_of(url)
         if address is None or address in self._known:
@@ -311,7 +315,7 @@ class AdminRest:
     def _listed(self) -> list[str]:
         # Asked from inside a redirect: only configured brokers, and no further redirect.
         call = _Call("GET", "/admin/v2/brokers", {}, None)
-        for base in self._bases:
+        for base in self.bases:
             try:
                 document = _document(_checked(call, self._attempt(call, base + call.path, {})))
             except SidecarError:
@@ -336,7 +340,7 @@ def _bases(urls: Sequence[str]) -> tuple[str, ...]:
             bases = (*bases[:index], f"{urlsplit(bases[0]).scheme}://{base}", *bases[index + 1 :])
     for base in bases:
         if _address_of(base) is None:
-            raise InvalidInputError(f"{_shown_address(base)} is not a web service URL; write http://host:port")
+            raise InvalidInputError(f"{shown_address(base)} is not a web service URL; write http://host:port")
     if not bases:
         raise InvalidInputError("no web service URL is configured; write http://host:port")
     return bases
@@ -354,7 +358,7 @@ def _address_of(url: str) -> tuple[str, int] | None:
     return parts.hostname.lower(), port
 
 
-def _shown_address(url: str) -> str:
+def shown_address(url: str) -> str:
     # Never the whole URL: it may carry a user's password or a query.
     try:
         parts = urlsplit(url)

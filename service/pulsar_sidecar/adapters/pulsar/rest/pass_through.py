@@ -1,0 +1,214 @@
+"""Requests of others, passed to brokers as they are, and answered in pieces as they arrive.
+
+It runs on the server's event loop, because a thread for each upload would be most of the threads there are
+(docs/decisions/0018-passed-requests-on-the-event-loop.md).
+
+Invariants: the sidecar's own credentials and certificate are never shown here; a request goes only to an address that
+`AdminRest.is_broker` knows; a change is sent a second time only when the first attempt provably never left or was
+answered by a redirect, and its body is all there.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+import structlog
+from cachetools import TTLCache
+from yarl import URL
+
+from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
+    MAX_REDIRECTS,
+    REDIRECTS,
+    REDIRECTS_OF_READS,
+    AdminRest,
+    live_brokers,
+    shown_address,
+)
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.model.errors import (
+    ForeignRedirectError,
+    InvalidInputError,
+    NotAuthenticatedError,
+    PassedChangeUnansweredError,
+    SidecarError,
+    TemporaryError,
+    UnreachableError,
+)
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.passed_requests import PassedRequest
+
+_MOST_CONNECTIONS = 1_000
+_WAIT_SECONDS = aiohttp.ClientTimeout(total=None, connect=30, sock_connect=5, sock_read=300)
+"""pulsar-admin and the Go admin client wait 300 seconds; the exchange ends sooner when the caller leaves."""
+_LOOK_AGAIN_SECONDS = 30
+_MOST_HEADER_BYTES = 64 * 1024
+_ADDED_BY_THE_LIBRARY = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
+_NEVER_LEFT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_log = structlog.get_logger(__name__)
+
+
+class Answer:
+    """`model.passed_requests.BrokerAnswer`."""
+
+    def __init__(self, response: aiohttp.ClientResponse, shown: str) -> None:
+        self.status: int = response.status
+        self.headers: Sequence[tuple[bytes, bytes]] = response.raw_headers
+        self._response, self._shown = response, shown
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnreachableError(
+                f"{self._shown} broke off ({type(error).__name__}); send the request again"
+            ) from error
+
+
+class PassThrough:
+    """`model.passed_requests.Brokers`: the configured brokers in their order, then those that are registered.
+
+    It belongs to the event loop that asks it first, on which `close` is called as well.
+    """
+
+    def __init__(self, rest: AdminRest, tls: TlsOptions, store: MetadataStore) -> None:
+        """``rest`` reads brokers' configuration, with the sidecar's own credentials."""
+        self._rest, self._store, self._tls = rest, store, tls
+        self._session: aiohttp.ClientSession | None = None
+        self._authenticating: Final[TTLCache[str, bool]] = TTLCache(1_000, _LOOK_AGAIN_SECONDS)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def answer(self, request: PassedRequest) -> AsyncIterator[Answer]:
+        response, shown = await self._first_answer(request)
+        try:
+            yield Answer(response, shown)
+        finally:
+            response.close() if not response.content.is_eof() else response.release()
+
+    async def _first_answer(self, request: PassedRequest) -> tuple[aiohttp.ClientResponse, str]:
+        failure: SidecarError | None = None
+        async for base in self._places():
+            try:
+                return await self._followed(request, base)
+            except _NotTakenError as error:
+                failure = error.failure
+        raise failure or TemporaryError(f"{request}: no broker is configured")
+
+    async def _places(self) -> AsyncIterator[str]:
+        for base in self._rest.bases:
+            yield base
+        for base in await asyncio.to_thread(self._registered):
+            yield base
+
+    def _registered(self) -> list[str]:
+        """Brokers that are there when the configured ones are not; none where the store is away as well."""
+        try:
+            brokers = live_brokers(self._store)
+        except SidecarError as error:
+            _log.warning("the registered brokers could not be read", error=str(error))
+            return []
+        return [url for broker in brokers for url in self._rest.reachable(broker.web_service_urls)[:1]]
+
+    async def _followed(self, request: PassedRequest, base: str) -> tuple[aiohttp.ClientResponse, str]:
+        url = base + request.target
+        for _ in range(MAX_REDIRECTS + 1):
+            await self._check_authenticates(request, urljoin(url, "/"))
+            response = await self._attempt(request, url)
+            location = response.headers.get("Location")
+            if location is None or response.status not in (REDIRECTS_OF_READS if request.is_read else REDIRECTS):
+                return response, f"{request} at {shown_address(url)}"
+            response.close()
+            url = await self._redirected(request, url, location)
+        raise TemporaryError(f"{request}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
+
+    async def _redirected(self, request: PassedRequest, url: str, location: str) -> str:
+        target = urljoin(url, location)
+        downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
+        if downgrade or not (self._rest.is_known(target) or await asyncio.to_thread(self._rest.is_broker, target)):
+            raise ForeignRedirectError(
+                f"{request}: redirect to an unknown host {shown_address(target)}, to which the sidecar sends no "
+                "credential; add the address to the sidecar's webServiceUrl if it belongs to this cluster"
+            )
+        if not isinstance(request.body, bytes):
+            raise InvalidInputError(
+                f"{request}: the broker redirects to {shown_address(target)}, and the body is too large to be sent "
+                "twice; send it to that address"
+            )
+        return target
+
+    async def _attempt(self, request: PassedRequest, url: str) -> aiohttp.ClientResponse:
+        shown = f"{request} at {shown_address(url)}"
+        try:
+            return await self._opened().request(
+                request.method,
+                URL(url, encoded=True),
+                data=request.body or None,
+                headers=request.headers,
+                allow_redirects=False,
+            )
+        except _NEVER_LEFT as error:
+            # A body in pieces is untouched: the library asks for the first one when it is connected.
+            failure = UnreachableError(f"{shown}: {type(error).__name__}; check that the broker runs")
+            raise _NotTakenError(failure) from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if not request.is_read:
+                raise PassedChangeUnansweredError(
+                    f"{shown}: {type(error).__name__}, so it may have taken effect; read the state before you repeat it"
+                ) from error
+            failure = UnreachableError(f"{shown}: {type(error).__name__}; try again")
+            raise _NotTakenError(failure) from error
+
+    async def _check_authenticates(self, request: PassedRequest, base: str) -> None:
+        """A request that the sidecar did not admit goes only to a broker that decides itself."""
+        if request.vouched:
+            return
+        if base not in self._authenticating:
+            self._authenticating[base] = await asyncio.to_thread(self._authenticates, base)
+        if not self._authenticating.get(base, False):
+            raise NotAuthenticatedError(
+                f"{request}: the broker authenticates no client, so the sidecar passes only requests of its "
+                "superUserRoles; send such a role's token"
+            )
+
+    def _authenticates(self, base: str) -> bool:
+        try:
+            return RuntimeConfiguration.of(self._rest, base).flag("authenticationEnabled")
+        except SidecarError as error:
+            raise TemporaryError(f"whether the broker authenticates its clients could not be read: {error}") from error
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            no_certificate = TlsOptions(
+                self._tls.trust_certs_file, self._tls.allow_insecure_connection, self._tls.hostname_verification
+            )
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=_MOST_CONNECTIONS, ssl=tls_context(ClientCredentials(), no_certificate)
+                ),
+                timeout=_WAIT_SECONDS,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_ADDED_BY_THE_LIBRARY,
+                auto_decompress=False,
+                max_line_size=_MOST_HEADER_BYTES,
+                max_field_size=_MOST_HEADER_BYTES,
+            )
+            # The library would send PUT and DELETE again when a connection breaks. There is no option against it; a
+            # test holds that this works.
+            self._session._retry_connection = False
+        return self._session
+
+
+class _NotTakenError(UnreachableError):
+    """Asking another broker instead is safe."""
+
+    def __init__(self, failure: SidecarError) -> None:
+        super().__init__(str(failure))
+        self.failure = failure

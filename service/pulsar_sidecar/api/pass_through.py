@@ -1,0 +1,160 @@
+"""What the sidecar does not serve itself goes to a broker, with the caller's own credential, and decides there.
+
+Invariants: a path that a route of the sidecar serves is never passed, in whatever way it is spelled; bodies are held
+only as far as `_KEPT_BYTES`; of what a caller sends, nothing that brokers take from a proxy gets through.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from urllib.parse import unquote_to_bytes
+
+import structlog
+from fastapi.routing import iter_route_contexts
+from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
+from starlette.types import Message, Receive, Scope, Send
+
+from pulsar_sidecar.api.errors import error_response
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
+
+PREFIXES = ("/admin/", "/lookup/")
+_KEPT_BYTES = 1024 * 1024
+"""A body that is not longer can be sent again, to the broker that another one names."""
+_HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+_FROM_A_PROXY = frozenset({"x-original-principal", "x-forwarded-for", "x-real-ip", "forwarded"})
+"""Brokers take these from a proxy, for the role and the address of its client."""
+_NOT_PASSED = _HOP_BY_HOP | _FROM_A_PROXY | {"host", "expect"}
+_NOT_RETURNED = _HOP_BY_HOP | {"date"}  # the server adds its own
+_UNRESERVED = re.compile(r"%(2[DE]|3\d|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])", re.IGNORECASE)
+_log = structlog.get_logger(__name__)
+
+
+class PassThrough:
+    """The ASGI app for what is passed."""
+
+    def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute]) -> None:
+        """``routes`` are the sidecar's own."""
+        self._brokers = brokers
+        self._own = _patterns(routes)
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether the request is for a broker; ``path`` as it was sent."""
+        if not path.startswith(PREFIXES):
+            return False
+        # The same path may be spelled in ways that brokers read alike: then it is ours, and the app refuses it.
+        plain = _UNRESERVED.sub(lambda escape: chr(int(escape[1], 16)), path).rstrip("/")
+        own = self._own.get(method)
+        return own is None or own.fullmatch(plain) is None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            target = _target(scope)
+            body = await _body(receive)
+            headers = _passed_headers(Headers(scope=scope), scope["client"], is_whole=isinstance(body, bytes))
+            request = PassedRequest(scope["method"], target, headers, body, scope["state"]["vouched"])
+            exchange = self._exchange(request, send)
+            await (_unless_left(exchange, receive) if isinstance(body, bytes) else exchange)
+        except SidecarError as error:
+            await error_response(error)(scope, receive, send)
+
+    async def _exchange(self, request: PassedRequest, send: Send) -> None:
+        async with self._brokers.answer(request) as answer:
+            await _return(answer, send)
+
+
+async def _unless_left(exchange: Coroutine[object, object, None], receive: Receive) -> None:
+    """Carry it out as long as the caller waits for it; a body in pieces breaks off with the caller by itself."""
+    exchanging, leaving = asyncio.ensure_future(exchange), asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((exchanging, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if exchanging.done():
+            exchanging.result()
+    finally:
+        exchanging.cancel()
+        leaving.cancel()
+        await asyncio.wait((exchanging, leaving))
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _return(answer: BrokerAnswer, send: Send) -> None:
+    received = Headers(raw=[(name.lower(), value) for name, value in answer.headers])
+    dropped = _NOT_RETURNED | _of_the_connection(received)
+    headers = [(name, value) for name, value in received.raw if name.decode("latin-1") not in dropped]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        async for piece in answer.pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except SidecarError as error:
+        # Half an answer is out. Without its end the server closes the connection, so that the caller notices.
+        _log.warning("a broker's answer broke off", error=str(error))
+        return
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _patterns(routes: Sequence[BaseRoute]) -> Mapping[str, re.Pattern[str]]:
+    """The paths of the routes by method, each method's in one pattern."""
+    paths: dict[str, list[str]] = {}
+    for route in iter_route_contexts(routes):
+        if route.path_regex is not None:
+            for method in route.methods or ():
+                paths.setdefault(method, []).append(re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern))
+    return {method: re.compile("|".join(patterns)) for method, patterns in paths.items()}
+
+
+def _target(scope: Scope) -> str:
+    path = scope["path"]
+    if ";" in path or "//" in path or any(unquote_to_bytes(part) in (b".", b"..") for part in path.split("/")):
+        raise InvalidInputError("the path has an empty segment, a step (. or ..) or a raw ';'; write names URL-encoded")
+    query = scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _passed_headers(headers: Headers, client: Sequence[object] | None, *, is_whole: bool) -> list[tuple[str, str]]:
+    dropped = _NOT_PASSED | _of_the_connection(headers)
+    if is_whole:  # its length is counted anew: of a read's body nothing is read
+        dropped |= {"content-length"}
+    passed = [(name, value) for name, value in headers.items() if name not in dropped]
+    return [*passed, ("x-forwarded-for", str(client[0]))] if client else passed
+
+
+def _of_the_connection(headers: Headers) -> frozenset[str]:
+    """The headers that are about the connection because one of them names them so."""
+    return frozenset(part.strip().lower() for value in headers.getlist("connection") for part in value.split(","))
+
+
+async def _body(receive: Receive) -> bytes | AsyncIterator[bytes]:
+    """All of it, or pieces when it is longer than what is kept."""
+    kept = bytearray()
+    more = True
+    while more:
+        piece, more = _piece(await receive())
+        kept += piece
+        if more and len(kept) > _KEPT_BYTES:
+            return _pieces(bytes(kept), receive)
+    return bytes(kept)
+
+
+async def _pieces(first: bytes, receive: Receive) -> AsyncIterator[bytes]:
+    yield first
+    more = True
+    while more:
+        piece, more = _piece(await receive())
+        if piece:
+            yield piece
+
+
+def _piece(message: Message) -> tuple[bytes, bool]:
+    if message["type"] == "http.disconnect":
+        raise InvalidInputError("the request broke off before its body had ended")
+    return message.get("body", b""), message.get("more_body", False)

@@ -1,0 +1,339 @@
+"""What the sidecar does not serve, over real sockets from the caller to brokers and back."""
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.api.server import Limits
+from pulsar_sidecar.model.clocks import SystemClock
+
+from tests.cluster.tokens import TOKEN_CONF, token
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.metadata import FakeMetadataStore
+from tests.unit.api.serving import Answer as Answered
+from tests.unit.api.serving import Served, served
+from tests.unit.pulsar.http_brokers import Answer, Arrived, HttpBroker, http_broker
+from tests.unit.pulsar.test_admin_rest import closed_port, redirect_to
+
+TENANTS = "/admin/v2/tenants"
+TOPIC = "/admin/v2/persistent/t/n/x"
+RUNTIME = "/admin/v2/brokers/configuration/runtime"
+OURS = parse_credentials("token", "token:the-sidecar's-own")
+MIB = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Front:
+    """A sidecar before two brokers, the second of which only the metadata store names."""
+
+    server: Served
+    brokers: list[HttpBroker]
+    store: FakeMetadataStore
+
+    def arrived(self, broker: int = 0) -> list[Arrived]:
+        """What reached a broker, but for what the sidecar asks it."""
+        return [one for one in self.brokers[broker].arrived if one.target != RUNTIME]
+
+
+def register(store: FakeMetadataStore, broker: HttpBroker) -> None:
+    store.put(f"/loadbalance/brokers/{broker.address}", json.dumps({"webServiceUrl": broker.url}).encode())
+
+
+def front(stack: ExitStack, authentication: Authentication | None = None, *bases: str) -> Front:
+    store = FakeMetadataStore()
+    brokers = [stack.enter_context(http_broker(lambda arrived: Answer(200, b'["t"]'))) for _ in range(2)]
+    for broker in brokers:
+        register(store, broker)
+    rest = AdminRest(bases or [brokers[0].url], OURS, store=store, read_seconds=1.0)
+    passing = PassThrough(rest, TlsOptions(), store)
+    server = stack.enter_context(
+        served(FakeDeletionService(), authentication, brokers=passing, limits=Limits(body_seconds=1.0))
+    )
+    return Front(server, brokers, store)
+
+
+@pytest.fixture(scope="module")
+def _opened() -> Iterator[Front]:
+    with ExitStack() as stack:
+        yield front(stack)
+
+
+@pytest.fixture
+def opened(_opened: Front) -> Front:
+    for broker in _opened.brokers:
+        broker.arrived.clear()
+        broker.answer = lambda arrived: Answer(200, b'["t"]')
+    return _opened
+
+
+@pytest.fixture(scope="module")
+def _guarded() -> Iterator[Front]:
+    with ExitStack() as stack:
+        yield front(stack, by_token())
+
+
+@pytest.fixture
+def guarded(_guarded: Front) -> Front:
+    _guarded.brokers[0].arrived.clear()
+    return _guarded
+
+
+def by_token() -> Authentication:
+    return Authentication(TokenVerifier(secret_key(TOKEN_CONF["tokenSecretKey"]), SystemClock()))
+
+
+def bearer(role: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(role)}"}
+
+
+def test_what_is_asked_arrives_as_it_is(opened: Front) -> None:
+    target = f"/admin/v2/persistent/t/n/{quote('a/b ü', safe='')}/stats?getPreciseBacklog=true&x=%2F"
+    headers = {"Authorization": "Basic b3RoZXI6czNjcmV0", "X-Pulsar-Auth-Method-Name": "basic", "Accept": "text/plain"}
+    answer = opened.server.ask("POST", target, b"{}", headers)
+    assert (answer.status, answer.body) == (200, b'["t"]')
+    (arrived,) = opened.arrived()
+    assert (arrived.method, arrived.target, arrived.body) == ("POST", target, b"{}")
+    sent = {name.lower(): value for name, value in arrived.headers.items()}
+    assert sent["host"] == opened.brokers[0].address
+    assert headers.items() <= {name.title(): value for name, value in arrived.headers.items()}.items()
+    assert sent["x-forwarded-for"] == "127.0.0.1"
+    assert set(sent) == {
+        *("host", "authorization", "x-pulsar-auth-method-name", "accept", "accept-encoding"),
+        *("content-type", "content-length", "x-forwarded-for"),
+    }
+
+
+@pytest.mark.parametrize("status", [204, 400, 401, 403, 404, 405, 409, 412, 500, 503])
+def test_what_a_broker_answers_comes_back_as_it_is(opened: Front, status: int) -> None:
+    body = b"" if status == 204 else b'{"reason":"in its own words"}'
+    headers = {"Content-Type": "application/json", "broker-address": "b", "Connection": "x-own", "x-own": "1"}
+    opened.brokers[0].answer = lambda arrived: Answer(status, body, headers)
+    answer = opened.server.ask("DELETE", "/admin/v2/clusters/east")
+    assert (answer.status, answer.body, answer.headers.get("broker-address")) == (status, body, "b")
+    assert "x-own" not in answer.headers
+    assert len(opened.arrived()) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/admin/v2/persistent/t/n/x/stats"),
+        ("PUT", TOPIC),
+        ("DELETE", "/admin/v2/non-persistent/t/n/x"),
+        ("PUT", "/admin/v2/namespaces/t/n"),
+        ("GET", "/admin/persistent/t/c/n/x/stats"),
+        ("POST", "/admin/v3/functions/t/n/f"),
+        ("GET", "/lookup/v2/topic/persistent/t/n/x"),
+    ],
+)
+def test_what_the_sidecar_does_not_serve_goes_to_a_broker(opened: Front, method: str, path: str) -> None:
+    assert opened.server.ask(method, path).status == 200
+    assert [(one.method, one.target) for one in opened.arrived()] == [(method, path)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/admin/v2/ledger-deletion/status", 200),
+        ("GET", "/metrics", 200),
+        ("GET", "/elsewhere", 404),
+        ("DELETE", f"{TOPIC}/", 404),
+        ("DELETE", "/admin/v2/%70ersistent/t/n/x", 404),
+        ("DELETE", "/admin/v2/persistent/t/n/../n/x", 400),
+        ("DELETE", "/admin/v2/persistent/t/n/%2e%2E/x/y", 400),
+        ("DELETE", "/admin/v2//persistent/t/n/x", 400),
+        ("DELETE", "/admin/v2;a=b/persistent/t/n/x", 400),
+        ("GET", "/admin/../metrics", 400),
+    ],
+)
+def test_what_is_the_sidecars_own_never_leaves_it(opened: Front, method: str, path: str, status: int) -> None:
+    assert opened.server.ask(method, path).status == status
+    assert opened.arrived() == []
+
+
+def test_what_brokers_take_from_a_proxy_is_not_taken_from_a_caller(opened: Front) -> None:
+    forged = {
+        "X-Original-Principal": "admin",
+        "X-Forwarded-For": "10.0.0.1",
+        "Forwarded": "for=10.0.0.1",
+        "Connection": "keep-alive, X-Secret",
+        "X-Secret": "1",
+        "TE": "trailers",
+    }
+    opened.server.ask("GET", TENANTS, headers=forged)
+    (arrived,) = opened.arrived()
+    values = " ".join(arrived.headers.values())
+    assert "admin" not in values
+    assert "10.0.0.1" not in values
+    assert not {"te", "x-secret", "connection"} & {name.lower() for name in arrived.headers}
+
+
+def test_the_sidecars_own_credential_is_never_lent(guarded: Front) -> None:
+    guarded.brokers[0].answer = lambda arrived: Answer(200, b'{"authenticationEnabled": "true"}')
+    for headers in ({}, bearer("other"), {"Authorization": "Bearer forged"}, bearer("admin")):
+        guarded.server.ask("GET", TENANTS, headers=headers)
+    assert [one.authorization for one in guarded.arrived()] == [
+        *(None, bearer("other")["Authorization"], "Bearer forged", bearer("admin")["Authorization"])
+    ]
+
+
+def test_a_broker_that_asks_for_no_credential_gets_only_what_the_sidecar_admits() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, by_token())
+        opened.brokers[0].answer = lambda arrived: Answer(200, b'{"authenticationEnabled": "false"}')
+        answers = [opened.server.ask("GET", TENANTS, headers=one) for one in ({}, bearer("other"), bearer("admin"))]
+        assert [answer.status for answer in answers] == [401, 401, 200]
+        assert len(opened.arrived()) == 1
+
+
+def test_a_look_that_failed_admits_no_request() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, by_token())
+        opened.brokers[0].answer = lambda arrived: Answer(403, b'{"reason": "no superuser"}')
+        answer = opened.server.ask("GET", TENANTS, headers=bearer("other"))
+        assert (answer.status, opened.arrived()) == (503, [])
+        assert "could not be read" in answer.reason
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_redirect_to_a_broker_of_the_cluster_is_followed_with_body_and_credential(opened: Front, method: str) -> None:
+    opened.brokers[0].answer = lambda arrived: redirect_to(f"{opened.brokers[1].url}/admin/v2/owner?authoritative=true")
+    body = None if method == "GET" else b"x" * 1000
+    answer = opened.server.ask(method, TENANTS, body, bearer("other"))
+    assert answer.status == 200
+    (arrived,) = opened.arrived(1)
+    assert (arrived.method, arrived.target) == (method, "/admin/v2/owner?authoritative=true")
+    assert (arrived.body, arrived.authorization) == (body or b"", bearer("other")["Authorization"])
+
+
+def test_a_redirect_to_another_host_is_refused_and_gets_nothing(opened: Front) -> None:
+    with http_broker(lambda arrived: Answer(200)) as stranger:
+        opened.brokers[0].answer = lambda arrived: redirect_to(f"{stranger.url}/admin/v2/tenants")
+        answer = opened.server.ask("GET", TENANTS, headers=bearer("other"))
+        assert (answer.status, stranger.arrived) == (502, [])
+    assert "webServiceUrl" in answer.reason
+
+
+def test_redirects_in_a_circle_end(opened: Front) -> None:
+    opened.brokers[0].answer = lambda arrived: redirect_to(TENANTS)
+    assert opened.server.ask("GET", TENANTS).status == 503
+    assert len(opened.arrived()) == MAX_REDIRECTS + 1
+
+
+def test_a_large_body_that_is_redirected_is_refused_with_the_address(opened: Front) -> None:
+    opened.brokers[0].answer = lambda arrived: redirect_to(f"{opened.brokers[1].url}/x")
+    answer = opened.server.ask("POST", TENANTS, bytes(3 * MIB))
+    assert (answer.status, opened.arrived(1)) == (400, [])
+    assert opened.brokers[1].url in answer.reason
+
+
+def test_a_large_body_arrives_whole(opened: Front) -> None:
+    body = bytes(range(256)) * 48 * 1024
+    assert opened.server.ask("POST", "/admin/v3/functions/t/n/f", body).status == 200
+    assert opened.arrived()[0].body == body
+
+
+def test_a_body_may_take_long_if_none_of_its_pauses_does(opened: Front) -> None:
+    piece = bytes(MIB // 2)
+    pauses = threading.Event()
+
+    def body() -> Iterator[bytes]:
+        for _ in range(6):
+            pauses.wait(0.3)
+            yield piece
+
+    connection = http.client.HTTPConnection("127.0.0.1", opened.server.port, timeout=20)
+    connection.request("POST", "/admin/v3/functions/t/n/f", body(), {"Content-Length": str(6 * len(piece))})
+    assert connection.getresponse().status == 200
+    connection.close()
+    assert len(opened.arrived()[0].body) == 6 * len(piece)
+
+
+def test_a_broken_connection_is_an_unknown_outcome_for_a_change_which_is_sent_once(opened: Front) -> None:
+    opened.server.ask("GET", TENANTS)  # there is a connection that a library might not trust
+    opened.brokers[0].answer = lambda arrived: Answer(0)
+    for method in ("PUT", "POST", "DELETE"):
+        answer = opened.server.ask(method, TENANTS)
+        assert answer.status == 502
+        assert "may have taken effect" in answer.reason
+    assert [one.method for one in opened.arrived()] == ["GET", "PUT", "POST", "DELETE"]
+    assert opened.arrived(1) == []
+
+
+def test_a_read_whose_connection_broke_is_asked_of_another_broker(opened: Front) -> None:
+    opened.brokers[0].answer = lambda arrived: Answer(0)
+    assert opened.server.ask("GET", TENANTS).status == 200
+    assert len(opened.arrived(1)) == 1
+
+
+def test_a_broker_that_is_away_is_replaced_also_for_a_change() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, None, closed_port())
+        assert opened.server.ask("PUT", TENANTS, b"{}").status == 200
+
+
+def test_without_any_broker_the_answer_is_503() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, None, closed_port())
+        for broker in opened.brokers:
+            opened.store.remove(f"/loadbalance/brokers/{broker.address}")
+        answer = opened.server.ask("PUT", TENANTS, b"{}")
+        assert (answer.status, answer.headers.get("retry-after")) == (503, "1")
+
+
+def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole() -> None:
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer_half() -> None:
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.recv(65536)
+                accepted.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+
+        thread = threading.Thread(target=answer_half)
+        thread.start()
+        opened = front(stack, None, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            opened.server.ask("GET", TENANTS)
+        thread.join()
+
+
+def test_a_caller_who_leaves_ends_the_exchange() -> None:
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listening:
+        opened = front(stack, None, f"http://127.0.0.1:{listening.getsockname()[1]}")
+        with socket.create_connection(("127.0.0.1", opened.server.port)) as caller:
+            caller.sendall(f"POST {TENANTS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+            accepted, _ = listening.accept()
+            accepted.settimeout(10)
+            assert accepted.recv(65536)
+        with accepted:
+            assert accepted.recv(65536) == b""
+
+
+def test_other_callers_do_not_wait(opened: Front) -> None:
+    several = threading.Barrier(40)
+
+    def together(arrived: Arrived) -> Answer:
+        several.wait(10)
+        return Answer(200)
+
+    opened.brokers[0].answer = together
+    answers: list[Answered] = []
+    ask: Callable[[], None] = lambda: answers.append(opened.server.ask("GET", TENANTS))  # noqa: E731
+    threads = [threading.Thread(target=ask) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer.status for answer in answers] == [200] * 40
