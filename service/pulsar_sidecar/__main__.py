@@ -41,6 +41,7 @@ def programs() -> Programs:
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
         look_for_duplicates=partial(_call, "deduplication_files", "look_for_duplicates"),
         make_extract=partial(_call, "stored_messages", "make_extract"),
+        run_doctor=partial(_call, "doctor_run", "run_doctor"),
         publish_file=partial(_call, "exactly_once", "publish_file"),
     )
 

@@ -31,6 +31,7 @@ from pulsar_sidecar.bootstrap.cluster_access import (
     close_at_the_end,
     store_credential_of,
 )
+from pulsar_sidecar.bootstrap.doctor import log_examination
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
 from pulsar_sidecar.bootstrap.room import missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS
@@ -191,6 +192,7 @@ class _Process:
         for room in rooms:
             room.start()
         self._watch.watch(self._zookeeper, lambda: cluster.store.read(settings.ledgers_root_path))
+        threading.Thread(target=log_examination, args=(cluster,), name="doctor", daemon=True).start()
         log.info(
             "rooms opened",
             cluster=cluster_name,

@@ -22,6 +22,7 @@ from pulsar_sidecar.deduplication.verifying.duplicates.requests import Duplicate
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
+from pulsar_sidecar.doctor.findings import Finding
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -88,6 +89,7 @@ class Programs:
     make_extract: Callable[[ExtractRequest, Report], ExtractManifest]
     publish_file: "Callable[[PublishFileRequest, Report, Callable[[str, int, int], None]], Published]"
     look_for_duplicates: Callable[[DuplicatesRequest, Report], DuplicatesOutcome]
+    run_doctor: Callable[[Mapping[str, str | None], Path | None], Sequence[Finding]]
 
 
 @dataclass(frozen=True, slots=True)

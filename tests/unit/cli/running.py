@@ -17,6 +17,7 @@ from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, VerifyRequest
 from pulsar_sidecar.deduplication.verifying.verify import VerifiedTopic
 from pulsar_sidecar.demo.run import DemoReport
+from pulsar_sidecar.doctor.findings import Finding
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 
 
@@ -51,6 +52,8 @@ class Terminal:
         self.published: Published | SidecarError | None = None
         self.verified: Sequence[VerifiedTopic] | SidecarError | None = None
         self.concluded: DuplicatesOutcome | SidecarError | None = None
+        self.examined: Sequence[Finding] | SidecarError = ()
+        self.looked: list[tuple[Mapping[str, str | None], Path | None]] = []
         for name in ("PULSAR_CLIENT_CONF", "PULSAR_HOME", "PULSAR_SIDECAR_ADMIN_URL", "PULSAR_SIDECAR_AUTH_PARAMS"):
             monkeypatch.delenv(name, raising=False)
 
@@ -69,12 +72,19 @@ class Terminal:
                 make_extract=self._extract,
                 publish_file=self._publish,
                 look_for_duplicates=self._look,
+                run_doctor=self._examine,
             )  # fmt: skip
             code = command_line(programs)(list(arguments), prog_name="pulsar-sidecar")
         except SystemExit as exit_:
             code = exit_.code
         streams = self._capsys.readouterr()
         return Ran(int(code or 0), streams.out, streams.err)
+
+    def _examine(self, flags: Mapping[str, str | None], config: Path | None) -> Sequence[Finding]:
+        self.looked.append((flags, config))
+        if isinstance(self.examined, SidecarError):
+            raise self.examined
+        return self.examined
 
     def _run_demo(self, directory: Path | None, topics: int, write: Callable[[str], None]) -> DemoReport:
         self.played.append((directory, topics))

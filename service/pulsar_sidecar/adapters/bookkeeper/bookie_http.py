@@ -70,6 +70,12 @@ class BookieHttp:
                 f"{_answered(response)} and ledger {ledger_id} is still there; look again, then retry"
             )
 
+    def check(self) -> None:
+        """Return if a bookie answers; `TemporaryError` if not."""
+        response = self._ask("GET", "/heartbeat")
+        if response.status_code != _OK:
+            raise TemporaryError(f"it answered {response.status_code} to /heartbeat; try again")
+
     def close(self) -> None:
         """Close the connections; idempotent."""
         self._session.close()

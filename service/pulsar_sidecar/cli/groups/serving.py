@@ -5,7 +5,7 @@ by hand.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -27,6 +27,9 @@ Example: pulsar-sidecar serve --web-service-url http://broker:8080 --broker-serv
 --metadata-store-url zk:zookeeper:2181 --topic-two-phase-deletion-enabled"""
 
 
+Run = Callable[[Context, Mapping[str, str | None], Path | None], None]
+
+
 class _InGroups(TyperCommand):
     """Lists its options below the headings that they name."""
 
@@ -41,10 +44,20 @@ class _InGroups(TyperCommand):
                 formatter.write_dl(records)
 
 
-def _with_flags() -> Callable[..., None]:
+def command_with_settings(name: str, help_text: str, run: Run) -> typer.Typer:
+    """A command that calls ``run`` with the settings that are given as flags, and the file of --config."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, cls=_InGroups, help=help_text, epilog=EXIT_CODES)(_with_flags(run))
+    return app
+
+
+def _with_flags(run: Run) -> Callable[..., None]:
     def command(ctx: Context, config: Path | None = None, **flags: str | bool | None) -> None:
-        given = {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()}
-        raise typer.Exit(ctx.obj.programs.serve(given, config))
+        run(
+            ctx,
+            {name: str(value).lower() if isinstance(value, bool) else value for name, value in flags.items()},
+            config,
+        )
 
     config_option = typer.Option("--config", metavar="FILE", help="Properties file, camelCase keys as in broker.conf.")
     parameters = [inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)]
@@ -57,6 +70,10 @@ def _with_flags() -> Callable[..., None]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     command.__annotations__ = {}
     return command
+
+
+def _serve(ctx: Context, flags: Mapping[str, str | None], config: Path | None) -> None:
+    raise typer.Exit(ctx.obj.programs.serve(flags, config))
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:
@@ -83,5 +100,4 @@ def _metavar(field: FieldInfo) -> str:
     return "NUMBER" if kinds & {int, float} else "TEXT"
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command("serve", cls=_InGroups, help=_HELP, epilog=EXIT_CODES)(_with_flags())
+app = command_with_settings("serve", _HELP, _serve)

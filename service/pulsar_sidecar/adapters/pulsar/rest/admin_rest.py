@@ -217,6 +217,12 @@ class AdminRest:
 
     def get_exactly(self, web_service_url: str, path: str, params: Mapping[str, str] | None = None) -> object:
         """The JSON answer of exactly this broker; a redirect (another one owns it now) is a `TemporaryError`."""
+        return self.get_exactly_with_headers(web_service_url, path, params)[0]
+
+    def get_exactly_with_headers(
+        self, web_service_url: str, path: str, params: Mapping[str, str] | None = None
+    ) -> tuple[object, Mapping[str, str]]:
+        """As `get_exactly`, with the answer's headers."""
         call = _Call("GET", path, dict(params or {}), None)
         if not self.reachable([web_service_url]) or not self.is_broker(web_service_url):
             raise PermanentError(
@@ -225,7 +231,7 @@ class AdminRest:
         answer = self._attempt(call, web_service_url.rstrip("/") + path, call.params)
         if call.redirected_by(answer):
             raise TemporaryError(f"{call}: {web_service_url} is not the owner any more; try again")
-        return _document(_checked(call, answer))
+        return _document(_checked(call, answer)), answer.headers
 
     def change(self, method: str, path: str, body: object = None, params: Mapping[str, str] | None = None) -> object:
         """Send PUT, POST or DELETE with a JSON body (None: no body); the JSON answer."""

@@ -11,12 +11,12 @@ from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 
 _RUNTIME = "/admin/v2/brokers/configuration/runtime"
-_VERSION = "/admin/v2/brokers/version"
+VERSION_PATH = "/admin/v2/brokers/version"
 
 
 def broker_version(rest: AdminRest, web_service_url: str | None = None) -> str | None:
     """The version of Pulsar that a broker runs (without a URL: any broker); None if the answer is not a text."""
-    version = rest.get(_VERSION) if web_service_url is None else rest.get_exactly(web_service_url, _VERSION)
+    version = rest.get(VERSION_PATH) if web_service_url is None else rest.get_exactly(web_service_url, VERSION_PATH)
     return version if isinstance(version, str) and version else None
 
 
@@ -26,7 +26,7 @@ class RuntimeConfiguration:
     def __init__(self, document: object) -> None:
         if not isinstance(document, dict):
             raise TemporaryError("a broker did not answer with its runtime configuration; try again")
-        self._settings: Mapping[str, object] = document
+        self.settings: Mapping[str, object] = document
 
     @classmethod
     def of(cls, rest: AdminRest, web_service_url: str | None = None) -> "RuntimeConfiguration":
@@ -34,7 +34,7 @@ class RuntimeConfiguration:
 
     def text(self, name: str) -> str | None:
         """The setting; None when the broker does not know it."""
-        value = self._settings.get(name)
+        value = self.settings.get(name)
         return None if value is None else str(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:

@@ -126,6 +126,12 @@ class TopicsSetup:
         with self._warning_of("expiry of subscriptions"):
             self._keep_subscriptions()
 
+    def look_at_conditions(self) -> None:
+        """As `set_conditions`, and nothing is set."""
+        self.warnings = []
+        self._look_at_delays()
+        self._look_at_expiry()
+
     def _partitions(self, topic: TopicName) -> int:
         self._admin.create(topic, self._settings.parallelism)
         found = self._admin.partitions(topic)
@@ -198,6 +204,11 @@ class TopicsSetup:
             minutes = admin.namespace_policy(namespace, _EXPIRATION)
             if minutes != _NEVER:
                 raise TemporaryError(f"{_EXPIRATION} of {namespace} is not in force yet")
+        self._look_at_expiry()
+
+    def _look_at_expiry(self) -> None:
+        namespace = self._retry.namespace
+        minutes = self._admin.namespace_policy(namespace, _EXPIRATION)
         if isinstance(minutes, int) and minutes > 0:
             self.warnings.append(
                 f"subscriptions in {namespace} expire after {minutes} minutes, with all records and dead letters "

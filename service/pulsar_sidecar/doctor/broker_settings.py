@@ -1,0 +1,82 @@
+"""Brokers' settings that matter to the sidecar, one table.
+
+What brokers do not know has the default of the version that brought it, so a setting that is absent is passed over.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pulsar_sidecar.doctor.findings import Finding, Level
+
+SUBJECT: Final = "broker settings"
+_BUCKETS: Final = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A setting, the value that fits, and what another one means."""
+
+    name: str
+    value: str
+    level: Level
+    otherwise: str
+
+    def unmet_on(self, settings: Mapping[str, Mapping[str, object]]) -> Sequence[str]:
+        """The brokers that know the setting and have another value, sorted."""
+        found = {broker: written.get(self.name) for broker, written in settings.items()}
+        return sorted(
+            broker for broker, value in found.items() if value is not None and str(value).lower() != self.value.lower()
+        )
+
+
+_WANTED: Final = (
+    _Wanted("systemTopicEnabled", "true", Level.FAILED, "topics have no policies, which the sidecar's own need"),
+    _Wanted("topicLevelPoliciesEnabled", "true", Level.FAILED, "topics have no policies, which the sidecar's own need"),
+    _Wanted("delayedDeliveryEnabled", "true", Level.WARNING, "delayed messages are delivered at once"),
+    _Wanted(
+        "delayedDeliveryTrackerFactoryClassName",
+        _BUCKETS,
+        Level.OFF,
+        "delayed indexes are in memory only, and `delayed-index` commands find no buckets",
+    ),
+    _Wanted(
+        "acknowledgmentAtBatchIndexLevelEnabled",
+        "true",
+        Level.OFF,
+        "one message of a batch cannot be acknowledged, and so not be cancelled, alone",
+    ),
+    _Wanted(
+        "dispatcherPauseOnAckStatePersistentEnabled",
+        "true",
+        Level.OFF,
+        "brokers dispatch on when a subscription's acknowledgements outgrow what they store (PIP-299)",
+    ),
+    _Wanted("brokerDeduplicationEnabled", "true", Level.OFF, "topics drop duplicates only where a policy asks for it"),
+    _Wanted("authorizationEnabled", "true", Level.OFF, "every client may do everything"),
+)
+
+
+def settings_findings(settings: Mapping[str, Mapping[str, object]], cluster_name: str | None) -> Iterator[Finding]:
+    """What the configuration of each broker, by its name, means; nothing where none was reported."""
+    if not settings:
+        return
+    yield from _cluster(settings, cluster_name)
+    unmet = {wanted: where for wanted in _WANTED if (where := wanted.unmet_on(settings))}
+    for wanted, where in unmet.items():
+        on = "" if len(where) == len(settings) else f" on {', '.join(where)}"
+        written = settings[where[0]][wanted.name]
+        remedy = f"set {wanted.name}={wanted.value} in broker.conf and restart the brokers"
+        yield Finding(wanted.level, SUBJECT, f"{wanted.name}={written}{on}: {wanted.otherwise}", remedy)
+    if all(wanted.level is Level.OFF for wanted in unmet):
+        yield Finding(Level.OK, SUBJECT, "brokers have the settings that the sidecar needs")
+
+
+def _cluster(settings: Mapping[str, Mapping[str, object]], cluster_name: str | None) -> Iterator[Finding]:
+    names = sorted({str(each.get("clusterName")) for each in settings.values()})
+    expected = cluster_name or names[0]
+    if names == [expected]:
+        yield Finding(Level.OK, SUBJECT, f"the cluster's name is {expected}")
+    else:
+        remedy = "set clusterName to the brokers' own, or leave it out; check metadataStoreUrl"
+        yield Finding(Level.FAILED, SUBJECT, f"clusterName is {expected}, the brokers' is {', '.join(names)}", remedy)

@@ -1,0 +1,158 @@
+"""What the doctor concludes: from a cluster that is well, changed in one thing at a time."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pulsar_sidecar.doctor.checks import examine
+from pulsar_sidecar.doctor.facts import (
+    BookieFacts,
+    BookiesFacts,
+    BrokerFacts,
+    BrokersFacts,
+    Facts,
+    Feature,
+    OwnFacts,
+    StoreFacts,
+    ZooKeeperServer,
+)
+from pulsar_sidecar.doctor.findings import Finding, Level, counted
+from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedError, TemporaryError, UnreachableError
+
+AWAY = UnreachableError("not a word from it; check that it runs")
+REFUSED = NotAuthorizedError("no; grant the sidecar's role this operation")
+SETTINGS: Mapping[str, object] = {
+    "clusterName": "east",
+    "systemTopicEnabled": "true",
+    "topicLevelPoliciesEnabled": "true",
+    "delayedDeliveryEnabled": "true",
+}
+BROKER = BrokerFacts("broker-1:8080", "4.0.8", SETTINGS, 0.4)
+OTHER = replace(BROKER, name="broker-2:8080")
+WELL = Facts(
+    OwnFacts((Feature("deleting", True, "it deletes", "x=true"),), (), True, None),
+    StoreFacts("zk:z:2181", {"z:2181": ZooKeeperServer("3.9.4", "leader")}, (), (), 0.01),
+    BrokersFacts({"http://broker-1:8080": None, "pulsar://broker-1:6650": None}, (BROKER, OTHER), None, ()),
+    BookiesFacts((BookieFacts("bookie-1:3181", False, None),), {"http://bookie-1:8000": None}),
+)
+
+
+def with_store(**changed: Any) -> Facts:
+    return replace(WELL, store=replace(WELL.store, **changed))
+
+
+def with_brokers(**changed: Any) -> Facts:
+    return replace(WELL, brokers=replace(WELL.brokers, **changed))
+
+
+def with_broker(**changed: Any) -> Facts:
+    return with_brokers(registered=(BROKER, replace(OTHER, **changed)))
+
+
+def with_settings(**changed: object) -> Facts:
+    return with_broker(settings={**SETTINGS, **changed})
+
+
+def with_bookies(**changed: Any) -> Facts:
+    return replace(WELL, bookies=replace(WELL.bookies, **changed))
+
+
+def wrong(facts: Facts) -> list[Finding]:
+    return [finding for finding in examine(facts) if finding.level is not Level.OK]
+
+
+def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
+    findings = examine(WELL)
+    assert wrong(WELL) == []
+    assert {finding.subject for finding in findings} == {
+        "metadata store", "rights", "brokers", "broker settings", "topic policies", "bookies", "clocks", "settings",
+    }  # fmt: skip
+    assert all(finding.remedy is None for finding in findings)
+    assert counted(findings) == f"{len(findings)} ok, 0 off, 0 warning, 0 failed"
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "subject", "text", "remedy"),
+    [
+        (with_store(servers={"z:2181": AWAY}), "warning", "metadata store", "z:2181 does not answer", "start it"),
+        (
+            with_store(servers={"z:2181": ZooKeeperServer("3.5.9", "leader")}),
+            "failed", "metadata store", "ZooKeeper 3.5.9", "upgrade",
+        ),
+        (with_store(missing=AWAY), "failed", "metadata store", "cannot be read: not a word", "metadataStoreUrl"),
+        (with_store(missing=["/a", "/b"]), "failed", "metadata store", "no /a and no /b", "chroot"),
+        (with_store(undeletable=["/ledgers"]), "failed", "rights", "may not delete nodes below /ledgers", "DELETE"),
+        (
+            replace(with_store(undeletable=["/ledgers"]), own=replace(WELL.own, deletes=False)),
+            "warning", "rights", "may not delete nodes below /ledgers", "DELETE",
+        ),
+        (with_store(undeletable=AWAY), "warning", "metadata store", "could not look at the permissions", "run this"),
+        (with_store(ahead_seconds=-90.2), "warning", "clocks", "this machine's clock is 90 s behind", "chrony"),
+        (with_store(ahead_seconds=AWAY), "warning", "clocks", "could not look", "run this again"),
+        (with_broker(ahead_seconds=5.0), "warning", "clocks", "broker-2:8080 is 5 s ahead of", "chrony"),
+        (with_brokers(addresses={"http://b": AWAY}), "failed", "brokers", "http://b does not answer", "webServiceUrl"),
+        (with_brokers(registered=()), "failed", "brokers", "not one broker is registered", "start the brokers"),
+        (with_brokers(registered=AWAY), "warning", "brokers", "could not look at the list", "run this again"),
+        (with_broker(version=AWAY), "warning", "brokers", "broker-2:8080 does not answer", "start it again"),
+        (with_broker(version="2.10.6"), "warning", "brokers", "broker-2:8080 runs Pulsar 2.10.6", "test cluster"),
+        (with_broker(version=None), "warning", "brokers", "runs Pulsar an unknown version", "test cluster"),
+        (with_brokers(mismatch="theirs is x; set y"), "failed", "brokers", "theirs is x", "set y"),
+        (with_brokers(mismatch=AWAY), "warning", "brokers", "which metadata store", "run this again"),
+        (with_broker(settings=REFUSED), "failed", "rights", "brokers refuse the sidecar: no", "superUserRoles"),
+        (
+            with_brokers(addresses={"http://b": NotAuthenticatedError("who?")}),
+            "failed", "rights", "brokers do not know the sidecar", "authParams",
+        ),
+        (with_brokers(own_topics=["they expire"]), "warning", "topic policies", "they expire", None),
+        (with_brokers(own_topics=["no delay; lift it"]), "warning", "topic policies", "no delay", "lift it"),
+        (with_brokers(own_topics=TemporaryError("busy")), "warning", "topic policies", "busy", "run this again"),
+        (with_settings(clusterName="west"), "failed", "broker settings", "is east, west", "clusterName"),
+        (with_settings(systemTopicEnabled="false"), "failed", "broker settings", "topics have no policies", "=true"),
+        (
+            with_settings(delayedDeliveryEnabled=False),
+            "warning", "broker settings", "delayedDeliveryEnabled=False on broker-2:8080", "restart the brokers",
+        ),
+        (with_settings(brokerDeduplicationEnabled="false"), "off", "broker settings", "duplicates", "set brokerDedup"),
+        (with_bookies(registered=()), "failed", "bookies", "not one bookie", "ledgersRootPath"),
+        (with_bookies(registered=AWAY), "warning", "bookies", "the list of bookies", "run this again"),
+        (
+            with_bookies(registered=[BookieFacts("b:1", False, AWAY)]),
+            "warning", "bookies", "b:1 does not answer", "reach its port",
+        ),
+        (with_bookies(registered=[BookieFacts("b:1", True, None)]), "warning", "bookies", "read-only", "free space"),
+        (with_bookies(http={"http://b:8000": AWAY}), "warning", "bookies", "http://b:8000 does not", "bookieHttpUrls"),
+        (
+            replace(WELL, own=replace(WELL.own, warnings=["in clear; use TLS"])),
+            "warning", "settings", "in clear", "use TLS",
+        ),
+        (
+            replace(WELL, own=replace(WELL.own, features=(Feature("deleting", False, "it deletes", "x=true"),))),
+            "off", "settings", "deleting is off: it deletes", "set x=true",
+        ),
+        (replace(WELL, own=replace(WELL.own, cluster_name="west")), "failed", "broker settings", "is west", "leave it"),
+    ],
+)  # fmt: skip
+def test_each_thing_that_is_not_well_has_its_line_and_its_remedy(
+    facts: Facts, level: str, subject: str, text: str, remedy: str | None
+) -> None:
+    (finding,) = wrong(facts)
+    assert (finding.level, finding.subject) == (Level(level), subject)
+    assert text in finding.text
+    assert (finding.remedy is None) if remedy is None else (remedy in (finding.remedy or ""))
+
+
+def test_while_the_metadata_store_is_away_its_rights_and_clock_are_left_out() -> None:
+    facts = with_store(missing=AWAY, undeletable=AWAY, ahead_seconds=AWAY)
+    assert [finding.subject for finding in wrong(facts)] == ["metadata store"]
+
+
+def test_topics_that_do_not_exist_yet_are_no_fault() -> None:
+    assert wrong(with_brokers(own_topics=None)) == []
+    assert any("`serve` makes them" in finding.text for finding in examine(with_brokers(own_topics=None)))
+
+
+def test_a_setting_that_differs_on_all_brokers_names_none() -> None:
+    same = {**SETTINGS, "delayedDeliveryEnabled": "false"}
+    (finding,) = wrong(with_brokers(registered=[replace(BROKER, settings=same), replace(OTHER, settings=same)]))
+    assert finding.text == "delayedDeliveryEnabled=false: delayed messages are delivered at once"
