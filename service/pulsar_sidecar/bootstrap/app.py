@@ -192,7 +192,7 @@ class _Process:
         for room in rooms:
             room.start()
         self._watch.watch(self._zookeeper, lambda: cluster.store.read(settings.ledgers_root_path))
-        threading.Thread(target=log_examination, args=(cluster,), name="doctor", daemon=True).start()
+        threading.Thread(target=log_examination, args=(cluster, self._ended), name="doctor", daemon=True).start()
         log.info(
             "rooms opened",
             cluster=cluster_name,

@@ -26,6 +26,7 @@ from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BrokerAddress
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of
+from pulsar_sidecar.bootstrap.doctor_settings import own_facts
 from pulsar_sidecar.doctor.checks import examine
 from pulsar_sidecar.doctor.facts import (
     BookieFacts,
@@ -33,16 +34,14 @@ from pulsar_sidecar.doctor.facts import (
     BrokerFacts,
     BrokersFacts,
     Facts,
-    Feature,
     OrError,
-    OwnFacts,
     StoreFacts,
 )
 from pulsar_sidecar.doctor.findings import Finding, Level, counted
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
-from pulsar_sidecar.settings.fields import Settings
 
 T = TypeVar("T")
 _CONNECT_SECONDS: Final = 3.0
@@ -62,15 +61,19 @@ def examine_cluster(cluster: ClusterAccess, warnings: Sequence[str]) -> list[Fin
         connect_seconds=_CONNECT_SECONDS,
         read_seconds=_READ_SECONDS,
     )
-    return examine(Facts(_own(cluster.settings, warnings), _store(cluster), _brokers(cluster, rest), _bookies(cluster)))
+    own = own_facts(cluster.settings, warnings, cluster.clock.now_ms())
+    return examine(Facts(own, _store(cluster), _brokers(cluster, rest), _bookies(cluster)))
 
 
-def log_examination(cluster: ClusterAccess) -> None:
-    """Look, and log how it is, with a line for everything that is not as it must be."""
+def log_examination(cluster: ClusterAccess, ended: StopSignal) -> None:
+    """Look, and log how it is, with a line for everything that is not as it must be; nothing once ``ended`` is set."""
     try:
         findings = examine_cluster(cluster, ())
     except Exception:  # the process works without
-        log.exception("the doctor could not look at the cluster")
+        if not ended.is_set():
+            log.exception("the doctor could not look at the cluster")
+        return
+    if ended.is_set():  # what was closed meanwhile is no finding
         return
     for finding in findings:
         if finding.level in (Level.WARNING, Level.FAILED):
@@ -203,48 +206,3 @@ def _ask(cluster: ClusterAccess, bookie: str) -> None:
 def _ask_http(url: str) -> None:
     with closing(BookieHttp([url], timeout_seconds=_READ_SECONDS)) as bookie:
         bookie.check()
-
-
-# --- the sidecar's own settings --------------------------------------------------------------------------------------
-
-
-def _own(settings: Settings, warnings: Sequence[str]) -> OwnFacts:
-    features = (
-        Feature(
-            "two-phase deletion",
-            settings.topic_two_phase_deletion_enabled,
-            "it deletes ledgers that brokers would leave behind",
-            "topicTwoPhaseDeletionEnabled=true",
-        ),
-        Feature(
-            "appending of leaked ledgers",
-            settings.topic_two_phase_deletion_enabled and settings.ledger_deletion_watch == "append",
-            "two-phase deletion checks and deletes what the watch finds leaked",
-            "ledgerDeletionWatch=append and topicTwoPhaseDeletionEnabled=true",
-        ),
-        Feature(
-            "deletion of unnamed ledgers",
-            settings.bookkeeper_exclusive_to_cluster,
-            "a ledger may be deleted that no list of this cluster named",
-            "bookkeeperExclusiveToCluster=true where no other cluster uses this BookKeeper",
-        ),
-        Feature(
-            "deletion of offloaded copies",
-            bool(settings.offload_allowed_locations),
-            "copies in tiered storage are deleted with their ledgers",
-            "offloadAllowedLocations to the buckets",
-        ),
-        Feature(
-            "cancelling of delayed messages",
-            settings.delayed_message_cancelling_enabled,
-            "it takes delayed messages back before they are due",
-            "delayedMessageCancellingEnabled=true",
-        ),
-        Feature(
-            "authentication of callers",
-            settings.authentication_enabled,
-            "other machines may call, with a token",
-            "authenticationEnabled=true with tokenSecretKey or tokenPublicKey, and superUserRoles",
-        ),
-    )
-    return OwnFacts(features, warnings, settings.topic_two_phase_deletion_enabled, settings.cluster_name)
