@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pulsar_sidecar.api.authentication import TokenAuthentication, secret_key
+from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.paths import V2_PATH
 from pulsar_sidecar.model.clocks import SystemClock
 
@@ -36,7 +37,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, An
     directory, token = tmp_path_factory.mktemp("client"), hs256(ADMIN)
     service = furnished()
     service.missing = "ZooKeeper is away"
-    with served(service, TokenAuthentication(secret_key(data_url(SECRET)), ["admin"], SystemClock())) as server:
+    with served(service, Authentication(TokenVerifier(secret_key(data_url(SECRET)), SystemClock()))) as server:
         (directory / "config.yml").write_text("post_hooks: []\n")
         made = run(PROGRAMS / "openapi-python-client", "generate", "--path", DOCUMENT, "--config", "config.yml",
                    "--meta", "none", "--output-path", "sidecar_client", cwd=directory)  # fmt: skip
