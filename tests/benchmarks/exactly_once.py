@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.deduplication.publishing.messages import BatchLimits, OutgoingMessage
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 

@@ -6,7 +6,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import pulsar
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
@@ -14,6 +13,7 @@ from pulsar_sidecar.bootstrap.exactly_once import sequenced_producers
 from pulsar_sidecar.deduplication.publishing.messages import Batch, BatchLimits
 from pulsar_sidecar.deduplication.publishing.ports import Receipt, SequencedProducer, SequencedProducers
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

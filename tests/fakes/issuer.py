@@ -24,6 +24,7 @@ class FakeIssuer(ThreadingHTTPServer):
         keys: by their ids; those that it publishes.
         changes: to its discovery document.
         answers: overrides bodies of whole paths; None answers 500.
+        statuses: of paths, instead of 200.
         asked: the paths that were asked for, in turn.
         forms: what clients sent for a token, in turn.
         lifetime_seconds: of the tokens that it issues; None leaves ``expires_in`` out.
@@ -36,6 +37,7 @@ class FakeIssuer(ThreadingHTTPServer):
         self.keys: dict[str, PrivateKey] = {"first": rsa.generate_private_key(65537, 2048)}
         self.changes: dict[str, object] = {}
         self.answers: dict[str, bytes | None] = {}
+        self.statuses: dict[str, int] = {}
         self.asked: list[str] = []
         self.forms: list[dict[str, str]] = []
         self.delay_seconds = 0.0
@@ -85,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append(self.path)
         time.sleep(self.server.delay_seconds)
         body = self.server.body(self.path)
-        self.send_response(500 if body is None else 200)
+        self.send_response(500 if body is None else self.server.statuses.get(self.path, 200))
         self.send_header("Content-Length", str(len(body or b"")))
         self.end_headers()
         self.wfile.write(body or b"")

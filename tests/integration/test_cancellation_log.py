@@ -6,7 +6,6 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
@@ -14,6 +13,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus
 from pulsar_sidecar.delayed_delivery.ports import LogRecords
 from pulsar_sidecar.delayed_delivery.workflow.cancellation_store import CancellationStore
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import Position

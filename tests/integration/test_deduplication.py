@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import checkpoint_path
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.ledger_ownership.paths import cursor_path, ledger_path
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import SystemClock

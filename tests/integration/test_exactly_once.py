@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import OpenProducer
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_batches import entries_of
@@ -22,6 +21,7 @@ from pulsar_sidecar.deduplication.publishing.messages import (
 from pulsar_sidecar.deduplication.publishing.partition_publisher import Patience
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher
 from pulsar_sidecar.deduplication.publishing.reader import ReadPosition
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishRequest
 from pulsar_sidecar.deduplication.publishing.resume import Tail
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jwt
-import requests
 import structlog
 
+from pulsar_sidecar.identity.discovery import TIMEOUT_SECONDS, discovered_url
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, TemporaryError, UnreachableError
 from pulsar_sidecar.model.tls import trusting
 
-_DISCOVERY = "/.well-known/openid-configuration"
-_TIMEOUT_SECONDS = 5.0
 _AFTER_FAILURE_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -102,25 +100,11 @@ class _Issuer:
     def _read(self) -> list[jwt.PyJWK]:
         try:
             client = jwt.PyJWKClient(
-                self._jwks_url(), cache_jwk_set=False, timeout=_TIMEOUT_SECONDS, ssl_context=trusting(self._trusted)
+                discovered_url(self._url, "jwks_uri", self._trusted),
+                cache_jwk_set=False,
+                timeout=TIMEOUT_SECONDS,
+                ssl_context=trusting(self._trusted),
             )
             return client.get_signing_keys()
-        except (requests.RequestException, jwt.PyJWTError, OSError, ValueError) as error:
+        except (jwt.PyJWTError, OSError, ValueError) as error:
             raise TemporaryError(type(error).__name__) from error
-
-    def _jwks_url(self) -> str:
-        answer = requests.get(
-            self._url.rstrip("/") + _DISCOVERY,
-            timeout=_TIMEOUT_SECONDS,
-            verify=True if self._trusted is None else str(self._trusted),
-            allow_redirects=False,
-        )
-        if answer.status_code != 200:
-            raise TemporaryError(f"{_DISCOVERY} was answered with status {answer.status_code}")
-        document = answer.json()
-        if not isinstance(document, dict) or document.get("issuer") != self._url:
-            raise TemporaryError(f"{_DISCOVERY} names another issuer; write it exactly so in openIDAllowedTokenIssuers")
-        url = document.get("jwks_uri")
-        if not isinstance(url, str) or (self._url.startswith("https:") and not url.startswith("https:")):
-            raise TemporaryError(f"{_DISCOVERY} names no jwks_uri that begins with https:")
-        return url

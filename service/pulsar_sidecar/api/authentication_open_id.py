@@ -81,7 +81,10 @@ class OpenIdVerifier:
         return role_in(claims, self._rules.role_claim)
 
     async def _key(self, token: str, issuer: str) -> VerificationKey:
-        key_id = jwt.get_unverified_header(token).get("kid")
+        try:
+            key_id = jwt.get_unverified_header(token).get("kid")
+        except jwt.InvalidTokenError:
+            key_id = None
         if not isinstance(key_id, str) or not key_id:
             raise NotAuthenticatedError("the token does not name its issuer's key (header kid)")
         found = self._keys.at_hand(issuer, key_id)

@@ -18,7 +18,6 @@ from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetad
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
 from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
-from pulsar_sidecar.adapters.pulsar.credentials import identity_of
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, open_plan_publisher
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit import applying
@@ -39,6 +38,7 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import InputKind
+from pulsar_sidecar.identity.credentials import identity_of
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
 from pulsar_sidecar.model.clocks import Pace, SystemClock

@@ -15,12 +15,6 @@ from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, par
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.credentials import (
-    ClientCertificate,
-    ClientCredentials,
-    TlsOptions,
-    identity_of,
-)
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
@@ -30,6 +24,7 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows, Broke
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.delayed_entries import BulkDelayedEntries
 from pulsar_sidecar.delayed_delivery.index.stored import StoredIndexes
+from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials, TlsOptions, identity_of
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion

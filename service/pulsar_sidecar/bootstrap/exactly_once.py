@@ -7,7 +7,6 @@ from typing import Unpack
 from pulsar_sidecar.adapters.local_files.publishing_files import CheckpointFile, checkpoint_path, source_file
 from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
 from pulsar_sidecar.adapters.pulsar.client.message_source import ClientMessageSource
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, identity_of, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
@@ -18,6 +17,7 @@ from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher, PublisherOptions
 from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, identity_of, parse_credentials
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.progress import Report

@@ -88,7 +88,7 @@ def _global_options(
         str | None, typer.Option(metavar="URL", help="The sidecar's URL. Default: http://127.0.0.1:8750.")
     ] = None,
     auth_plugin: Annotated[
-        str | None, typer.Option(metavar="PLUGIN", help="token, or its Java class as in client.conf.")
+        str | None, typer.Option(metavar="PLUGIN", help="token, oauth2 or tls, or its Java class, as in client.conf.")
     ] = None,
     auth_params: Annotated[
         str | None,

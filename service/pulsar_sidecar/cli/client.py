@@ -5,6 +5,7 @@ followed once, and only to a sidecar that the service itself lists, so a token g
 """
 
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from pulsar_sidecar.cli.command_groups import ServiceRefusedError
+from pulsar_sidecar.identity.credentials import ClientCredentials
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
-from pulsar_sidecar.model.tls import trusting
+from pulsar_sidecar.model.tls import load_certificate, trusting
 
 _MOST_CONNECTIONS = 100
 """Kept open for a command that sends several requests at a time."""
@@ -35,7 +37,7 @@ class SidecarClient:
     def __init__(
         self,
         admin_url: str,
-        token: str | None,
+        credentials: ClientCredentials,
         timeout_seconds: float,
         *,
         trusted: Path | None,
@@ -53,8 +55,16 @@ class SidecarClient:
         https = HTTPAdapter if verify_hostname else _AnyHostname
         session.mount("http://", HTTPAdapter(pool_maxsize=_MOST_CONNECTIONS))
         session.mount("https://", https(pool_maxsize=_MOST_CONNECTIONS))
-        if token is not None:
-            session.headers["Authorization"] = f"Bearer {token}"
+        shown = credentials.certificate
+        if shown is not None:
+            load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), shown.file, shown.key_file)
+            session.cert = (str(shown.file), str(shown.key_file))
+
+        def identify(request: requests.PreparedRequest) -> requests.PreparedRequest:
+            request.headers.update(credentials.http_headers())  # anew for each: a token may have been exchanged
+            return request
+
+        session.auth = identify
         self._request = partial(session.request, timeout=timeout_seconds, allow_redirects=False)
 
     def call(self, method: str, path: str, body: object = None, parameters: Mapping[str, Any] | None = None) -> Any:

@@ -4,13 +4,12 @@ Precedence: flag, then ``PULSAR_SIDECAR_*``, then ``client.conf``. The address i
 ``webServiceUrl`` in ``client.conf`` is not used for it. Invariant: the token appears in no message.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import typer
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
     from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
     from pulsar_sidecar.demo.run import DemoReport
+    from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials
 
 _NAMESPACE_PARTS = 2
 _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.AuthenticationToken"})
@@ -119,10 +119,10 @@ class GlobalOptions:
         settings = self.settings()
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
         conf = client_conf_of(settings)
-        token = token_of(conf.auth_plugin, conf.auth_params)
+        credentials = credentials_of(conf, _certificate_of(settings))
         client = SidecarClient(
             admin_url,
-            token,
+            credentials,
             _seconds(settings.get("request_timeout", "60")),
             trusted=conf.tls_trust_certs_file,
             allow_insecure=conf.tls_allow_insecure_connection,
@@ -130,7 +130,7 @@ class GlobalOptions:
         )
         parts = urlsplit(admin_url)
         host = parts.hostname or ""
-        if token is not None and parts.scheme == "http" and not is_loopback(host):
+        if credentials.is_secret and parts.scheme == "http" and not is_loopback(host):
             output.info(
                 f"the token travels in clear to {output.printable(host)}; serve the sidecar with TLS and use https://"
             )
@@ -220,6 +220,32 @@ def client_conf_of(settings: Mapping[str, str]) -> ClientConf:
     )
 
 
+def credentials_of(conf: ClientConf, certificate: "ClientCertificate | None" = None) -> "ClientCredentials":
+    """Who the user is to the sidecar; ``authParams`` without a plugin are a token's.
+
+    Raises:
+        InvalidInputError: they cannot be used, or are of a kind that the sidecar does not verify.
+    """
+    from pulsar_sidecar.identity.credentials import AuthPlugin, parse_credentials
+
+    plugin = conf.auth_plugin or ("token" if conf.auth_params else None)
+    if plugin in _TOKEN_PLUGINS and not conf.auth_params:
+        plugin = None
+    credentials = parse_credentials(plugin, conf.auth_params, certificate)
+    if credentials.plugin is AuthPlugin.BASIC:
+        raise InvalidInputError("the sidecar verifies no passwords; use --auth-plugin token, oauth2 or tls")
+    if certificate is not None and credentials.certificate is None:
+        credentials = replace(credentials, certificate=certificate)
+    return credentials
+
+
+def _certificate_of(settings: Mapping[str, str]) -> "ClientCertificate | None":
+    from pulsar_sidecar.identity.credentials import ClientCertificate
+
+    file, key_file = settings.get("tls_certificate_file_path"), settings.get("tls_key_file_path")
+    return ClientCertificate(Path(file), Path(key_file)) if file and key_file else None
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -230,41 +256,3 @@ def _seconds(text: str) -> float:
             "--request-timeout (PULSAR_SIDECAR_REQUEST_TIMEOUT) must be seconds above 0 and below 86400, such as 60"
         )
     return seconds
-
-
-def token_of(auth_plugin: str | None, auth_params: str | None) -> str | None:
-    """The token that ``authPlugin`` and ``authParams`` stand for (``AuthenticationToken.configure``).
-
-    Raises:
-        InvalidInputError: the plugin is not the token's, or the token cannot be read.
-    """
-    if auth_plugin and auth_plugin not in _TOKEN_PLUGINS:
-        raise InvalidInputError(
-            f"the sidecar accepts tokens only, and {auth_plugin} is not the token plugin; use --auth-plugin token"
-        )
-    if not auth_params:
-        return None
-    token = _token(auth_params).strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidInputError("authParams contain no token; write token:... or file:///path/to/token")
-    return token
-
-
-def _token(auth_params: str) -> str:
-    if auth_params.startswith("token:"):
-        return auth_params.removeprefix("token:")
-    if auth_params.startswith("file:"):
-        path = Path(unquote(urlsplit(auth_params).path))
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInputError(f"the token's file {path} cannot be read ({type(error).__name__})") from error
-    if not auth_params.lstrip().startswith("{"):
-        return auth_params
-    try:
-        document = json.loads(auth_params)
-    except ValueError:
-        raise InvalidInputError(
-            'authParams start like JSON and cannot be parsed; write {"token": "..."}, token:... or file:///path/to/token'
-        ) from None
-    return str(document.get("token", ""))

@@ -168,9 +168,9 @@ class Connection(_Group):
     """Credentials and TLS for connections to Pulsar, with the names of ``client.conf``."""
 
     auth_plugin: str | None = None
-    """Authentication plugin: its Java class name or its short name (``token``, ``tls``)."""
+    """Authentication plugin: its Java class name or its short name (``token``, ``oauth2``, ``basic``, ``tls``)."""
     auth_params: SecretStr | None = None
-    """Parameters of the plugin, such as ``token:...`` or ``file:///path``. Secret."""
+    """Parameters of the plugin, such as ``token:...``, or ``file:///path`` of a file with them. Secret."""
     tls_trust_certs_file_path: Path | None = None
     """PEM file with the trusted certificate authorities."""
     tls_allow_insecure_connection: bool = False

@@ -132,6 +132,8 @@ def test_a_secret_among_an_issuers_keys_does_not_count(issuer: FakeIssuer, asked
 
 
 def test_a_token_without_its_keys_id_is_refused(issuer: FakeIssuer, asked: Asked) -> None:
+    with pytest.raises(NotAuthenticatedError):
+        asked.role(unsigned({"alg": "RS256", "kid": 7}, GOOD | {"iss": issuer.url}, "x"))
     with pytest.raises(NotAuthenticatedError, match="header kid"):
         asked.role(jwt.encode(GOOD | {"iss": issuer.url}, issuer.keys["first"], "RS256"))
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.server import Limits
+from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.cluster.tokens import TOKEN_CONF, token

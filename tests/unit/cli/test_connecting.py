@@ -1,4 +1,5 @@
 import base64
+import json
 import ssl
 import subprocess
 import sys
@@ -7,14 +8,21 @@ from pathlib import Path
 
 import jwt
 import pytest
+from pulsar_sidecar.adapters.open_id_issuers import KeyCaching, OpenIdIssuers
 from pulsar_sidecar.api.authentication import Authentication
+from pulsar_sidecar.api.authentication_open_id import OpenIdRules, OpenIdVerifier
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.cli.client import SidecarClient
-from pulsar_sidecar.cli.connecting import token_of
+from pulsar_sidecar.cli.connecting import credentials_of
+from pulsar_sidecar.identity.credentials import ClientCredentials
+from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import SidecarError
 
+from tests.cluster.certificates import write_certificate
 from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.issuer import running_issuer
 from tests.unit.api.serving import Served, served
 from tests.unit.cli.running import Terminal
 
@@ -57,9 +65,67 @@ def test_a_token_comes_from_the_flag_the_environment_or_client_conf(terminal: Te
 
 
 @pytest.mark.usefixtures("guarded")
-def test_another_plugin_is_refused_before_anything_is_sent(terminal: Terminal) -> None:
-    ran = terminal.run("--auth-plugin", "tls", "--auth-params", "tlsCertFile:x", "ledger-deletion", "status")
+@pytest.mark.parametrize(
+    ("plugin", "params"),
+    [
+        ("tls", "tlsCertFile:x"),
+        ("tls", "tlsCertFile:/no/c,tlsKeyFile:/no/k"),
+        ("basic", '{"userId":"a","password":"b"}'),
+    ],
+)
+def test_a_credential_that_cannot_be_used_is_refused_before_anything_is_sent(
+    plugin: str, params: str, terminal: Terminal
+) -> None:
+    ran = terminal.run("--auth-plugin", plugin, "--auth-params", params, "ledger-deletion", "status")
     assert ran.code == 1
+    assert "401" not in ran.err
+
+
+def test_a_client_certificate_comes_from_client_conf(terminal: Terminal, tmp_path: Path) -> None:
+    own, admin = write_certificate(tmp_path, "sidecar"), write_certificate(tmp_path, "admin")
+    tls = ListenerTls(own.file, own.key_file, admin.file)
+    conf = tmp_path / "client.conf"
+    terminal.set("PULSAR_CLIENT_CONF", str(conf))
+    forms = (
+        f"authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationTls\n"
+        f"authParams=tlsCertFile:{admin.file},tlsKeyFile:{admin.key_file}\n",
+        f"authPlugin=tls\ntlsCertificateFilePath={admin.file}\ntlsKeyFilePath={admin.key_file}\n",
+        f"tlsCertificateFilePath={admin.file}\ntlsKeyFilePath={admin.key_file}\n",
+    )
+    with served(FakeDeletionService(), Authentication(certificates=True), tls=tls) as server:
+        terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url.replace("http:", "https:"))
+        for form in forms:
+            conf.write_text(f"tlsTrustCertsFilePath={own.file}\n{form}")
+            ran = terminal.run("ledger-deletion", "status")
+            assert (ran.code, ran.err) == (0, "")
+        conf.write_text(f"tlsTrustCertsFilePath={own.file}\n")
+        assert "HTTP 401" in terminal.run("ledger-deletion", "status").err
+
+
+def test_oauth2_client_credentials_come_from_client_conf(terminal: Terminal, tmp_path: Path) -> None:
+    key, conf = tmp_path / "key.json", tmp_path / "client.conf"
+    key.write_text('{"client_id": "cli", "client_secret": "s3cret"}')
+    terminal.set("PULSAR_CLIENT_CONF", str(conf))
+    with running_issuer() as issuer:
+        now = SystemClock().now_ms() // 1000
+        token = issuer.token({"sub": "admin", "aud": "sidecar", "exp": now + 60})
+        issuer.answers["/token"] = json.dumps({"access_token": token, "expires_in": 60}).encode()
+        params = json.dumps({"issuerUrl": issuer.url, "privateKey": f"file://{key}", "audience": "sidecar"})
+        conf.write_text(
+            f"authPlugin=org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2\nauthParams={params}\n"
+        )
+        clock = SystemClock()
+        keys = OpenIdIssuers([issuer.url], clock, KeyCaching(), None)
+        open_id = OpenIdVerifier(OpenIdRules([issuer.url], ["sidecar"]), keys, clock)
+        with served(FakeDeletionService(), Authentication(open_id=open_id)) as server:
+            terminal.set("PULSAR_SIDECAR_ADMIN_URL", server.url)
+            ran = terminal.run("ledger-deletion", "status")
+            assert (ran.code, ran.err) == (0, "")
+            issuer.answers["/token"] = None
+            failed = terminal.run("ledger-deletion", "status")
+    assert failed.code == 1
+    assert "answered 500" in failed.err
+    assert "s3cret" not in failed.err
 
 
 @pytest.mark.parametrize(
@@ -67,16 +133,17 @@ def test_another_plugin_is_refused_before_anything_is_sent(terminal: Terminal) -
     [("token:abc", "abc"), ("abc", "abc"), ('{"token": "abc"}', "abc"), (None, None), ("", None)],
 )
 def test_tokens_are_written_as_in_client_conf(params: str | None, token: str | None) -> None:
-    assert token_of(None, params) == token
-    assert token_of("token", params) == token
+    for plugin in (None, "token"):
+        sent = credentials_of(ClientConf(plugin, params)).http_headers().get("Authorization")
+        assert sent == (None if token is None else f"Bearer {token}")
 
 
 @pytest.mark.parametrize(
     "params", ["token:", "token:a b", "file:///no/such", "{", "{}", '{"token": 7', "token:ä", "a\nb"]
 )
 def test_params_without_a_token_are_refused_and_not_shown(params: str) -> None:
-    with pytest.raises(InvalidInputError) as raised:
-        token_of("token", params)
+    with pytest.raises(SidecarError) as raised:
+        credentials_of(ClientConf("token", params)).http_headers()
     assert "a b" not in str(raised.value)
 
 
@@ -108,7 +175,9 @@ def test_the_systems_authorities_are_not_loaded_for_nothing(monkeypatch: pytest.
         raise AssertionError("the system's authorities were loaded")
 
     monkeypatch.setattr("pulsar_sidecar.model.tls.ssl.create_default_context", load)
-    SidecarClient("http://127.0.0.1:8750", None, 1.0, trusted=None, allow_insecure=False, verify_hostname=True)
+    SidecarClient(
+        "http://127.0.0.1:8750", ClientCredentials(), 1.0, trusted=None, allow_insecure=False, verify_hostname=True
+    )
 
 
 def test_help_answers_without_loading_clients_and_servers() -> None:

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.wire.acknowledger import ConsumerAcknowledger
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnections,
     BrokerAddress,
     TopicOwners,
 )
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     ConflictError,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.identity.credentials import parse_credentials
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerDuplicates
 from pulsar_sidecar.deduplication.inspection.canary import DuplicateReceipt, SendFailure
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.wire import PulsarApi_pb2 as api

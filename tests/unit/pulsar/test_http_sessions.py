@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import HttpSessions
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from urllib3 import exceptions
 
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker

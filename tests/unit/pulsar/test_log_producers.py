@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import KeyedBatch, keyed_batches
 from pulsar_sidecar.adapters.pulsar.wire.producers import LogProducers
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 

@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import Compaction
 from pulsar_sidecar.adapters.pulsar.topics import cancellation_topic
 from pulsar_sidecar.adapters.pulsar.topics.cancellation_topic import PulsarCancellationTopic
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message, keyed_batches
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnections,
     BrokerAddress,
@@ -14,6 +13,7 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
 )
 from pulsar_sidecar.adapters.pulsar.wire.encoding import metadata_of
 from pulsar_sidecar.adapters.pulsar.wire.producers import BrokerRepublisher
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError, TemporaryError

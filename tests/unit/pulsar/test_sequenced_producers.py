@@ -6,12 +6,12 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.deduplication.publishing.messages import Batch, OutgoingMessage
 from pulsar_sidecar.deduplication.publishing.ports import Receipt
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     NotFoundError,

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import (
     BinaryConnections,
     BrokerAddress,
     TopicOwners,
 )
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import NotAuthenticatedError, SidecarError, TemporaryError
 from pulsar_sidecar.model.names import parse_topic_name

@@ -5,13 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.adapters.pulsar.wire import topic_tails
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, TopicOwners
 from pulsar_sidecar.adapters.pulsar.wire.encoding import encode_message
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.deduplication.publishing.resume import StoredRecord, Tail
 from pulsar_sidecar.deduplication.verifying.rows import payload_hash
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name

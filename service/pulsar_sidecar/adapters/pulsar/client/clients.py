@@ -21,8 +21,9 @@ import _pulsar
 import pulsar
 
 from pulsar_sidecar.adapters.pulsar.client.client_log import client_log
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, check_tls_files
+from pulsar_sidecar.adapters.pulsar.credentials import check_tls_files, client_authentication
 from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.ledger_deletion.ports import Delivery
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -61,7 +62,7 @@ def open_client(
     try:
         return pulsar.Client(
             broker_service_url,
-            known.client_authentication(),
+            client_authentication(known),
             operation_timeout_seconds=_OPERATION_TIMEOUT_SECONDS,
             connection_timeout_ms=_CONNECTION_TIMEOUT_MS,
             stats_interval_in_seconds=0,

@@ -18,8 +18,9 @@ import orjson
 import urllib3
 from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, check_tls_files
+from pulsar_sidecar.adapters.pulsar.credentials import check_tls_files
 from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,

@@ -19,7 +19,7 @@ import structlog
 from cachetools import TTLCache
 from yarl import URL
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.credentials import tls_context
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     MAX_REDIRECTS,
     REDIRECTS,
@@ -29,6 +29,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     shown_address,
 )
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import (
     ForeignRedirectError,
     InvalidInputError,

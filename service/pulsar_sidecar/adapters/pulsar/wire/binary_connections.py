@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
 
-from pulsar_sidecar.adapters.pulsar.credentials import ClientCredentials, TlsOptions, tls_context
+from pulsar_sidecar.adapters.pulsar.credentials import tls_context
 from pulsar_sidecar.adapters.pulsar.wire.encoding import (
     MAX_MESSAGE_BYTES,
     FrameReader,
@@ -31,6 +31,7 @@ from pulsar_sidecar.adapters.pulsar.wire.encoding import (
     encode,
     encode_message,
 )
+from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -211,7 +212,7 @@ class BinaryConnection:
         connect = api.CommandConnect(
             client_version=CLIENT_VERSION,
             protocol_version=PROTOCOL_VERSION,
-            auth_method_name=self._credentials.plugin.value,
+            auth_method_name=self._credentials.method,
             auth_data=self._credentials.binary_data(),
             feature_flags=api.FeatureFlags(supports_auth_refresh=True),
         )
@@ -227,9 +228,7 @@ class BinaryConnection:
         self._reader.expect_messages_of(self.max_message_bytes)
 
     def _answer_challenge(self) -> None:
-        response = api.AuthData(
-            auth_method_name=self._credentials.plugin.value, auth_data=self._credentials.binary_data()
-        )
+        response = api.AuthData(auth_method_name=self._credentials.method, auth_data=self._credentials.binary_data())
         self.send(
             api.CommandAuthResponse(client_version=CLIENT_VERSION, response=response, protocol_version=PROTOCOL_VERSION)
         )

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.client.clients import open_client
-from pulsar_sidecar.adapters.pulsar.credentials import (
+from pulsar_sidecar.adapters.pulsar.credentials import client_authentication
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.identity.credentials import (
     AuthPlugin,
     ClientCertificate,
     ClientCredentials,
     TlsOptions,
     parse_credentials,
 )
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
@@ -29,7 +30,7 @@ def test_no_plugin_shows_nothing(plugin: str | None, params: str | None) -> None
     credentials = parse_credentials(plugin, params)
     assert credentials == ClientCredentials()
     assert credentials.http_headers() == {}
-    assert credentials.client_authentication() is None
+    assert client_authentication(credentials) is None
     assert credentials.shown_certificate(TlsOptions()) is None
 
 
@@ -38,7 +39,7 @@ def test_no_plugin_shows_nothing(plugin: str | None, params: str | None) -> None
 def test_tokens(plugin: str, params: str) -> None:
     credentials = parse_credentials(plugin, params)
     assert credentials.http_headers() == {METHOD: "token", "Authorization": f"Bearer {SECRET}"}
-    assert credentials.client_authentication() is not None
+    assert client_authentication(credentials) is not None
 
 
 @pytest.mark.parametrize("form", ["file://{}", "file:{}"])
@@ -65,7 +66,7 @@ def test_basic(plugin: str) -> None:
     scheme, _, encoded = credentials.http_headers()["Authorization"].partition(" ")
     assert scheme == "Basic"
     assert base64.b64decode(encoded).decode() == f"ädmin:{SECRET}"
-    assert credentials.client_authentication() is not None
+    assert client_authentication(credentials) is not None
 
 
 @pytest.mark.parametrize("plugin", ["tls", f"{JAVA}Tls"])
