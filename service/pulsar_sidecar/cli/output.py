@@ -10,9 +10,10 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, Self
+from typing import Final, Self, cast
 
 from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.cli.words import reading, with_readings, words
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.progress import Report
 
@@ -44,7 +45,12 @@ def info(text: str) -> None:
 
 def document(value: object, form: Format) -> None:
     """Write what a service answered: as indented JSON, or as a table of objects, of one object, or a plain value."""
-    result(json.dumps(value, indent=2, ensure_ascii=False) if form is Format.JSON else _as_table(value))
+    if form is Format.JSON:
+        result(json.dumps(with_readings(value), indent=2, ensure_ascii=False))
+    elif value == []:
+        info("none")
+    else:
+        result(_as_table(value))
 
 
 def answer(value: object, lines: Iterable[str], form: Format) -> None:
@@ -114,34 +120,56 @@ class ProgressBar:
 
 def _as_table(value: object) -> str:
     if isinstance(value, Mapping):
-        rows = list(_flattened(value, ""))
-        width = max((len(name) for name, _ in rows), default=0)
-        return "\n".join(f"{name:{width}}  {cell}" for name, cell in rows)
+        return "\n".join(_object_lines(value))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        table = [dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell(row)} for row in value]
-        return format_columns(table)
-    return _cell(value)
+        return "\n".join(_list_lines(value))
+    return _cell("", value)
+
+
+def _object_lines(value: Mapping[str, object]) -> Iterator[str]:
+    """A line for each value; an object or a list of objects stands indented below its name."""
+    simple = [name for name, item in value.items() if not _is_nested(item)]
+    width = max((len(words(name)) for name in simple), default=0)
+    for name, item in value.items():
+        if not _is_nested(item):
+            yield f"{words(name):{width}}  {_cell(name, item)}"
+            continue
+        yield words(name)
+        lines = _object_lines(item) if isinstance(item, Mapping) else _list_lines(cast("Sequence[object]", item))
+        yield from (f"  {line}" for line in lines)
+
+
+def _is_nested(item: object) -> bool:
+    return bool(item) and (
+        isinstance(item, Mapping) or (isinstance(item, list) and any(isinstance(part, Mapping) for part in item))
+    )
+
+
+def _list_lines(items: Sequence[object]) -> Iterator[str]:
+    rows = [dict(_flattened(row, "")) if isinstance(row, Mapping) else {"": _cell("", row)} for row in items]
+    if rows:
+        yield from format_columns(rows).split("\n")
 
 
 def _flattened(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
     for name, item in value.items():
-        full = f"{prefix}{name}"
-        if isinstance(item, Mapping):
-            yield from _flattened(item, f"{full}.")
-        elif isinstance(item, list) and any(isinstance(part, Mapping) for part in item):
-            for index, part in enumerate(item):
-                yield from _flattened(part, f"{full}.{index}.")
+        full = f"{prefix}{words(name)}"
+        if isinstance(item, Mapping) and item:
+            yield from _flattened(item, f"{full} ")
+        elif isinstance(item, list) and _is_nested(item):
+            for index, part in enumerate(item, 1):
+                yield from _flattened(part, f"{full} {index} ")
         else:
-            yield full, _cell(item)
+            yield full, _cell(name, item)
 
 
-def _cell(value: object) -> str:
+def _cell(name: str, value: object) -> str:
     match value:
         case None:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case list():
-            return ", ".join(_cell(item) for item in value) or "-"
+        case list() | Mapping():
+            return ", ".join(_cell(name, item) for item in value) or "-"
         case _:
-            return printable(str(value)).replace("\n", "\\n")
+            return reading(name, value) or printable(str(value)).replace("\n", "\\n")

@@ -93,7 +93,7 @@ def test_a_namespaces_policy(shell: Terminal, states: FakeAckStates, policy: boo
     assert shell.run("namespaces", f"get-{POLICY}", "public/default").out == f"{printed}\n"
     assert shell.run("namespaces", f"set-{POLICY}", "public/default").err == "set to true\n"
     removed = shell.run("namespaces", f"remove-{POLICY}", "public/default")
-    assert removed.out == "removed   yes\ninEffect  no\nremark    -\n"
+    assert removed.out == "removed    yes\nin effect  no\nremark     -\n"
     assert [call[0] for call in states.asked] == ["namespace_pause", "enable_namespace_pause", "remove_namespace_pause"]
     assert shell.run("namespaces", f"get-{POLICY}", "public").code == 1
 

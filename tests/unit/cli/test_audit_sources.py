@@ -38,7 +38,7 @@ def test_a_dump_as_it_is_usually_asked_for(terminal: Terminal) -> None:
     terminal.manifest = MADE
     ran = terminal.run("metadata", "dump", "--source", "zk://zookeeper:2181", "--output", "out")
     assert ran.code == 0
-    assert "instanceId" in ran.out
+    assert "instance id" in ran.out
     assert ran.err == "working\n"
     (request,) = terminal.dumped
     assert (request.source, request.output, request.ledgers_root) == ("zk://zookeeper:2181", Path("out"), "/ledgers")

@@ -106,7 +106,7 @@ def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:
         "reason": "enabled by the namespace's policy",
     }
     assert place["snapshot"]["replicators"] == [{"producer": REPLICATOR, "position": "9:3"}]
-    assert place["heldAlone"] == {"ledgers": [1], "sizeBytes": 1000}
+    assert place["heldAlone"] == {"ledgers": [1], "sizeBytes": 1000, "size": "1000 B"}
 
 
 def test_a_topic_that_does_not_exist(shell: Terminal) -> None:

@@ -47,6 +47,15 @@ def test_one_message_with_the_pips_options(
     assert not options_given.wait_persisted
 
 
+def test_a_due_time_may_be_iso_8601(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
+    message = ("topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t")
+    assert terminal.run(*message, "2026-12-24T18:00:00+01:00").code == 0
+    assert fake.asked[0][1].deliver_at_ms == 1_798_131_600_000
+    ran = terminal.run(*message, "2026-12-24T18:00:00")
+    assert (ran.code, len(fake.asked)) == (1, 1)
+    assert "ISO 8601 with an offset" in ran.err
+
+
 def test_what_was_not_cancelled_ends_with_1_and_the_reason(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
     fake.results = (SubscriptionResult("s", CancellationStatus.TOO_LATE, Cause.DUE, "its due time has passed"),)
     ran = terminal.run("topics", "cancel-delayed-message", TOPIC, "-l", "7", "-e", "3", "-t", DUE)

@@ -22,7 +22,7 @@ def test_status_as_a_table_and_as_json(terminal: Terminal, service: FakeDeletion
     table = terminal.run(*WATCH, "status")
     assert (table.code, table.err) == (0, "")
     assert re.search(r"^braked +too many$", table.out, re.MULTILINE)
-    assert re.search(r"^leaked\.trim +2$", table.out, re.MULTILINE)
+    assert re.search(r"^  trim +2$", table.out, re.MULTILINE)
     assert json.loads(terminal.run(*WATCH, "status", "--output", "json").out)["brakeLimit"] == 50
 
 
@@ -39,8 +39,8 @@ def test_leaks_are_listed_with_a_summary_by_cause(terminal: Terminal, service: F
     service.watch.found = [leak(7, LeakCause.SCHEMA), leak(8), leak(9), leak(10, cause=None)]
     table = terminal.run(*WATCH, "leaks", "--limit", "2")
     header, first, _ = table.out.splitlines()
-    assert header.split() == ["ledgerId", "state", "cause", "since", "lengthBytes", "topic", "detail"]
-    assert first.split() == ["7", "leaked", "schema", "2023-11-14T22:13:20Z", "900", TOPIC, "why"]
+    assert header.split() == ["ledger", "id", "state", "cause", "since", "length", "topic", "detail"]
+    assert first.split() == ["7", "leaked", "schema", "2023-11-14T22:13:20Z", "900", "B", TOPIC, "why"]
     assert table.err == "4 ledgers: 2 trim, 1 schema, 1 unknown; the 2 oldest are shown, --limit shows more\n"
     assert json.loads(terminal.run(*WATCH, "leaks", "--output", "json").out)["byCause"] == {
         "schema": 1,

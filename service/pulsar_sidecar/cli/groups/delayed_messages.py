@@ -14,6 +14,7 @@ import typer
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Client, Context, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.words import iso_time, parse_time
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import java_url_encode
@@ -45,6 +46,16 @@ _Names = Annotated[
     ),
 ]
 
+_TIME = "milliseconds since the epoch, or ISO 8601 such as 2026-12-24T18:00:00Z"
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_time(text)
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 app = new_group("topics", "Delete topics in two phases, and cancel delayed messages.")
 
 
@@ -57,7 +68,7 @@ def cancel_delayed_message(
     deliver_at: Annotated[
         int,
         typer.Option(
-            "--deliverAt", "--deliver-at", "-t", help="Due time of the message, in milliseconds since the epoch."
+            "--deliverAt", "--deliver-at", "-t", metavar="TIME", parser=_time, help=f"Due time of the message: {_TIME}."
         ),
     ],
     subscription_names: _Names = None,
@@ -67,7 +78,7 @@ def cancel_delayed_message(
     """Cancel a delayed message (PIP-423): on some subscriptions, or on all that are Shared or Key_Shared.
 
     Example: pulsar-sidecar topics cancel-delayed-message persistent://public/default/orders -l 12 -e 3
-    -t 1795269995318
+    -t 2026-12-24T18:00:00Z
     """
     message = {"ledgerId": ledger_id, "entryId": entry_id, "deliverAt": deliver_at}
     parameters = message | {"subscriptionNames": subscription_names or None} | _how(wait=wait, defer=defer)
@@ -117,8 +128,13 @@ def cancel_delayed_messages(
             "--file", metavar="FILE", help="JSON lines with ledgerId, entryId, deliverAt; - for standard input."
         ),
     ] = None,
-    due_from: Annotated[int | None, typer.Option(min=0, help="Earliest due time in milliseconds, included.")] = None,
-    due_to: Annotated[int | None, typer.Option(min=0, help="Latest due time in milliseconds, excluded.")] = None,
+    due_from: Annotated[
+        int | None, typer.Option(metavar="TIME", parser=_time, help=f"Earliest due time, included: {_TIME}.")
+    ] = None,
+    due_to: Annotated[
+        int | None,
+        typer.Option(metavar="TIME", parser=_time, help="Latest due time, excluded; written in the same way."),
+    ] = None,
     key: Annotated[str | None, typer.Option(help="Only messages with this key.")] = None,
     properties: Annotated[
         list[str] | None,
@@ -179,14 +195,14 @@ def reschedule_delayed_message(
     new_deliver_at: Annotated[
         int,
         typer.Option(
-            "--newDeliverAt", "--new-deliver-at", min=1, help="New due time, in milliseconds since the epoch."
+            "--newDeliverAt", "--new-deliver-at", metavar="TIME", parser=_time, help=f"New due time: {_TIME}."
         ),
     ],
 ) -> None:
     """Give a delayed message another due time: publish it again, and cancel the old one.
 
     Example: pulsar-sidecar topics reschedule-delayed-message persistent://public/default/orders -l 12 -e 3
-    --new-deliver-at 1795269995318
+    --new-deliver-at 2026-12-24T18:00:00Z
     """
     body = {"ledgerId": ledger_id, "entryId": entry_id, "newDeliverAt": new_deliver_at}
     _reschedule(ctx, topic, "rescheduleDelayedMessage", body)
@@ -214,10 +230,14 @@ def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
 
 def _previewed(client: Client, path: str, selection: Mapping[str, object]) -> Mapping[str, Any]:
     preview: Mapping[str, Any] = client.call("POST", f"{path}/delayedMessages/preview", selection)
-    due = f", due from {preview['firstDue']} to {preview['lastDue']}" if preview["count"] else ""
+    due = f", due from {iso_time(preview['firstDue'])} to {iso_time(preview['lastDue'])}" if preview["count"] else ""
     output.info(f"{preview['count']} messages{due}")
     for one in preview["sample"][:5]:
-        output.info(output.printable(f"  {one['ledgerId']}:{one['entryId']}  due {one['deliverAt']}  key {one['key']}"))
+        output.info(
+            output.printable(
+                f"  {one['ledgerId']}:{one['entryId']}  due {iso_time(one['deliverAt'])}  key {one['key']}"
+            )
+        )
     if preview["unreadable"]:
         output.info(f"{preview['unreadable']} entries could not be read and are not included")
     if preview["publishedLater"]:

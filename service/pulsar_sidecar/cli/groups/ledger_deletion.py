@@ -17,6 +17,7 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
 from pulsar_sidecar.cli.connecting import Client, Context, LedgerIdArgument, show_answer
 from pulsar_sidecar.cli.groups import ledger_watch
+from pulsar_sidecar.cli.words import length_of_time
 from pulsar_sidecar.model.errors import InvalidInputError, UnreachableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
@@ -231,7 +232,7 @@ def estimated_inflight_deletion_ledger_count(ctx: Context) -> None:
     estimate = ctx.obj.client().call("GET", "/admin/v2/ledger-deletion/inflight")
     if ctx.obj.format is output.Format.TABLE:
         output.result(str(estimate["count"]))
-        output.info(f"measured {estimate['ageMs']} ms ago")
+        output.info(f"measured {length_of_time(estimate['ageMs'])} ago")
     else:
         output.document(estimate, output.Format.JSON)
 

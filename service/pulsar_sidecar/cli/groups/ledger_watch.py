@@ -1,7 +1,6 @@
 """``pulsar-sidecar ledger-deletion watch``: ledgers that lost their last reference and that no broker deleted."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +16,7 @@ _CAUSES = (
     "trim, cursor-switch, subscription, schema, topic-deletion, namespace-deletion, compaction, delayed-index, "
     "offload or never-linked"
 )
+_SHOWN = ("ledgerId", "state", "cause", "sinceMs", "lengthBytes", "topic", "detail")
 Hold = Annotated[
     str,
     typer.Argument(
@@ -69,7 +69,7 @@ def leaks(
         output.document(answer, chosen)
         return
     if answer["leaks"]:
-        output.document([_row(leak) for leak in answer["leaks"]], chosen)
+        output.document([{name: leak[name] for name in _SHOWN} for leak in answer["leaks"]], chosen)
     output.info(_summary(answer))
 
 
@@ -122,12 +122,6 @@ def remove(ctx: Context, hold: Hold) -> None:
     Example: pulsar-sidecar ledger-deletion watch hold remove public/default
     """
     show_answer(ctx, "DELETE", f"{_BASE}/holds", parameters={"hold": hold})
-
-
-def _row(leak: Mapping[str, Any]) -> dict[str, object]:
-    since = datetime.fromtimestamp(leak["sinceMs"] // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    shown = {name: leak[name] for name in ("ledgerId", "state", "cause")}
-    return {**shown, "since": since, **{name: leak[name] for name in ("lengthBytes", "topic", "detail")}}
 
 
 def _summary(answer: Mapping[str, Any]) -> str:
