@@ -264,9 +264,9 @@ class FakeDeletionService:
         self.control = replace(self.control, rate_per_second=ledgers_per_second)
         return self.control
 
-    def dead_letters(self, limit: int) -> list[DeadLetter]:
+    def dead_letters(self, limit: int, after: str | None = None) -> list[DeadLetter]:
         self._asked("dead_letters", limit)
-        return self.dead[:limit]
+        return [letter for letter in self.dead if after is None or letter.message_id > after][:limit]
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         self._asked("redrive", (ledger_ids, limit))

@@ -90,8 +90,14 @@ def _payload(record: PendingDeleteLedgerInfo) -> bytes:
     return payload
 
 
-def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
-    """Up to ``limit`` dead letters, oldest first; they stay where they are."""
+def list_dead(dead_letters: DeadLetters, limit: int, after: str | None = None) -> list[DeadLetter]:
+    """Up to ``limit`` dead letters behind the message ``after``, oldest first; they stay where they are."""
+    found: list[Delivery] = []
+    while len(found) < limit:
+        deliveries = dead_letters.receive(limit)
+        found += [each for each in deliveries if after is None or _place(each.message_id) > _place(after)]
+        if len(deliveries) < limit:
+            break
     return [
         DeadLetter(
             message_id=delivery.message_id,
@@ -101,8 +107,12 @@ def list_dead(dead_letters: DeadLetters, limit: int) -> list[DeadLetter]:
             tries=tries(delivery.properties),
             dead_since_ms=delivery.publish_time_ms,
         )
-        for delivery in dead_letters.receive(limit)
+        for delivery in found[:limit]
     ]
+
+
+def _place(message_id: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in message_id.split(":"))
 
 
 def redrive(

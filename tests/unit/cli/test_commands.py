@@ -206,7 +206,12 @@ def test_dead_letters(terminal: Terminal, service: FakeDeletionService) -> None:
     service.dead = [DeadLetter(f"1:{i}:0", record(i), "{}", "no bookie answers", 10, 5) for i in range(3)]
     table = terminal.run("ledger-deletion", "dlq", "list", "--limit", "2")
     header = re.split("  +", table.out.splitlines()[0])
-    assert header == ["ledger id", "topic", "tries", "reason", "message id"]
+    assert header == ["ledger id", "topic", "tries", "dead since", "reason", "message id"]
+    assert table.err == "there may be more; the next page: --after 1:1:0\n"
+    rest = terminal.run("ledger-deletion", "dlq", "list", "--limit", "2", "--after", "1:1:0")
+    assert (len(rest.out.splitlines()), rest.err) == (2, "")
+    for wrong in ("1", "1:2", "a:b:c", "1:2:3:4:5", "-1:2:3"):
+        assert terminal.run("ledger-deletion", "dlq", "list", "--after", wrong).code == 1
     assert len(table.out.splitlines()) == 3
     assert len(json.loads(terminal.run("ledger-deletion", "dlq", "list", "--output", "json").out)) == 3
     ran = terminal.run("ledger-deletion", "dlq", "redrive", "0", "1", "--output", "json")

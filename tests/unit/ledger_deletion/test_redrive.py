@@ -69,6 +69,20 @@ def test_looking_takes_nothing_away(topics: FakeDeletionTopics) -> None:
     assert len(list_dead(topics.dead_letters(), 5)) == 3
 
 
+def test_dead_letters_are_listed_page_by_page(topics: FakeDeletionTopics) -> None:
+    bury(topics, *range(1, 8))
+    pages, after = [], None
+    while True:
+        dead = topics.dead_letters()
+        page = list_dead(dead, 3, after)
+        dead.close()
+        if not page:
+            break
+        pages.append([letter.record.ledger_id for letter in page if letter.record])
+        after = page[-1].message_id
+    assert pages == [[1, 2, 3], [4, 5, 6], [7]]
+
+
 def test_all_go_back_with_a_fresh_count(topics: FakeDeletionTopics) -> None:
     bury(topics, 1, 2)
     assert drive(topics, None, 10) == RedriveResult(redriven=2, left=0)

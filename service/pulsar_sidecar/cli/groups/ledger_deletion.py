@@ -194,14 +194,19 @@ def end_protection(ctx: Context, ledger_id: LedgerIdArgument) -> None:
 def list_dead_letters(
     ctx: Context,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of records, oldest first.")] = 100,
+    after: Annotated[
+        str | None, typer.Option(metavar="MESSAGE_ID", help="The next page: message id of the last record of this one.")
+    ] = None,
 ) -> None:
     """List dead letters with the reason why the sidecar gave up.
 
     Example: pulsar-sidecar ledger-deletion dlq list --limit 10
     """
-    letters = ctx.obj.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit})
+    letters = ctx.obj.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit, "after": after})
     chosen = ctx.obj.format
     output.document(letters if chosen is output.Format.JSON else _rows(letters), chosen)
+    if len(letters) == limit:
+        output.info(output.printable(f"there may be more; the next page: --after {letters[-1]['messageId']}"))
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -250,7 +255,7 @@ def _rate(text: str) -> float | None:
 
 
 def _rows(letters: list[dict[str, Any]]) -> list[dict[str, object]]:
-    shown = ("ledgerId", "topicName", "tries", "reason", "messageId")
+    shown = ("ledgerId", "topicName", "tries", "deadSinceMs", "reason", "messageId")
     flat = [{**(letter["record"] or {}), **letter} for letter in letters]
     return [{name: letter.get(name) for name in shown} for letter in flat]
 

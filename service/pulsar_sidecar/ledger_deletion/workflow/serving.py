@@ -319,11 +319,11 @@ class LedgerDeletion:
         """Delete at most so many ledgers a second on each sidecar; None lifts the limit."""
         return self._changed(self._runtime.service_control.limit_rate(ledgers_per_second))
 
-    def dead_letters(self, limit: int) -> list[DeadLetter]:
-        """The records that were given up, oldest first."""
+    def dead_letters(self, limit: int, after: str | None = None) -> list[DeadLetter]:
+        """The records that were given up, oldest first; from behind the message ``after`` on."""
         self.require_ready()
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
-            return list_dead(dead_letters, limit)
+            return list_dead(dead_letters, limit, after)
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""

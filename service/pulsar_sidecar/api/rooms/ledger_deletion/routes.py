@@ -250,7 +250,8 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/dead-letters")
     def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:
         """The records that the sidecars gave up, oldest first."""
-        return [schemas.DeadLetterAnswer.model_validate(letter) for letter in service.dead_letters(parameters.limit)]
+        letters = service.dead_letters(parameters.limit, parameters.after)
+        return [schemas.DeadLetterAnswer.model_validate(letter) for letter in letters]
 
 
 async def _estimate(service: LedgerDeletion) -> InflightEstimate:

@@ -54,6 +54,8 @@ class DeadLetterParameters(Parameters):
 
     limit: int = Field(default=100, ge=1, le=MAX_DEAD_LETTERS)
     """Maximum number of dead letters, oldest first."""
+    after: str | None = Field(default=None, pattern=r"^\d{1,19}:\d{1,19}:-?\d{1,10}(:\d{1,10})?$")
+    """``messageId`` of the last dead letter of the page before."""
 
 
 class OffloadContextPayload(Payload):
