@@ -44,7 +44,7 @@ _WANTED: Final = (
         "acknowledgmentAtBatchIndexLevelEnabled",
         "true",
         Level.OFF,
-        "one message of a batch cannot be acknowledged, and so not be cancelled, alone",
+        "a batch that was acknowledged in part is delivered again whole",
     ),
     _Wanted(
         "dispatcherPauseOnAckStatePersistentEnabled",
@@ -65,7 +65,7 @@ def settings_findings(settings: Mapping[str, Mapping[str, object]], cluster_name
     unmet = {wanted: where for wanted in _WANTED if (where := wanted.unmet_on(settings))}
     for wanted, where in unmet.items():
         on = "" if len(where) == len(settings) else f" on {', '.join(where)}"
-        written = settings[where[0]][wanted.name]
+        written = str(settings[where[0]][wanted.name]).rpartition(".")[2]  # of a class its own name
         remedy = f"set {wanted.name}={wanted.value} in broker.conf and restart the brokers"
         yield Finding(wanted.level, SUBJECT, f"{wanted.name}={written}{on}: {wanted.otherwise}", remedy)
     if all(wanted.level is Level.OFF for wanted in unmet):

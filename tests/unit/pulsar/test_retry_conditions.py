@@ -99,3 +99,13 @@ def test_an_expiry_that_may_not_be_changed_is_reported(policies: Policies) -> No
     (warning,) = policies.apply()
     assert warning.startswith("expiry of subscriptions")
     assert "not yours" in warning
+
+
+def test_a_look_reports_the_same_and_changes_nothing(policies: Policies) -> None:
+    policies.kept[EXPIRATION] = 30
+    policies.over = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}
+    policies.conditions.look_at_conditions()
+    delays, expiry = policies.conditions.warnings
+    assert "refuse delays over 500 ms" in delays
+    assert "expire after 30 minutes" in expiry
+    assert policies.changed == []

@@ -91,7 +91,7 @@ class BookieHttp:
                 if isinstance(failure, _MaybeSentError):
                     continue
                 kind = UnreachableError if _never_sent(error) else _MaybeSentError
-                failure = kind(f"{base_url} gave no answer ({error}); try again")
+                failure = kind(f"{base_url} gave no answer ({type(error).__name__}); try again")
                 failure.__cause__ = error
         raise failure
 
