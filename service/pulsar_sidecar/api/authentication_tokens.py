@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 from pulsar_sidecar.api.reloading import Reloaded
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
+from pulsar_sidecar.model.file_urls import path_of
 
 _MIN_SECRET_BYTES = 32
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
@@ -179,7 +180,7 @@ def _public(encoded: bytes) -> VerificationKey:
 def _file_of(text: str) -> Path | None:
     """Pulsar's ``AuthTokenUtils.readKeyFromUrl``: a data URL, a file URL, a path, or base64."""
     if text.startswith("file:"):
-        return Path(unquote_to_bytes(urlsplit(text).path).decode(errors="surrogateescape"))
+        return path_of(text)
     try:
         return Path(text) if not text.startswith("data:") and Path(text).is_file() else None
     except (OSError, ValueError):

@@ -30,6 +30,7 @@ from pulsar_sidecar.bootstrap.cluster_access import (
     broker_identity_of,
     close_at_the_end,
     store_credential_of,
+    store_tls_of,
 )
 from pulsar_sidecar.bootstrap.doctor import log_examination
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
@@ -271,8 +272,9 @@ def warnings_of(settings: Settings) -> list[str]:
             if url.startswith(plain) and (hosts := _hosts_beyond_loopback(url.removeprefix(plain)))
         ]
     servers = parse_metadata_store_url(settings.metadata_store_url).servers
-    if settings.metadata_store_auth is not None and (hosts := _hosts_beyond_loopback(",".join(servers))):
-        found.append(f"metadataStoreAuth travels in clear to {hosts}; keep that network to the cluster's own machines")
+    in_clear = store_tls_of(settings) is None and settings.metadata_store_auth is not None
+    if in_clear and (hosts := _hosts_beyond_loopback(",".join(servers))):
+        found.append(f"metadataStoreAuth travels in clear to {hosts}; use metadataStoreTlsTrustCertsFilePath")
     if settings.authentication_enabled and not (
         settings.listens_on_loopback or settings.listen_tls_certificate_file_path
     ):

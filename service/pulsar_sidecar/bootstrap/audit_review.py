@@ -12,8 +12,6 @@ from urllib.error import HTTPError
 
 from prometheus_client import push_to_gateway
 
-from pulsar_sidecar.adapters.metadata.addressing import parse_credential
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime, ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.directories import archived_below, open_audit, open_tables, read_summary, remove
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables, node_batches, read_table
@@ -38,6 +36,7 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
 from pulsar_sidecar.audit.sources.manifests import InputKind
+from pulsar_sidecar.bootstrap.store_access import command_session
 from pulsar_sidecar.identity.credentials import identity_of
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
@@ -184,7 +183,7 @@ def _sent(
     if request.metadata_store_url is None:
         raise InvalidInputError("--execute needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
     clock = SystemClock()
-    options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
+    options = command_session(request.metadata_store_auth)
     with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
         instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
         applying.demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))

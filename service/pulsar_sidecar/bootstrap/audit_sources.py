@@ -12,7 +12,6 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, WalkOptions, ZooKeeperWalk
@@ -24,6 +23,7 @@ from pulsar_sidecar.audit.sources.dumping import dump
 from pulsar_sidecar.audit.sources.listing import list_ledgers
 from pulsar_sidecar.audit.sources.manifests import Manifest, SourceKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
+from pulsar_sidecar.bootstrap.store_access import command_session, command_tls
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.progress import Report
@@ -74,7 +74,9 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         return ZooKeeperWalk(
             f"zk:{address}",
             clock,
-            WalkOptions(parse_credential(request.metadata_store_auth), zookeeper_rate(request.nodes_per_second)),
+            WalkOptions(
+                parse_credential(request.metadata_store_auth), zookeeper_rate(request.nodes_per_second), command_tls()
+            ),
             is_skipped=lambda path: path == _ZOOKEEPERS_OWN or path.startswith(skip),
         )
     if request.nodes_per_second is not None:
@@ -92,7 +94,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:
-    options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
+    options = command_session(request.metadata_store_auth)
     store = stack.enter_context(ZooKeeperMetadataStore(url, clock, options))
     entries = stack.enter_context(closing(BookieEntries(BookieConnections(store, request.ledgers_root))))
     return CursorLedgers(store, entries, request.ledgers_root)
@@ -111,10 +113,10 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
     return LedgerNodes(
         request.metadata_store_url,
         stack.enter_context(
-            ZooKeeperMetadataStore(request.metadata_store_url, clock, SessionOptions(credential=credential))
+            ZooKeeperMetadataStore(request.metadata_store_url, clock, command_session(request.metadata_store_auth))
         ),
         clock,
         request.ledgers_root,
-        WalkOptions(credential, zookeeper_rate(request.ledgers_per_second)),
+        WalkOptions(credential, zookeeper_rate(request.ledgers_per_second), command_tls()),
         with_metadata=request.with_metadata,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
@@ -11,7 +12,12 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bucket_snapshots import BookieBucketEntries
 from pulsar_sidecar.adapters.bookkeeper.stored_cursors import BookieLedgerLengths, BookieStoredCursors
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_credential, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import (
+    ZooKeeperCredential,
+    ZooKeeperTls,
+    parse_credential,
+    parse_metadata_store_url,
+)
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
@@ -81,9 +87,7 @@ class ClusterAccess:
         self.steps, self.cluster_name = steps, cluster_name
         self.credentials, self.tls = broker_identity_of(settings)
         self.limit = self._adaptive_limit()
-        session = SessionOptions(
-            timeout_ms=settings.metadata_store_session_timeout_millis, credential=store_credential_of(settings)
-        )
+        session = replace(store_session_of(settings), timeout_ms=settings.metadata_store_session_timeout_millis)
         root = settings.ledgers_root_path
         self.store = self.closing(ZooKeeperMetadataStore(settings.metadata_store_url, clock, session, limit=self.limit))
         self.bookies = BookieConnections(self.store, root)
@@ -108,7 +112,9 @@ class ClusterAccess:
         from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWholeStore
 
         settings = self.settings
-        options = WalkOptions(store_credential_of(settings), settings.ledger_deletion_watch_nodes_per_second)
+        options = WalkOptions(
+            store_credential_of(settings), settings.ledger_deletion_watch_nodes_per_second, store_tls_of(settings)
+        )
         return ZooKeeperWholeStore(
             settings.metadata_store_url, self.store, self.clock, settings.ledgers_root_path, options
         )
@@ -131,7 +137,9 @@ class ClusterAccess:
         limit = AdaptiveLimit(self.clock, settings.two_phase_deletion_latency_factor)
         servers = parse_metadata_store_url(settings.metadata_store_url).servers
         credential = store_credential_of(settings)
-        probe = self.closing(LatencyProbe(servers, credential, self.clock, limit, after_seconds=_STARTING_SECONDS))
+        tls = store_tls_of(settings)
+        probe = LatencyProbe(servers, credential, self.clock, limit, tls=tls, after_seconds=_STARTING_SECONDS)
+        self.closing(probe)
         probe.start()
         return limit
 
@@ -167,3 +175,17 @@ def broker_identity_of(settings: Settings) -> tuple[ClientCredentials, TlsOption
 def store_credential_of(settings: Settings) -> ZooKeeperCredential | None:
     auth = settings.metadata_store_auth
     return parse_credential(None if auth is None else auth.get_secret_value())
+
+
+def store_tls_of(settings: Settings) -> ZooKeeperTls | None:
+    trusted = settings.metadata_store_tls_trust_certs_file_path
+    if trusted is None:
+        return None
+    return ZooKeeperTls(
+        trusted, settings.metadata_store_tls_certificate_file_path, settings.metadata_store_tls_key_file_path
+    )
+
+
+def store_session_of(settings: Settings) -> SessionOptions:
+    """Who the sidecar is to the metadata store, and how it connects."""
+    return SessionOptions(credential=store_credential_of(settings), tls=store_tls_of(settings))

@@ -25,7 +25,7 @@ from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings, TopicsSetup
 from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnections, BrokerAddress
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of, store_tls_of
 from pulsar_sidecar.bootstrap.doctor_settings import own_facts
 from pulsar_sidecar.doctor.checks import examine
 from pulsar_sidecar.doctor.facts import (
@@ -98,7 +98,7 @@ def _failure(look: Callable[[], object]) -> SidecarError | None:
 
 def _store(cluster: ClusterAccess) -> StoreFacts:
     store, root, url = cluster.store, cluster.settings.ledgers_root_path, cluster.settings.metadata_store_url
-    credential = store_credential_of(cluster.settings)
+    credential, tls = store_credential_of(cluster.settings), store_tls_of(cluster.settings)
 
     def missing() -> Sequence[str]:
         paths = [_CLUSTERS, root]
@@ -110,7 +110,7 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
     parsed = parse_metadata_store_url(url)
     return StoreFacts(
         hosts=f"zk:{parsed.hosts}",
-        servers={address: _or_error(partial(zookeeper_server, address)) for address in parsed.servers},
+        servers={address: _or_error(partial(zookeeper_server, address, tls)) for address in parsed.servers},
         missing=_or_error(missing),
         undeletable=_or_error(undeletable),
         ahead_seconds=_or_error(lambda: (cluster.clock.now_ms() - store.now_ms()) / 1000),

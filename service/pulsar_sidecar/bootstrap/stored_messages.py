@@ -9,12 +9,11 @@ from typing import Final
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.topic_entries import BookieTopicEntries
-from pulsar_sidecar.adapters.metadata.addressing import parse_credential
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.adapters.pulsar.wire.message_rows import BookieTopicMessages
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
+from pulsar_sidecar.bootstrap.store_access import command_session
 from pulsar_sidecar.deduplication.verifying.extract import extract
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest, StoredMessagesRequest, VerifyRequest
@@ -85,7 +84,7 @@ def _opened(request: StoredMessagesRequest, clock: Clock) -> Iterator[tuple[Meta
             "name the metadata store: --metadata-store-url zk:HOST:PORT as in broker.conf, "
             "or PULSAR_SIDECAR_METADATA_STORE_URL"
         )
-    options = SessionOptions(credential=parse_credential(request.metadata_store_auth))
+    options = command_session(request.metadata_store_auth)
     with (
         ended_in_order(),
         ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store,

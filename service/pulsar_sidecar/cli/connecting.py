@@ -55,8 +55,8 @@ MetadataStoreAuth = Annotated[
     typer.Option(
         "--metadata-store-auth",
         metavar="SCHEME:CREDENTIAL",
-        help="For ZooKeeper, such as digest:user:password. Other users see it in the process list; prefer "
-        "PULSAR_SIDECAR_METADATA_STORE_AUTH.",
+        help="For ZooKeeper: file:///path of a file with digest:user:password or sasl:user:password, or that itself, "
+        "which other users see in the process list.",
     ),
 ]
 LedgersRootPath = Annotated[

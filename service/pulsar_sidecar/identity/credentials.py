@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from pulsar_sidecar.identity.oauth2 import OAuth2Tokens, parse_oauth2
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
+from pulsar_sidecar.model.file_urls import path_of
 
 _JAVA_AUTH = "org.apache.pulsar.client.impl.auth"
 _AUTH_METHOD: Final = "X-Pulsar-Auth-Method-Name"
@@ -208,10 +208,10 @@ def _token_credentials(params: str) -> ClientCredentials:
 
 
 def _file(url: str) -> Path:
-    path = unquote(urlsplit(url).path)
-    if not path:
+    path = path_of(url)
+    if path == Path():
         raise InvalidInputError("authParams in a file are file:///path/to/it")
-    return Path(path)
+    return path
 
 
 def _is_token(text: str) -> bool:

@@ -19,6 +19,7 @@ from pulsar_sidecar.identity.discovery import TIMEOUT_SECONDS, discovered_url, v
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError, TemporaryError, UnreachableError
+from pulsar_sidecar.model.file_urls import path_of
 
 _LIFETIME_SECONDS: Final = 60.0
 """Of a token without ``expires_in``."""
@@ -139,7 +140,7 @@ def _client(private_key: str) -> tuple[str, str]:
 
 def _bytes_of(url: str) -> bytes:
     if url.startswith("file:"):
-        return Path(unquote(urlsplit(url).path)).read_bytes()
+        return path_of(url).read_bytes()
     kind, _, content = url.partition(",")
     return base64.b64decode(content, validate=True) if kind.endswith(";base64") else unquote(content).encode()
 

@@ -79,11 +79,13 @@ def _check_issuer(url: str) -> str:
 
 
 _PAIRS = (
+    ("metadata_store_tls_certificate_file_path", "metadata_store_tls_key_file_path"),
     ("s3_managed_ledger_offload_credential_id", "s3_managed_ledger_offload_credential_secret"),
     ("tls_certificate_file_path", "tls_key_file_path"),
     ("listen_tls_certificate_file_path", "listen_tls_key_file_path"),
 )
 _NEEDS = (
+    ("metadata_store_tls_certificate_file_path", "metadata_store_tls_trust_certs_file_path"),
     ("listen_tls_trust_certs_file_path", "listen_tls_certificate_file_path"),
     ("listen_tls_require_trusted_client_cert_on_connect", "listen_tls_trust_certs_file_path"),
 )
@@ -148,7 +150,15 @@ class PulsarCluster(_Group):
     """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
     its work."""
     metadata_store_auth: SecretStr | None = None
-    """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``. Secret."""
+    """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``,
+    ``sasl:user:password`` (SASL's DIGEST-MD5), or ``file:///path`` of a file with one of these. Secret."""
+    metadata_store_tls_trust_certs_file_path: Path | None = None
+    """PEM file with the authorities of the metadata store's certificates. With it the sidecar connects over TLS, to
+    ZooKeeper's ``secureClientPort``, and checks the servers' names."""
+    metadata_store_tls_certificate_file_path: Path | None = None
+    """PEM file with the certificate that the sidecar shows to the metadata store."""
+    metadata_store_tls_key_file_path: Path | None = None
+    """PEM file with the private key of that certificate."""
     ledgers_root_path: str = Field(default="/ledgers", pattern=r"^/[^/].*[^/]$")
     """Path of BookKeeper's ledgers in the metadata store (``zkLedgersRootPath``)."""
     bookkeeper_exclusive_to_cluster: bool = False
@@ -345,7 +355,7 @@ class Offload(_Group):
     s3_managed_ledger_offload_credential_id: str | None = None
     """Id of the access key for S3, as in ``broker.conf``."""
     s3_managed_ledger_offload_credential_secret: SecretStr | None = None
-    """Secret of the access key for S3, as in ``broker.conf``. Secret."""
+    """Secret of the access key for S3, as in ``broker.conf``, or ``file:///path`` of a file with it. Secret."""
     gcs_managed_ledger_offload_service_account_key_file: Path | None = None
     """Key file of the Google service account, as in ``broker.conf``."""
 

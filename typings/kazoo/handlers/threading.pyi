@@ -1,4 +1,5 @@
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
 
@@ -10,3 +11,6 @@ class AsyncResult(Generic[_T]):
 
 class SequentialThreadingHandler:
     def async_result(self) -> AsyncResult[object]: ...
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], failing: Sequence[Any], timeout: float | None = ...
+    ) -> tuple[list[Any], list[Any], list[Any]]: ...

@@ -6,6 +6,9 @@ class KazooState:
     CONNECTED: str
     LOST: str
 
+class KeeperState:
+    AUTH_FAILED: str
+
 class ZnodeStat(NamedTuple):
     czxid: int
     mzxid: int

@@ -7,12 +7,16 @@ answer with a misleading "no node" (a malformed path), or that it would take as 
 """
 
 import re
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import GuardedDeletion
+from pulsar_sidecar.model.tls import load_certificate, trusting
 
 DEFAULT_PORT = 2181
 _OTHER_STORES = ("etcd:", "oxia:", "rocksdb:", "memory:")
@@ -24,6 +28,7 @@ _MAX_REQUEST_BYTES = 10_485_760
 """``jute.maxbuffer`` as Pulsar's own scripts set it; a larger request makes the server drop the connection."""
 _REQUEST_OVERHEAD_BYTES = 1024
 _ANY_VERSION = -1
+_SASL = "sasl"
 # The characters that org.apache.zookeeper.common.PathUtils refuses.
 _REFUSED_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 _REFUSED_PARTS = re.compile(r"//|/\.{1,2}(/|$)|/$")
@@ -79,23 +84,48 @@ def _server(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperCredential:
-    """What ``addauth`` takes, for example scheme ``digest`` and ``user:password``."""
+    """What ``addauth`` takes, for example scheme ``digest`` and ``user:password``; or, as scheme ``sasl``, a login."""
 
     scheme: str
     secret: str = field(repr=False)
 
+    @property
+    def sasl(self) -> tuple[str, str] | None:
+        """User and password for SASL's DIGEST-MD5, where that is the scheme."""
+        user, _, password = self.secret.partition(":")
+        return (user, password) if self.scheme == _SASL else None
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperTls:
+    """How connections to ZooKeeper are secured: PEM files of trusted authorities, and of the client's certificate."""
+
+    trusted: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For one connection; `InvalidInputError` if a file cannot be used."""
+        context = trusting(self.trusted)
+        if self.certificate is not None and self.key is not None:
+            load_certificate(context, self.certificate, self.key)
+        return context
+
 
 def parse_credential(text: str | None) -> ZooKeeperCredential | None:
-    """The setting ``metadataStoreAuth``: ``scheme:credential``; None for no credential.
+    """The setting ``metadataStoreAuth``: ``scheme:credential``, or ``file:`` and where that stands; None for none.
 
     Raises:
-        InvalidInputError: it is not written so; the message does not repeat it.
+        InvalidInputError: it is not written so, or the file cannot be read; the message does not repeat it.
     """
     if text is None:
         return None
-    scheme, colon, secret = text.partition(":")
-    if not colon or not secret:
-        raise InvalidInputError("metadataStoreAuth must be scheme:credential, such as digest:user:password")
+    scheme, colon, secret = content_of(text, "metadataStoreAuth").partition(":")
+    if not colon or not secret or (scheme == _SASL and ":" not in secret):
+        raise InvalidInputError(
+            "metadataStoreAuth must be scheme:credential, such as digest:user:password or sasl:user:password, or "
+            "file:///path of a file with that"
+        )
     return ZooKeeperCredential(scheme, secret)
 
 

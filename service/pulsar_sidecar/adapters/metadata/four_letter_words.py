@@ -4,6 +4,7 @@ import re
 import socket
 from typing import Final
 
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperTls
 from pulsar_sidecar.doctor.facts import ZooKeeperServer
 from pulsar_sidecar.model.errors import UnreachableError
 
@@ -13,7 +14,7 @@ _VERSION = re.compile(r"Zookeeper version: ([0-9]+(\.[0-9]+)*)")
 _MODE = re.compile(r"Mode: (\w+)")
 
 
-def zookeeper_server(address: str) -> ZooKeeperServer:
+def zookeeper_server(address: str, tls: ZooKeeperTls | None = None) -> ZooKeeperServer:
     """What the server at ``host:port`` reports (``srvr``, which the default ``4lw.commands.whitelist`` allows).
 
     Raises:
@@ -21,7 +22,8 @@ def zookeeper_server(address: str) -> ZooKeeperServer:
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _SECONDS) as connection:
+        plain = socket.create_connection((host.strip("[]"), int(port)), _SECONDS)
+        with plain if tls is None else tls.context().wrap_socket(plain, server_hostname=host.strip("[]")) as connection:
             connection.sendall(b"srvr")
             with connection.makefile("rb") as answer:
                 report = answer.read(_MOST_BYTES).decode(errors="replace")

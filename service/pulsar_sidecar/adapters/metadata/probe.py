@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final
 
-from kazoo.protocol.serialization import Auth, CloseInstance, Connect, Sync
+from kazoo.protocol.serialization import SASL, Auth, CloseInstance, Connect, Sync
+from puresasl import SASLError, SASLProtocolException
+from puresasl.client import SASLClient
 
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, ZooKeeperTls
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import InvalidInputError
 
 _LOG = logging.getLogger(__name__)
 _SESSION_TIMEOUT_MS: Final = 10_000
@@ -27,6 +30,7 @@ _FAREWELL_SECONDS: Final = 1.0
 _RECONNECT_SECONDS: Final = 1.0
 _AUTH_XID: Final = -4
 _CLOSE_XID: Final = 0
+_MOST_CHALLENGES: Final = 5
 _MAX_ANSWER_BYTES: Final = 64 * 1024
 
 _LENGTH = struct.Struct("!i")
@@ -44,6 +48,7 @@ class LatencyProbe:
         clock: Clock,
         listener: AdaptiveLimit,
         *,
+        tls: ZooKeeperTls | None = None,
         after_seconds: float = 0.0,
     ) -> None:
         """Prepare; see `start`.
@@ -53,7 +58,7 @@ class LatencyProbe:
         """
         self._after_seconds = after_seconds
         self._servers = servers
-        self._credential = credential
+        self._credential, self._tls = credential, tls
         self._clock = clock
         self._listener = listener
         self._stop = threading.Event()
@@ -75,12 +80,12 @@ class LatencyProbe:
         while not self._stop.is_set():
             server = random.choice(self._servers)  # noqa: S311
             try:
-                with closing(_ProbeConnection(server, self._credential, self._clock)) as connection:
+                with closing(_ProbeConnection(server, self._credential, self._tls, self._clock)) as connection:
                     is_unreachable = False
                     while not self._stop.is_set():
                         self._listener.observe(connection.round_trip(self._listener.overdue))
                         self._clock.wait_seconds(self._listener.probe_interval_seconds(), self._stop)
-            except (OSError, struct.error) as error:
+            except (OSError, struct.error, SASLError, SASLProtocolException, InvalidInputError) as error:
                 level = logging.DEBUG if is_unreachable else logging.INFO
                 _LOG.log(level, "the latency of ZooKeeper at %s cannot be measured now: %s", server, error)
                 is_unreachable = True
@@ -90,7 +95,9 @@ class LatencyProbe:
 class _ProbeConnection:
     """One session of the probe's; everything raises `OSError` for a server that cannot be reached, or refuses."""
 
-    def __init__(self, server: str, credential: ZooKeeperCredential | None, clock: Clock) -> None:
+    def __init__(
+        self, server: str, credential: ZooKeeperCredential | None, tls: ZooKeeperTls | None, clock: Clock
+    ) -> None:
         host, _, port = server.rpartition(":")
         self._clock = clock
         self._buffer = bytearray()
@@ -98,6 +105,8 @@ class _ProbeConnection:
         self._socket = socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.context().wrap_socket(self._socket, server_hostname=host.strip("[]"))
             self._greet(credential)
         except BaseException:
             self._socket.close()
@@ -123,11 +132,30 @@ class _ProbeConnection:
 
     def _greet(self, credential: ZooKeeperCredential | None) -> None:
         self._ask(bytes(Connect(0, 0, _SESSION_TIMEOUT_MS, 0, bytes(16), False).serialize()))
-        if credential is not None:
+        if credential is None:
+            return
+        if credential.sasl is not None:
+            self._log_in(*credential.sasl)
+        else:
             login = Auth(0, credential.scheme, credential.secret).serialize()
             _, _, code = _REPLY.unpack_from(self._ask(_HEADER.pack(_AUTH_XID, Auth.type) + login))
             if code != 0:
                 raise ConnectionRefusedError(f"the credential was refused ({code})")
+
+    def _log_in(self, user: str, password: str) -> None:
+        """SASL as kazoo does it: ZooKeeper's servers are all called zk-sasl-md5."""
+        login = SASLClient("zk-sasl-md5", service="zookeeper", mechanism="DIGEST-MD5", username=user, password=password)
+        challenge = None
+        for xid in range(1, _MOST_CHALLENGES + 1):
+            token = login.process(challenge)
+            if login.complete and not token:
+                break
+            answer = self._ask(_HEADER.pack(xid, SASL.type) + SASL(token or b"").serialize())
+            _, _, code = _REPLY.unpack_from(answer)
+            if code != 0:
+                raise ConnectionRefusedError(f"the credential was refused ({code})")
+            challenge, _ = SASL.deserialize(answer, _REPLY.size)
+        login.dispose()
 
     def _ask(self, body: bytes, overdue: Callable[[float], None] = lambda waited: None) -> bytes:
         began = self._clock.monotonic_seconds()

@@ -10,18 +10,19 @@ node" except ZooKeeper's own answer NoNode.
 """
 
 import logging
+import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
-from kazoo.protocol.states import KazooState
+from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, ZooKeeperTls, parse_metadata_store_url
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError, UnreachableError
 
@@ -143,11 +144,13 @@ class SessionOptions:
             ``metadataStoreSessionTimeoutMillis``.
         patience_seconds: how long a call waits without progress before it raises `TemporaryError`.
         credential: for clusters whose nodes have access control lists.
+        tls: for servers whose port speaks TLS (``secureClientPort``).
     """
 
     timeout_ms: int = 30_000
     patience_seconds: float = 10.0
     credential: ZooKeeperCredential | None = None
+    tls: ZooKeeperTls | None = None
 
 
 DEFAULT_OPTIONS: Final = SessionOptions()
@@ -169,8 +172,10 @@ class KazooSession:
             options: how long it waits, and who it is.
 
         Raises:
-            InvalidInputError: the URL is malformed or names a store without a driver.
+            InvalidInputError: the URL is malformed or names a store without a driver, or a file of TLS cannot be used.
         """
+        if options.tls is not None:
+            options.tls.context()  # kazoo would try again and again with a file that cannot be used
         self.hosts = parse_metadata_store_url(url).hosts
         self._options = options
         self._clock = clock
@@ -180,7 +185,7 @@ class KazooSession:
         self._session_id: int | None = None
         self._away_since: float | None = clock.monotonic_seconds()
         self._revived_at = clock.monotonic_seconds()
-        self._chroot_seen = False
+        self._chroot_seen = self._refused = False
         self._client = self._start()
 
     @property
@@ -239,9 +244,13 @@ class KazooSession:
         client = self._living_client()
         if not client.connected:
             with self._changed:
-                self._changed.wait_for(lambda: client.connected or self._closed.is_set(), self._grace(patience))
+                self._changed.wait_for(
+                    lambda: client.connected or self._refused or self._closed.is_set(), self._grace(patience)
+                )
         if self._closed.is_set():
             raise TemporaryError("the connection to the metadata store is closed; open it again")
+        if not client.connected and self._refused:
+            raise TemporaryError("ZooKeeper refused the credential; check metadataStoreAuth")
         if not client.connected:
             raise UnreachableError(f"no connection to ZooKeeper at {self.hosts}; check that it runs")
         self._demand_chroot(client, patience)
@@ -283,24 +292,31 @@ class KazooSession:
         self._chroot_seen = True
 
     def _start(self) -> KazooClient:
-        credential = self._options.credential
-        client = KazooClient(
+        client = _Client(
             self.hosts,
             timeout=self._options.timeout_ms / 1000,
-            auth_data=[(credential.scheme, credential.secret)] if credential else None,
+            handler=_Handler(),
+            **_identity(self._options.credential),
+            **_security(self._options.tls),
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_RECONNECT_DELAY_SECONDS, max_delay=_RECONNECT_MAX_DELAY_SECONDS
             ),
             logger=_quiet_logger(),
         )
+        client.on_refusal = self._on_refusal
         client.add_listener(lambda state: self._on_state(client, state))
         client.start_async()
         return client
 
+    def _on_refusal(self) -> None:
+        with self._changed:
+            self._refused = True
+            self._changed.notify_all()
+
     def _on_state(self, client: KazooClient, state: str) -> None:
         with self._changed:
             if state == KazooState.CONNECTED:
-                self._away_since = None
+                self._away_since, self._refused = None, False
                 identity = client.client_id
                 if identity is not None and identity[0] != self._session_id:
                     self._session_id = identity[0]
@@ -339,6 +355,57 @@ class KazooSession:
         stopping = threading.Thread(target=stop_in_order, name="zookeeper-stop", daemon=True)
         stopping.start()
         stopping.join(_STOP_SECONDS if client.connected else _STOP_WITHOUT_SERVER_SECONDS)
+
+
+class _Handler(SequentialThreadingHandler):
+    """kazoo's own, which would wait for a socket although TLS has an answer at hand already."""
+
+    def select(
+        self, readable: Sequence[Any], writable: Sequence[Any], failing: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        pending = [one for one in readable if isinstance(one, ssl.SSLSocket) and one.pending()]
+        ready, sendable, failed = super().select(readable, writable, failing, 0 if pending else timeout)
+        return [*pending, *(one for one in ready if one not in pending)], sendable, failed
+
+
+class _Client(KazooClient):
+    """kazoo's own, which calls no listener when the server refuses the credential."""
+
+    on_refusal: Callable[[], None]
+
+    def _session_callback(self, state: str) -> None:
+        super()._session_callback(state)
+        if state == KeeperState.AUTH_FAILED:
+            self.on_refusal()
+
+
+class _Identity(TypedDict, total=False):
+    auth_data: list[tuple[str, str]]
+    sasl_options: dict[str, str]
+
+
+class _Security(TypedDict, total=False):
+    use_ssl: bool
+    ca: str
+    certfile: str | None
+    keyfile: str | None
+    check_hostname: bool
+
+
+def _identity(credential: ZooKeeperCredential | None) -> _Identity:
+    if credential is None:
+        return {}
+    if credential.sasl is None:
+        return {"auth_data": [(credential.scheme, credential.secret)]}
+    user, password = credential.sasl
+    return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": user, "password": password}}
+
+
+def _security(tls: ZooKeeperTls | None) -> _Security:
+    if tls is None:
+        return {}
+    certificate, key = (None if file is None else str(file) for file in (tls.certificate, tls.key))
+    return {"use_ssl": True, "ca": str(tls.trusted), "certfile": certificate, "keyfile": key, "check_hostname": True}
 
 
 def send(client: KazooClient, request: Any) -> "AsyncResult[object]":

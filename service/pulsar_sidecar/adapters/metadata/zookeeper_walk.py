@@ -22,7 +22,7 @@ import pyarrow as pa
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import AsyncResult
 
-from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential, ZooKeeperTls, parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.multiread import (
     GET_CHILDREN,
     GET_DATA,
@@ -73,10 +73,11 @@ _NOT_PERMITTED = "NoAuth: no credential that may read it"
 
 @dataclass(frozen=True, slots=True)
 class WalkOptions:
-    """How nodes are read: by whom, and how many a second at most, None for no limit."""
+    """How nodes are read: by whom, how many a second at most, None for no limit, and over which TLS."""
 
     credential: ZooKeeperCredential | None = None
     nodes_per_second: float | None = None
+    tls: ZooKeeperTls | None = None
 
 
 _UNLIMITED = WalkOptions()
@@ -112,7 +113,7 @@ class ZooKeeperWalk:
         self.checks: Counter[str] = Counter()
         self._url = url
         self._clock = clock
-        self._credential = options.credential
+        self._credential, self._tls = options.credential, options.tls
         self._root = root
         self._is_skipped = is_skipped
         self._is_unread = is_unread
@@ -141,7 +142,7 @@ class ZooKeeperWalk:
         return ReadResult(OrderRange(self.first_zxid, self.last_zxid), proof)
 
     def _session(self) -> KazooSession:
-        options = SessionOptions(patience_seconds=_PATIENCE_SECONDS, credential=self._credential)
+        options = SessionOptions(patience_seconds=_PATIENCE_SECONDS, credential=self._credential, tls=self._tls)
         return KazooSession(self._url, self._clock, options)
 
     def _advance(self, client: KazooClient, patience: Patience) -> None:

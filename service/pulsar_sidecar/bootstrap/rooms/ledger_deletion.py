@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
-from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import StoreTime
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
 from pulsar_sidecar.adapters.metadata.zookeeper_topic_changes import ZooKeeperTopicChanges
@@ -16,7 +15,7 @@ from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import PulsarDeletion
 from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import TopicsSettings
 from pulsar_sidecar.api.rooms.ledger_deletion.routes import router
-from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_credential_of
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess, store_session_of
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
@@ -27,6 +26,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.settings.fields import Settings
 
 
@@ -91,7 +91,7 @@ def _watched(cluster: ClusterAccess) -> tuple[StoreChanges, WholeStore] | tuple[
     if not settings.topic_two_phase_deletion_enabled or settings.ledger_deletion_watch == WatchMode.OFF.value:
         return None, None
     url, root = settings.metadata_store_url, settings.ledgers_root_path
-    options = SessionOptions(credential=store_credential_of(settings))
+    options = store_session_of(settings)
     return cluster.closing(ZooKeeperChanges(url, clock, root, options=options)), cluster.whole_store()
 
 
@@ -100,7 +100,7 @@ def _topic_changes(cluster: ClusterAccess) -> TopicChanges | None:
     settings = cluster.settings
     if not settings.topic_two_phase_deletion_enabled:
         return None
-    options = SessionOptions(credential=store_credential_of(settings))
+    options = store_session_of(settings)
     return cluster.closing(ZooKeeperTopicChanges(settings.metadata_store_url, cluster.clock, options=options))
 
 
@@ -138,9 +138,10 @@ def configuration_of(settings: Settings) -> Configuration:
 def _offload_credentials(cluster: ClusterAccess) -> OffloadCredentials:
     secret = cluster.settings.s3_managed_ledger_offload_credential_secret
     key_id = cluster.settings.s3_managed_ledger_offload_credential_id
+    text = None if secret is None else content_of(secret.get_secret_value(), "s3ManagedLedgerOffloadCredentialSecret")
     return replace(
         credentials_from_environment(cluster.environment),
-        aws_s3=AccessKey(key_id, secret.get_secret_value()) if key_id and secret else None,
+        aws_s3=AccessKey(key_id, text) if key_id and text else None,
         gcs_service_account_key_file=cluster.settings.gcs_managed_ledger_offload_service_account_key_file,
     )
 
