@@ -13,9 +13,12 @@ from threading import Event
 from typing import Any
 
 import typer
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from pulsar_sidecar.__main__ import programs
 from pulsar_sidecar.api.app import create_app
+from pulsar_sidecar.api.guard import guarded_routes
+from pulsar_sidecar.api.rights import Right
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import MEDIA_TYPE
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.cli import output
@@ -32,9 +35,11 @@ _HELP_WIDTH = 100
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    openapi = _openapi()
+    app = _app()
+    openapi = app.openapi()
     return {
         "openapi.json": json.dumps(openapi, indent=2, ensure_ascii=False) + "\n",
+        "rights.md": _NOTE + "\n".join(_rights(app)),
         "rest.md": _NOTE + "\n".join(_rest(openapi)),
         "configuration.md": _NOTE + "\n".join(_configuration()),
         "cli.md": _NOTE + "\n".join(_command_line()),
@@ -61,16 +66,15 @@ def main(arguments: list[str]) -> int:
 # --- REST ----------------------------------------------------------------------------------------------------------
 
 
-def _openapi() -> dict[str, Any]:
+def _app() -> FastAPI:
     version = tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"]
-    app = create_app(
+    return create_app(
         [routes for entry in ROOMS for routes in entry.routes()],  # describing routes calls no service
         lambda: None,
         CollectorRegistry(),
         Event(),
         version=version,
     )
-    return app.openapi()
 
 
 def _rest(openapi: Mapping[str, Any]) -> Iterator[str]:
@@ -82,9 +86,22 @@ def _rest(openapi: Mapping[str, Any]) -> Iterator[str]:
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             yield f"## {method.upper()} {path}\n\n{operation['description']}\n"
+            yield f"Takes {operation['x-takes']}.\n"
             yield from _parameters(operation)
             yield from _body(openapi, operation)
             yield from _answers(openapi, operation)
+
+
+def _rights(app: FastAPI) -> Iterator[str]:
+    yield "# What each route takes\n\nSuperusers may call every route. [Rights](../rights.md) explains the rest.\n"
+    yield "Every other path below `/admin/` and `/lookup/` takes what the broker asks for that it is passed to.\n"
+    routes = list(guarded_routes(app))
+    for right in Right:
+        found = [(path, method) for method, path, taken in routes if taken is right]
+        if found:
+            yield f"## {right.value.words[0].upper()}{right.value.words[1:]}\n\n| | |\n|---|---|"
+            yield from (f"| {method} | `{path}` |" for path, method in sorted(found))
+            yield ""
 
 
 def _parameters(operation: Mapping[str, Any]) -> Iterator[str]:

@@ -13,7 +13,9 @@ from starlette.responses import HTMLResponse, Response
 
 from pulsar_sidecar.api.document import complete, operation_id
 from pulsar_sidecar.api.errors import HANDLERS
-from pulsar_sidecar.api.schemas import Healthy, Reason
+from pulsar_sidecar.api.guard import GuardedRoute, guarded_router, guarded_routes
+from pulsar_sidecar.api.rights import Right, Rights, takes
+from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.observability.metrics import CONTENT_TYPE
@@ -21,8 +23,8 @@ from pulsar_sidecar.observability.metrics import CONTENT_TYPE
 _DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger deletion (PIP-186), delayed messages
 (PIP-423) and their index (PIP-195), acknowledgement state (PIP-299), deduplication (PIP-6).
 
-Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid token, or a role that is
-not a superuser. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
+Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid credential, or a role
+that has not the right. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
 `delayedMessageCancellingEnabled`), or the path has another method. 409: the request does not fit the present state,
 such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may
 work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
@@ -31,6 +33,8 @@ Every other path below `/admin/` and `/lookup/` is passed to a broker (`adminPas
 credential. There, 502: a change got no answer, so it may have taken effect.
 
 A topic in a path is URL-encoded, as for Pulsar's own admin service."""
+
+_OF_NO_ROLE = Rights()
 
 # One plain page: no script, and nothing fetched from another host.
 _REFERENCE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{{ info.title }}</title></head><body>
@@ -47,6 +51,7 @@ def create_app(
     missing: Callable[[], str | None],
     registry: CollectorRegistry,
     draining: StopSignal,
+    rights: Rights = _OF_NO_ROLE,
     *,
     token_required: bool = False,
     docs: bool = False,
@@ -55,7 +60,8 @@ def create_app(
     """Build the app that `gate.Gate` stands around.
 
     ``missing`` answers at once why no work can be done, None when it can; ``/readyz`` reports it, and answers 503 once
-    ``draining`` is set. ``token_required`` is what the reference shows of tokens; ``docs`` makes a page of it.
+    ``draining`` is set. ``rights`` decide who may do what. ``token_required`` is what the reference shows of tokens;
+    ``docs`` makes a page of it.
     """
     app = _App(
         title="pulsar-sidecar",
@@ -68,11 +74,20 @@ def create_app(
         generate_unique_id_function=operation_id,
     )
     app.token_required = token_required
+    app.state.rights = rights
+    app.router.route_class = GuardedRoute
     for router in (*routers, _probes(missing, registry, draining)):
         app.include_router(router)
     if docs:
         page = Environment(autoescape=True).from_string(_REFERENCE)
-        app.add_api_route("/docs", lambda: HTMLResponse(page.render(app.openapi())), include_in_schema=False)
+
+        @app.get("/docs", include_in_schema=False)
+        @takes(Right.ROLE)
+        def reference() -> HTMLResponse:
+            return HTMLResponse(page.render(app.openapi()))
+
+    for _ in guarded_routes(app):
+        """A route that is not guarded ends the start."""
     return app
 
 
@@ -89,15 +104,17 @@ class _App(FastAPI):
 
 def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, draining: StopSignal) -> APIRouter:
     """Open to every client."""
-    routes = APIRouter(tags=["probes"], responses={"default": {"model": Reason}})
+    routes = guarded_router("probes")
 
     # The first two without a thread: all of them may hang with the cluster that they ask.
     @routes.get("/livez")
+    @takes(Right.OPEN)
     async def livez() -> Healthy:
         """The process answers."""
         return Healthy()
 
     @routes.get("/readyz")
+    @takes(Right.OPEN)
     async def readyz() -> Healthy:
         """The sidecar is ready; 503 names what is missing."""
         reason = "the service is stopping" if draining.is_set() else missing()
@@ -106,6 +123,7 @@ def _probes(missing: Callable[[], str | None], registry: CollectorRegistry, drai
         return Healthy()
 
     @routes.get("/metrics", response_class=Response, responses={200: {"content": {CONTENT_TYPE: {}}}})
+    @takes(Right.OPEN)
     def metrics() -> Response:
         """Every metric in Prometheus' text format."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE)

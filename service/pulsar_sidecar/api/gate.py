@@ -1,11 +1,14 @@
 """What every request passes before a route sees it: the raw path, the caller, one log line.
 
 It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
-Invariants: where a token is demanded, only the open paths are answered without one; no body is read before that, and
-none where none is wanted; neither a query nor a header is logged.
+Invariants: where a credential is demanded, only the open paths are answered without one, and what brokers judge
+themselves; the gate reads no body (`guard` does, once the right is there); no header is logged, and of a query and a
+body only what a route accepted.
 """
 
+import json
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import structlog
@@ -16,7 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.authentication import Authentication, address_of
 from pulsar_sidecar.api.callers import Caller
-from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError, error_response, unforeseen
+from pulsar_sidecar.api.errors import error_response, unforeseen
+from pulsar_sidecar.api.guard import READING, READS_IN_PARTS, Change, without_body
 from pulsar_sidecar.api.pass_through import PassThrough
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.addresses import is_loopback
@@ -32,14 +36,13 @@ from pulsar_sidecar.model.errors import (
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""
 
-STREAMED = "pulsar_sidecar.streamed"
-"""In a scope: the body is read while the request is carried out, however long it is."""
+_MOST_LOGGED = 2_000
+"""Characters of a query or of a body."""
+_NOT_UNDERSTOOD = frozenset({400, 401, 403, 413})
+"""Answers before which a route has not checked the query and the body, so that they may hold a secret."""
 
-_BULK = "/cancelDelayedMessages"
-"""Its route limits each line."""
-
-_READING = frozenset({"GET", "HEAD"})
 _log = structlog.get_logger(__name__)
+_audit = structlog.get_logger("audit")
 
 
 class Gate:
@@ -53,7 +56,6 @@ class Gate:
     def __init__(
         self,
         authentication: Authentication | None,
-        super_user_roles: Collection[str],
         own_hosts: Collection[str],
         clock: Clock,
         waits_for: Callable[[], str],
@@ -66,7 +68,6 @@ class Gate:
         self.app: ASGIApp = self._starting
         self.passing: PassThrough | None = None
         self._authentication = authentication
-        self._super_user_roles = frozenset(super_user_roles)
         self._own_hosts = frozenset(host.lower() for host in own_hosts)
         self._clock = clock
         self._waits_for = waits_for
@@ -81,62 +82,49 @@ class Gate:
         if scope["type"] != "http":  # a websocket is left unanswered: uvicorn then closes the connection
             return
         begin = self._clock.monotonic_seconds()
-        status = 0
+        answer = _Answer()
 
         async def remember(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            answer.note(message)
             await send(message)
 
-        caller, is_vouched = Caller(None, "none", address_of(scope)), False
+        caller = Caller(None, "none", address_of(scope))
+        state = scope.setdefault("state", {})  # of this request only; the server looks at it too
+        state["change"] = None
         try:
             try:
                 path = _ascii(scope["raw_path"])
-                is_passed = self.passing is not None and self.passing.takes(scope["method"], path)
+                passing = self._passing(scope["method"], path)
                 if path not in OPEN_PATHS:
-                    caller, is_vouched = await self._admitted(scope, caller, is_passed=is_passed)
-                receive = await _receiving(scope, receive, path, is_passed=is_passed)
+                    caller = await self._caller(scope, caller, is_passed=passing is not None)
             except SidecarError as error:
                 await error_response(error)(scope, receive, remember)
             except Exception as error:
                 # Only the gate's own: the app answers what goes wrong in it, and raises it again.
-                answer = await unforeseen(Request(scope), error)
-                await answer(scope, receive, remember)
+                await (await unforeseen(Request(scope), error))(scope, receive, remember)
                 raise
             else:
-                app = self.passing if is_passed and self.passing is not None else self.app
-                state = {**scope.get("state", {}), "caller": caller, "vouched": is_vouched}
-                await app({**scope, "path": path, "state": state}, receive, remember)
+                state["caller"] = caller
+                if passing is not None:
+                    receive = _to_be_passed(scope, receive)
+                await (passing or self.app)({**scope, "path": path}, receive, remember)
         finally:
-            sent = scope["raw_path"].decode("latin-1")
-            routine = sent in OPEN_PATHS or (scope["method"] in _READING and status < 500)
             milliseconds = round((self._clock.monotonic_seconds() - begin) * 1000, 1)
-            log = _log.debug if routine else _log.info
-            log(
-                "request",
-                method=scope["method"],
-                path=sent[:500],
-                status=status,
-                role=caller.role,
-                milliseconds=milliseconds,
-            )
+            _log_request(scope, caller, state["change"], answer, milliseconds)
 
-    async def _admitted(self, scope: Scope, unknown: Caller, *, is_passed: bool) -> tuple[Caller, bool]:
-        """Who calls, and whether the caller may do everything; a broker decides for itself on what is passed to it."""
-        caller = unknown
-        try:
-            caller = await self._caller(scope, Headers(scope=scope))
-            self._authorize(caller)
-        except (NotAuthenticatedError, NotAuthorizedError):
-            if not is_passed or self._authentication is None:
-                raise
-            return caller, False
-        return caller, True
+    def _passing(self, method: str, path: str) -> PassThrough | None:
+        """What takes the request if it is for a broker."""
+        return self.passing if self.passing is not None and self.passing.takes(method, path) else None
 
-    async def _caller(self, scope: Scope, headers: Headers) -> Caller:
+    async def _caller(self, scope: Scope, unknown: Caller, *, is_passed: bool) -> Caller:
         if self._authentication is not None:
-            return await self._authentication.caller(scope)
+            try:
+                return await self._authentication.caller(scope)
+            except NotAuthenticatedError:
+                if not is_passed:  # otherwise the broker decides for itself
+                    raise
+                return unknown
+        headers = Headers(scope=scope)
         # Without a credential, the user's own browser must not become another site's hand.
         if not self._is_own_url("//" + headers.get("host", "")):
             raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
@@ -144,11 +132,7 @@ class Gate:
         same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         if not same_site or (origin is not None and not self._is_own_url(origin)):
             raise NotAuthorizedError("requests from another site's pages are refused")
-        return Caller(None, "none", address_of(scope))
-
-    def _authorize(self, caller: Caller) -> None:
-        if self._authentication is not None and caller.role not in self._super_user_roles:
-            raise NotAuthorizedError(f"role {(caller.role or '')[:100]!r} is not among superUserRoles")
+        return unknown
 
     def _is_own_url(self, url: str) -> bool:
         try:
@@ -158,41 +142,59 @@ class Gate:
         return is_loopback(host) or host in self._own_hosts
 
 
-async def _receiving(scope: Scope, receive: Receive, path: str, *, is_passed: bool) -> Receive:
-    scope[STREAMED] = is_passed or path.endswith(_BULK)
-    if scope["method"] in _READING or path in OPEN_PATHS:
-        return _beginning_with(b"", receive)  # one that comes nevertheless is not read
-    return receive if scope[STREAMED] else await _whole_body(Headers(scope=scope), receive)
+def _to_be_passed(scope: Scope, receive: Receive) -> Receive:
+    if scope["method"] in READING:
+        return without_body(receive)
+    scope["state"] |= {READS_IN_PARTS: True, "change": Change("passed_to_a_broker", "")}
+    return receive
 
 
-async def _whole_body(headers: Headers, receive: Receive) -> Receive:
-    """Read the body to its end, so that one that is too large is refused before a route begins."""
-    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES:
-        raise TooLargeError
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise InvalidInputError("the request broke off before its body had ended")
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > MAX_BODY_BYTES:
-            raise TooLargeError
-    return _beginning_with(bytes(body), receive)
+@dataclass(slots=True)
+class _Answer:
+    """What went back, as far as the log wants it.
+
+    Attributes:
+        status: 0 until an answer begins.
+    """
+
+    status: int = 0
+    _error: bytes = b""
+
+    def note(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif self.status >= 400 and not self._error:
+            self._error = message.get("body", b"")[: 2 * _MOST_LOGGED]
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was refused or failed; None if it was not, or the answer has no reason of ours."""
+        try:
+            return str(json.loads(self._error)["reason"])[:_MOST_LOGGED]
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
-def _beginning_with(body: bytes, receive: Receive) -> Receive:
-    replayed = False
-
-    async def replay() -> Message:
-        nonlocal replayed
-        if replayed:
-            return await receive()
-        replayed = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
+def _log_request(scope: Scope, caller: Caller, change: Change | None, answer: _Answer, milliseconds: float) -> None:
+    """One line for each request; one that asks for a change names who asked, from where, for what, and how it ended."""
+    sent = scope["raw_path"].decode("latin-1")
+    line = {"method": scope["method"], "path": sent[:500], "status": answer.status, "role": caller.role}
+    if change is None:
+        routine = sent in OPEN_PATHS or (scope["method"] in READING and answer.status < 500)
+        (_log.debug if routine else _log.info)("request", **line, milliseconds=milliseconds)
+        return
+    understood = answer.status not in _NOT_UNDERSTOOD
+    _audit.info(
+        "change",
+        **line,
+        authenticated_by=caller.method,
+        address=caller.address,
+        operation=change.operation,
+        query=change.query[:_MOST_LOGGED] if understood else None,
+        body=(change.body or b"").decode("utf-8", "replace")[:_MOST_LOGGED] if understood else None,
+        reason=answer.reason,
+        milliseconds=milliseconds,
+    )
 
 
 def _ascii(raw_path: bytes) -> str:

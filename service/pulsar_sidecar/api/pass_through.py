@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.errors import error_response
+from pulsar_sidecar.api.rights import Right, Rights
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
 
@@ -39,9 +40,9 @@ _log = structlog.get_logger(__name__)
 class PassThrough:
     """The ASGI app for what is passed."""
 
-    def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute], rights: Rights) -> None:
         """``routes`` are the sidecar's own."""
-        self._brokers = brokers
+        self._brokers, self._rights = brokers, rights
         self._own = _patterns(routes)
 
     def takes(self, method: str, path: str) -> bool:
@@ -58,7 +59,8 @@ class PassThrough:
             target = _target(scope)
             body = await _body(receive)
             headers = _passed_headers(Headers(scope=scope), scope["client"], is_whole=isinstance(body, bytes))
-            request = PassedRequest(scope["method"], target, headers, body, scope["state"]["vouched"])
+            vouched = self._rights.suffice(scope["state"]["caller"], Right.EVERYTHING)
+            request = PassedRequest(scope["method"], target, headers, body, vouched)
             exchange = self._exchange(request, send)
             await (_unless_left(exchange, receive) if isinstance(body, bytes) else exchange)
         except SidecarError as error:

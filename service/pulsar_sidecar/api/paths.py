@@ -4,10 +4,12 @@ Invariant: what the caller wrote names exactly one topic, which Pulsar would rea
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import Depends, Path
 
+from pulsar_sidecar.api.rights import Subject
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import MAX_NAME_BYTES, TopicDomain, TopicName, java_url_decode, parse_topic_name
 
@@ -22,6 +24,7 @@ V1_PATH = "/admin/persistent/{property}/{cluster}/{namespace}/{topic}"
 NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 V1_NAMESPACE_PATH = "/admin/namespaces/{property}/{cluster}/{namespace}"
 
+_SUBJECT = ("tenant", "property", "cluster", "namespace", "topic")
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -87,6 +90,27 @@ V1Namespace = Annotated[str, Depends(_v1_namespace)]
 """The namespace of a route below `V1_NAMESPACE_PATH`, ``tenant/cluster/namespace``."""
 TenantName = Annotated[str, Depends(_tenant_name)]
 SubscriptionName = Annotated[str, Depends(_subscription_name)]
+
+
+async def subject_of(path_params: Mapping[str, str]) -> Subject | None:
+    """The tenant, namespace or topic that a path names, as its route reads it; None if it names none."""
+    named = {
+        key: path_params[key] for key in ("tenant", "property", "cluster", "namespace", "topic") if key in path_params
+    }
+    match sorted(named):
+        case ["namespace", "tenant", "topic"]:
+            topic = await v2_topic(**named)
+        case ["cluster", "namespace", "property", "topic"]:
+            topic = await v1_topic(**named)
+        case ["namespace", "tenant"]:
+            return Subject(decode_segment(named["tenant"]), await _v2_namespace(**named))
+        case ["cluster", "namespace", "property"]:
+            return Subject(decode_segment(named["property"]), await _v1_namespace(**named))
+        case ["tenant"]:
+            return Subject(await _tenant_name(**named))
+        case _:
+            return None
+    return Subject(topic.tenant, topic.namespace, topic)
 
 
 def _checked(tenant: str, cluster: str | None, namespace: str, local_name: str) -> TopicName:

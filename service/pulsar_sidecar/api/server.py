@@ -27,7 +27,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from pulsar_sidecar.api.authentication import CLIENT_CERTIFICATE
-from pulsar_sidecar.api.gate import STREAMED
+from pulsar_sidecar.api.guard import READS_IN_PARTS
 from pulsar_sidecar.api.listener_tls import ListenerTls, reloaded_context
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -143,7 +143,7 @@ class _Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.scope.get(STREAMED) and not self.cycle.response_complete:
+        if self.scope["state"].get(READS_IN_PARTS) and not self.cycle.response_complete:
             self._expect_within(self._limits.body_seconds)
         super().on_body(body)
 

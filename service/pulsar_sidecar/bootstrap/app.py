@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.tenant_policies import StoredTenantPolicies
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
 from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
@@ -24,7 +25,7 @@ from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
-from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of
+from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
     broker_identity_of,
@@ -98,7 +99,6 @@ class _Process:
         stack.callback(self._closed.set)
         self._gate = Gate(
             authentication_of(settings, self._clock),
-            settings.super_user_roles,
             (urlsplit(settings.effective_advertised_url).hostname or "", settings.listen_host),
             self._clock,
             lambda: self._waits_for,
@@ -186,6 +186,7 @@ class _Process:
             lambda: self._watch.missing() or missing_in(rooms),
             registry,
             self._draining,
+            rights_of(settings, StoredTenantPolicies(cluster.store, self._clock)),
             token_required=settings.authentication_enabled,
             docs=settings.api_docs_enabled,
             version=tool_version(),
@@ -203,7 +204,7 @@ class _Process:
         if settings.admin_pass_through_enabled:
             brokers = PassThrough(cluster.rest, cluster.tls, cluster.store)
             self._server.closing.append(brokers.close)
-            self._gate.passing = pass_through.PassThrough(brokers, app.routes)
+            self._gate.passing = pass_through.PassThrough(brokers, app.routes, app.state.rights)
         self._gate.app = app
 
 

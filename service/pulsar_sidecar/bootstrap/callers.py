@@ -7,7 +7,9 @@ from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_open_id import OpenIdRules, OpenIdVerifier
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, secret_key
 from pulsar_sidecar.api.listener_tls import ListenerTls
+from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.permissions import TenantPolicies
 from pulsar_sidecar.settings.fields import Settings
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -71,3 +73,9 @@ def _open_id_of(settings: Settings, clock: Clock) -> OpenIdVerifier | None:
     )
     keys = OpenIdIssuers(issuers, clock, caching, settings.openid_token_issuer_trust_certs_file_path)
     return OpenIdVerifier(rules, keys, clock)
+
+
+def rights_of(settings: Settings, policies: TenantPolicies) -> Rights:
+    """Who may do what; every client may do everything without authentication."""
+    roles = Roles(*map(frozenset, (settings.super_user_roles, settings.operator_roles, settings.viewer_roles)))
+    return Rights(roles, policies, enforced=settings.authentication_enabled)

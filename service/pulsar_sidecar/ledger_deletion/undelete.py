@@ -112,7 +112,7 @@ def undelete(
         NotFoundError: the outcome topic has no deletion of it since then.
         ConflictError: the ledger exists, or bookies no longer hold its entries and ``force`` is not given.
     """
-    logged = _last_logged(topics, ledger_id, since_ms)
+    logged = last_logged(topics, ledger_id, since_ms)
     if logged is None:
         raise NotFoundError(f"the outcome topic has no deletion of ledger {ledger_id} in the searched time")
     # Any producer to the topic may have written the bytes; where they go is not the producer's choice.
@@ -139,7 +139,8 @@ def undelete(
     return UndeleteResult(ledger_id, readable, protected_until_ms)
 
 
-def _last_logged(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> LoggedLedger | None:
+def last_logged(topics: DeletionTopics, ledger_id: LedgerId, since_ms: int) -> LoggedLedger | None:
+    """The ledger's last deletion after ``since_ms``; None if the outcome topic has none."""
     found: LoggedLedger | None = None
     # Only a thorough reading can prove that there is none.
     for quickly in (True, False):

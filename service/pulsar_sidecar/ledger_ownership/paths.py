@@ -123,3 +123,8 @@ def instance_id_of(node: Node | None, ledgers_root: str) -> str:
             "check ledgersRootPath and the metadata store's address"
         )
     return node.data.decode(errors="replace")
+
+
+def tenant_of_owner(path: str) -> str:
+    """The tenant of a managed ledger, a cursor or a schema by its node."""
+    return path.split("/")[2]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS
+from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, tenant_of_owner
 from pulsar_sidecar.ledger_ownership.places import Place, locate
 
 _ALWAYS_KNOWN = frozenset({"pulsar"})
@@ -74,7 +74,7 @@ class Protection:
         found = self._anywhere(kind) or self._at(kind, owner_path)
         if found is not None:
             return f"{found[0]} was not read, and may reference it: {found[1]}"
-        tenant = owner_path.split("/")[2]  # of a managed ledger's, a cursor's or a schema's node
+        tenant = tenant_of_owner(owner_path)
         if self.knows_tenant(tenant):
             return None
         return f"/admin/policies does not have its tenant {tenant}, so it may belong to another Pulsar cluster"

@@ -235,7 +235,13 @@ class Authentication(_Group):
     """Minimum seconds between two readings of an issuer's keys because a token names an unknown one. A new key of the
     issuer counts after this time at the latest."""
     super_user_roles: TextList = ()
-    """Comma-separated roles that may call; the sidecar refuses every other role."""
+    """Comma-separated roles that may do everything. Other roles have what brokers grant them (tenants' admin roles,
+    produce and consume permissions), and what the next two settings give."""
+    operator_roles: TextList = ()
+    """Comma-separated roles that may change what belongs to the whole cluster (pausing and limiting deletion, dead
+    letters, any ledger by its id, the watch), and see what viewers see. They may not change tenants' topics."""
+    viewer_roles: TextList = ()
+    """Comma-separated roles that may see the state of the cluster and of every topic, without messages."""
 
 
 class LedgerDeletion(_Group):
@@ -403,7 +409,7 @@ class Settings(
                 )
             if not self.super_user_roles:
                 raise ValueError(
-                    "authenticationEnabled=true needs superUserRoles; without them the sidecar refuses every role"
+                    "authenticationEnabled=true needs superUserRoles: who may do everything, as at the brokers"
                 )
         if self.token_audience is None and "token_audience_claim" in self.model_fields_set:
             raise ValueError(

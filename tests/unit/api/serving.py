@@ -14,6 +14,7 @@ from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.api.pass_through import PassThrough
+from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
@@ -75,6 +76,7 @@ def served(
     limits: Limits | None = None,
     tls: ListenerTls | None = None,
     brokers: Brokers | None = None,
+    rights: Rights | None = None,
 ) -> Iterator[Served]:
     metrics = DeletionMetrics("east")
     registry = CollectorRegistry()
@@ -85,15 +87,16 @@ def served(
         service.ready,
         registry,
         draining,
+        rights or Rights(Roles(frozenset({"admin", "ops"})), enforced=authentication is not None),
         token_required=authentication is not None,
         docs=True,
     )
-    gate = Gate(authentication, ["admin", "ops"], ["sidecar.example"], SystemClock(), lambda: "nothing")
+    gate = Gate(authentication, ["sidecar.example"], SystemClock(), lambda: "nothing")
     gate.app = app
     with listening_socket("127.0.0.1", 0) as listening:
         server = DrainingServer(gate, draining, limits, tls)
         if brokers is not None:
-            gate.passing = PassThrough(brokers, app.routes)
+            gate.passing = PassThrough(brokers, app.routes, app.state.rights)
             server.closing.append(brokers.close)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()

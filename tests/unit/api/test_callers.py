@@ -1,10 +1,12 @@
 """What the routes learn of who calls."""
 
 import pytest
-from fastapi import APIRouter, Request
+from fastapi import Request
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.callers import Caller
+from pulsar_sidecar.api.guard import guarded_router
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.model.clocks import SystemClock
 
 from tests.fakes.deletion_service import FakeDeletionService
@@ -17,9 +19,10 @@ class Listening:
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
-        self.router = APIRouter()
+        self.router = guarded_router("test")
         self.router.add_api_route("/who", self.who)
 
+    @takes(Right.ROLE)
     def who(self, request: Request) -> None:
         self.callers.append(request.state.caller)
 

@@ -1,5 +1,6 @@
 import pytest
-from fastapi import APIRouter
+from pulsar_sidecar.api.guard import guarded_router
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.service import LedgerDeletionAnswer, OperationState, Redirect
 from pulsar_sidecar.model.errors import ConflictError, DataLossError, InvalidInputError
@@ -236,9 +237,9 @@ def test_a_payload_must_name_the_topic_of_its_path(named: str, service: FakeDele
 
 
 def test_a_wrong_method_is_answered_with_all_the_right_ones(service: FakeDeletionService) -> None:
-    router = APIRouter()
+    router = guarded_router("test")
     for method in ("GET", "DELETE"):
-        router.add_api_route("/switch", lambda: "off", methods=[method])
+        router.add_api_route("/switch", takes(Right.ROLE)(lambda: "off"), methods=[method])
     with served(service, routers=[router]) as server:
         answer = server.ask("PATCH", "/switch")
     assert answer.status == 405

@@ -10,8 +10,10 @@ from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.states import DetailOptions
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.ack_state.workflow import AckStateService
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2_PATH, SubscriptionName, V2Namespace, V2Topic
-from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 
@@ -164,7 +166,7 @@ _Options = Annotated[AckStateParameters, Query()]
 
 
 def router(service: AckStateService) -> APIRouter:
-    routes = APIRouter(tags=["acknowledgement states"], responses={"default": {"model": Reason}})
+    routes = guarded_router("acknowledgement states")
     _add_states(routes, service)
     _add_topic_policy(routes, service)
     _add_namespace_policy(routes, service)
@@ -179,6 +181,7 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/subscription/{{subscription}}/ackState", name=f"{version}ack_state")
+        @takes(Right.STATE)
         def ack_state(
             topic: Annotated[TopicName, Depends(topic_of)], subscription: SubscriptionName, parameters: _Options
         ) -> list[AckStateAnswer]:
@@ -189,6 +192,7 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
             return states(topic, subscription, parameters)
 
     @routes.get(f"{V2_PATH}/ackState")
+    @takes(Right.STATE)
     def ack_states(topic: V2Topic, parameters: _Options) -> list[AckStateAnswer]:
         """The same for all durable subscriptions of a topic."""
         return states(topic, None, parameters)
@@ -196,18 +200,21 @@ def _add_states(routes: APIRouter, service: AckStateService) -> None:
 
 def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{V2_PATH}/{_POLICY}")
+    @takes(Right.POLICY)
     def topic_pause(topic: V2Topic, parameters: Annotated[PauseParameters, Query()]) -> bool | None:
         """Whether dispatch pauses when acknowledgements no longer fit; null if unknown."""
         policies = service.topic_pause(topic)
         return policies.enabled if parameters.applied else policies.topic is TopicPolicy.TRUE
 
     @routes.post(f"{V2_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
+    @takes(Right.CHANGE)
     def enable_topic_pause(topic: V2Topic) -> Response:
         """Pause dispatch of the topic's subscriptions when their acknowledgements no longer fit."""
         service.enable_topic_pause(topic)
         return Response(status_code=204)
 
     @routes.delete(f"{V2_PATH}/{_POLICY}")
+    @takes(Right.CHANGE)
     def remove_topic_pause(
         topic: V2Topic, parameters: Annotated[PauseRemovalParameters, Query()]
     ) -> PauseRemovalAnswer:
@@ -221,17 +228,20 @@ def _add_topic_policy(routes: APIRouter, service: AckStateService) -> None:
 
 def _add_namespace_policy(routes: APIRouter, service: AckStateService) -> None:
     @routes.get(f"{NAMESPACE_PATH}/{_POLICY}")
+    @takes(Right.POLICY)
     def namespace_pause(namespace: V2Namespace) -> bool | None:
         """The namespace's policy; null if it is unset."""
         return service.namespace_pause(namespace)
 
     @routes.post(f"{NAMESPACE_PATH}/{_POLICY}", status_code=204, response_description="Set to true.")
+    @takes(Right.CHANGE)
     def enable_namespace_pause(namespace: V2Namespace) -> Response:
         """Pause dispatch in the namespace when acknowledgements no longer fit, unless a topic's policy overrides it."""
         service.enable_namespace_pause(namespace)
         return Response(status_code=204)
 
     @routes.delete(f"{NAMESPACE_PATH}/{_POLICY}")
+    @takes(Right.CHANGE)
     def remove_namespace_pause(namespace: V2Namespace) -> PauseRemovalAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again.
 

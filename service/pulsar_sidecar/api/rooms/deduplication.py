@@ -8,8 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.deduplication.inspection.health import DeduplicationHealth
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.deduplication.inspection.replay import MOST_ENTRIES
@@ -260,11 +262,12 @@ _Stuck = Annotated[StuckParameters, Query()]
 
 
 def router(service: DeduplicationService) -> APIRouter:
-    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+    routes = guarded_router("deduplication")
 
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/deduplication", name=f"{version}deduplication")
+        @takes(Right.STATE)
         def deduplication(
             topic: Annotated[TopicName, Depends(topic_of)],
             parameters: Annotated[DeduplicationParameters, Query()],
@@ -283,19 +286,22 @@ def router(service: DeduplicationService) -> APIRouter:
 
 def health_router(health: DeduplicationHealth) -> APIRouter:
     """The routes; they change nothing."""
-    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+    routes = guarded_router("deduplication")
 
     @routes.get("/admin/v2/deduplication/stuck")
+    @takes(Right.CLUSTER_STATE)
     def stuck_deduplication_cursors(parameters: _Stuck) -> StuckReportAnswer:
         """Deduplication cursors of all topics that exist although deduplication is off, or lag. Loads no topic."""
         return StuckReportAnswer.model_validate(health.stuck(None, parameters.limits, parameters.most))
 
     @routes.get(f"{NAMESPACE_PATH}/deduplication/stuck")
+    @takes(Right.STATE)
     def stuck_deduplication_cursors_of_namespace(namespace: V2Namespace, parameters: _Stuck) -> StuckReportAnswer:
         """The same of one namespace."""
         return StuckReportAnswer.model_validate(health.stuck(namespace, parameters.limits, parameters.most))
 
     @routes.get(f"{NAMESPACE_PATH}/deduplication/forecast")
+    @takes(Right.STATE)
     def deduplication_forecast(namespace: V2Namespace) -> LoadForecastsAnswer:
         """The ten slowest loads of a namespace, because of deduplication. Loads no topic."""
         return LoadForecastsAnswer.model_validate(health.slowest_loads(namespace))

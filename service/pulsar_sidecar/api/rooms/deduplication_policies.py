@@ -8,8 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Query
 from pydantic import BeforeValidator, StrictBool, StrictInt
 
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V2_PATH, V2Namespace, V2Topic
-from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.deduplication.inspection.canary import (
     CheckOutcome,
     DeduplicationChecks,
@@ -111,7 +113,7 @@ _Body = Annotated[
 
 def router(policies: PolicyChanges) -> APIRouter:
     """The routes; a namespace's have the same answers as a topic's."""
-    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+    routes = guarded_router("deduplication")
     for policy, topic_route, namespace_route in _ROUTES:
         _add_of_topic(routes, policies, policy, topic_route)
         _add_of_namespace(routes, policies, policy, namespace_route)
@@ -122,17 +124,20 @@ def _add_of_topic(routes: APIRouter, policies: PolicyChanges, policy: Deduplicat
     path, name = f"{V2_PATH}/{route}", f"topic_{route}"
 
     @routes.get(path, name=name)
+    @takes(Right.POLICY)
     def read(topic: V2Topic, parameters: _Parameters) -> _Value | None:
         """The topic's own policy, null if it is not set; with ``applied`` the policy in effect."""
         values = policies.of_topic(policy, topic)
         return values.applied if parameters.applied else values.topic
 
     @routes.post(path, name=f"set_{name}")
+    @takes(Right.CHANGE)
     def change(topic: V2Topic, value: _Body) -> PolicyChangeAnswer:
         """Set the topic's own policy, and wait some seconds for the brokers that have it loaded."""
         return PolicyChangeAnswer.model_validate(policies.change_topic(policy, topic, value))
 
     @routes.delete(path, name=f"remove_{name}")
+    @takes(Right.CHANGE)
     def remove(topic: V2Topic) -> PolicyChangeAnswer:
         """Remove the topic's own policy, so that its namespace's or its broker's counts again."""
         return PolicyChangeAnswer.model_validate(policies.change_topic(policy, topic, None))
@@ -142,16 +147,19 @@ def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: Dedupl
     path, name = f"{NAMESPACE_PATH}/{route}", f"namespace_{route}"
 
     @routes.get(path, name=name)
+    @takes(Right.POLICY)
     def read(namespace: V2Namespace) -> _Value | None:
         """The namespace's policy; null if it is not set."""
         return policies.of_namespace(policy, namespace).namespace
 
     @routes.post(path, name=f"set_{name}")
+    @takes(Right.CHANGE)
     def change(namespace: V2Namespace, value: _Body) -> PolicyChangeAnswer:
         """Set the namespace's policy; topics with a policy of their own keep it."""
         return PolicyChangeAnswer.model_validate(policies.change_namespace(policy, namespace, value))
 
     @routes.delete(path, name=f"remove_{name}")
+    @takes(Right.CHANGE)
     def remove(namespace: V2Namespace) -> PolicyChangeAnswer:
         """Remove the namespace's policy, so that its brokers' configuration counts again."""
         return PolicyChangeAnswer.model_validate(policies.change_namespace(policy, namespace, None))
@@ -159,9 +167,10 @@ def _add_of_namespace(routes: APIRouter, policies: PolicyChanges, policy: Dedupl
 
 def check_router(checks: DeduplicationChecks) -> APIRouter:
     """The route of the check, on a topic of the sidecar's own."""
-    routes = APIRouter(tags=["deduplication"], responses={"default": {"model": Reason}})
+    routes = guarded_router("deduplication")
 
     @routes.post(f"{NAMESPACE_PATH}/deduplication/check")
+    @takes(Right.CHANGE)
     def check_deduplication(namespace: V2Namespace) -> DeduplicationCheckAnswer:
         """Publish twice under one sequence id to a new topic of the namespace, observe the broker, delete the topic.
 

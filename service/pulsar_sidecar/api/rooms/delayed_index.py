@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator, Field
 
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import (
     NAMESPACE_PATH,
     TOPIC_PATHS,
@@ -12,7 +13,8 @@ from pulsar_sidecar.api.paths import (
     TenantName,
     V2Namespace,
 )
-from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.counting import CalendarOptions, CalendarReader
 from pulsar_sidecar.delayed_delivery.index.inspection.show import Tracker
 from pulsar_sidecar.delayed_delivery.index.service import DelayedIndexService
@@ -191,11 +193,12 @@ class CalendarAnswer(_CountsAnswer):
 
 def router(service: DelayedIndexService) -> APIRouter:
     """What indexes hold."""
-    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed index")
 
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/subscription/{{subscription}}/delayedIndex", name=f"{version}delayed_index")
+        @takes(Right.STATE)
         def delayed_index(
             topic: Annotated[TopicName, Depends(topic_of)],
             subscription: SubscriptionName,
@@ -209,6 +212,7 @@ def router(service: DelayedIndexService) -> APIRouter:
             return [DelayedIndexAnswer.model_validate(view) for view in views]
 
         @routes.get(f"{path}/delayedIndex", name=f"{version}delayed_indexes")
+        @takes(Right.STATE)
         def delayed_indexes(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[DelayedIndexParameters, Query()]
         ) -> list[DelayedIndexAnswer]:
@@ -221,12 +225,13 @@ def router(service: DelayedIndexService) -> APIRouter:
 
 def calendar_router(reader: CalendarReader) -> APIRouter:
     """When messages are due."""
-    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed index")
     given = Annotated[CalendarParameters, Query()]
 
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/delayedCalendar", name=f"{version}delayed_calendar")
+        @takes(Right.STATE)
         def calendar(topic: Annotated[TopicName, Depends(topic_of)], parameters: given) -> CalendarAnswer:
             """How many of a topic's messages are due when, from buckets and from entries that no bucket has.
 
@@ -236,11 +241,13 @@ def calendar_router(reader: CalendarReader) -> APIRouter:
             return CalendarAnswer.model_validate(reader.of_topic(topic, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
+    @takes(Right.STATE)
     def delayed_calendar_of_namespace(namespace: V2Namespace, parameters: given) -> CalendarAnswer:
         """The same for all topics of a namespace, without those of brokers."""
         return CalendarAnswer.model_validate(reader.below(namespace, parameters.options()))
 
     @routes.get("/admin/v2/tenants/{tenant}/delayedCalendar")
+    @takes(Right.POLICY)
     def delayed_calendar_of_tenant(tenant: TenantName, parameters: given) -> CalendarAnswer:
         """The same for all topics of a tenant."""
         return CalendarAnswer.model_validate(reader.below(tenant, parameters.options()))

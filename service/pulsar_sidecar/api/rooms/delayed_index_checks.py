@@ -6,8 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Parameters, PlanHash, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, PlanHash, Text
 from pulsar_sidecar.delayed_delivery.index.maintenance.attach import PointerOutcome
 from pulsar_sidecar.delayed_delivery.index.maintenance.bucket_plan import PlannedBucket
 from pulsar_sidecar.delayed_delivery.index.maintenance.build import IndexBuilder, SubscriptionBuild
@@ -219,22 +221,25 @@ _Executing = Annotated[ExecutionParameters, Query()]
 
 
 def router(repair: IndexRepair) -> APIRouter:
-    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed index")
 
     for path, topic_of, version in TOPIC_PATHS:
         _add_topic_routes(routes, repair, path, topic_of, version)
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/fsck")
+    @takes(Right.STATE)
     def check_delayed_indexes_of_namespace(namespace: V2Namespace, parameters: _Checking) -> CheckAnswer:
         """The same of every topic of a namespace."""
         return CheckAnswer.model_validate(repair.checker.check(namespace, parameters.options()))
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/repair")
+    @takes(Right.STATE)
     def plan_delayed_index_repairs_of_namespace(namespace: V2Namespace, parameters: _Planning) -> PlanAnswer:
         """The same of every topic of a namespace."""
         return PlanAnswer.model_validate(repair.plan(namespace, parameters.options(), parameters.kinds))
 
     @routes.post(f"{NAMESPACE_PATH}/delayedIndex/repair")
+    @takes(Right.CHANGE)
     def repair_delayed_indexes_of_namespace(namespace: V2Namespace, parameters: _Executing) -> list[RepairedAnswer]:
         """The same of every topic of a namespace."""
         return _repaired(repair, namespace, parameters)
@@ -246,6 +251,7 @@ def _add_topic_routes(
     routes: APIRouter, repair: IndexRepair, path: str, topic_of: Callable[..., Any], version: str
 ) -> None:
     @routes.get(f"{path}/delayedIndex/fsck", name=f"{version}check_delayed_index")
+    @takes(Right.STATE)
     def check_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Checking) -> CheckAnswer:
         """What is wrong with the delayed indexes of a topic. Loads nothing.
 
@@ -254,11 +260,13 @@ def _add_topic_routes(
         return CheckAnswer.model_validate(repair.checker.check(topic, parameters.options()))
 
     @routes.get(f"{path}/delayedIndex/repair", name=f"{version}plan_delayed_index_repair")
+    @takes(Right.STATE)
     def plan_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Planning) -> PlanAnswer:
         """What would be done about what is wrong; the hash is what is approved."""
         return PlanAnswer.model_validate(repair.plan(topic, parameters.options(), parameters.kinds))
 
     @routes.post(f"{path}/delayedIndex/repair", name=f"{version}repair_delayed_index")
+    @takes(Right.CHANGE)
     def repair_topic(topic: Annotated[TopicName, Depends(topic_of)], parameters: _Executing) -> list[RepairedAnswer]:
         """Carry out a plan, found by the same parameters, if its hash is still the approved one.
 
@@ -274,10 +282,11 @@ def _repaired(repair: IndexRepair, scope: TopicName | str, parameters: Execution
 
 
 def build_router(builder: IndexBuilder) -> APIRouter:
-    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed index")
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.post(f"{path}/delayedIndex/build", name=f"{version}build_delayed_index")
+        @takes(Right.CHANGE)
         def build_delayed_index(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[BuildParameters, Query()]
         ) -> BuildAnswer:

@@ -6,8 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 from pydantic import BeforeValidator, Field
 
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
-from pulsar_sidecar.api.schemas import Answer, Parameters, Reason, Text
+from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReason
 from pulsar_sidecar.delayed_delivery.index.service import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
@@ -221,10 +223,11 @@ class SimulationAnswer(Answer):
 
 def router(service: IndexPlanning) -> APIRouter:
     """The routes; they change nothing."""
-    routes = APIRouter(tags=["delayed index"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed index")
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/delayedIndex/overdue", name=f"{version}delayed_index_overdue")
+        @takes(Right.STATE)
         def overdue(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[OverdueParameters, Query()]
         ) -> OverdueReportAnswer:
@@ -237,11 +240,13 @@ def router(service: IndexPlanning) -> APIRouter:
             return OverdueReportAnswer.model_validate(report)
 
         @routes.get(f"{path}/delayedIndex/forecast", name=f"{version}delayed_index_forecast")
+        @takes(Right.STATE)
         def forecast(topic: Annotated[TopicName, Depends(topic_of)]) -> ForecastAnswer:
             """The cost of loading this topic now, for each partition. Loads nothing."""
             return ForecastAnswer.model_validate(service.forecaster.of_topic(topic))
 
         @routes.get(f"{path}/delayedIndex/simulate", name=f"{version}delayed_index_simulate")
+        @takes(Right.STATE)
         def simulate(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[SimulateParameters, Query()]
         ) -> list[SimulationAnswer]:
@@ -251,6 +256,7 @@ def router(service: IndexPlanning) -> APIRouter:
             return [SimulationAnswer.model_validate(one) for one in found]
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/forecast")
+    @takes(Right.STATE)
     def delayed_index_forecast_of_namespace(namespace: V2Namespace) -> ForecastAnswer:
         """The ten topics or partitions of a namespace whose loads would cost most now. Loads nothing."""
         return ForecastAnswer.model_validate(service.forecaster.of_namespace(namespace))

@@ -9,6 +9,7 @@ import structlog
 
 from pulsar_sidecar.ledger_deletion.metrics import GaugeReadings
 from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome
+from pulsar_sidecar.ledger_deletion.owners import tenant_of, tenants_of
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
@@ -32,7 +33,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 )
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of, follow, remains, status_of, warnings_of
-from pulsar_sidecar.ledger_deletion.undelete import end_protection, protections, undelete
+from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
 from pulsar_sidecar.model.errors import (
@@ -344,7 +345,7 @@ class LedgerDeletion:
             ports.entries,
             ports.topics,
             ledger_id,
-            since_ms=max(0, ports.clock.now_ms() - configuration.undelete_lookback_ms),
+            since_ms=self._undelete_since_ms(),
             force=force,
             protection_ms=configuration.undelete_protection_ms,
             root=configuration.ledgers_root,
@@ -366,7 +367,22 @@ class LedgerDeletion:
             raise NotFoundError(f"nothing protects ledger {ledger_id}; status lists the ledgers that are protected")
         self._runtime.notes.keep("protection-ended", {"ledgerId": ledger_id})
 
+    # --- whose ledgers they are ------------------------------------------------------------------------------------
+
+    def tenants_of(self, ledger_ids: Sequence[LedgerId]) -> list[str | None]:
+        """The tenants that own the ledgers, in order; raises what `owners.tenants_of` does."""
+        return tenants_of(self._runtime.ports.store, ledger_ids, self._runtime.configuration.ledgers_root)
+
+    def tenant_of_deleted(self, ledger_id: LedgerId) -> str | None:
+        """The tenant that owned a ledger which `undelete` can restore; None if that is not known."""
+        self.require_ready()
+        logged = last_logged(self._runtime.ports.topics, ledger_id, self._undelete_since_ms())
+        return None if logged is None else tenant_of(logged.metadata)
+
     # --- shared ----------------------------------------------------------------------------------------------------
+
+    def _undelete_since_ms(self) -> int:
+        return max(0, self._runtime.ports.clock.now_ms() - self._runtime.configuration.undelete_lookback_ms)
 
     def _changed(self, control: Control) -> Control:
         self._runtime.control = control

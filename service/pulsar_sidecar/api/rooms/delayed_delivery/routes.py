@@ -11,7 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from pulsar_sidecar.api.errors import MismatchError, NotPersistentError
+from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import TOPIC_PATHS, V2_PATH, SubscriptionName, V2Topic, decode_segment, v1_topic
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.delayed_delivery import schemas
 from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import (
     MEDIA_TYPE,
@@ -19,7 +21,6 @@ from pulsar_sidecar.api.rooms.delayed_delivery.bulk_lines import (
     carried_out,
     selected_carried_out,
 )
-from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.delayed_delivery.backlog import WaitingReader, parse_backlog_position
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     CancellationStatus,
@@ -68,7 +69,7 @@ _LINES_IN = {
 
 def router(service: DelayedDelivery) -> APIRouter:
     """The routes of cancelling under ``/admin/v2/persistent`` and ``/admin/persistent``."""
-    routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed messages")
     _add_pip_423(routes, service)
     _add_bulk(routes, service)
     _add_rescheduling(routes, service)
@@ -77,10 +78,11 @@ def router(service: DelayedDelivery) -> APIRouter:
 
 def waiting_router(service: WaitingReader) -> APIRouter:
     """The routes of reading delayed messages, which need no log."""
-    routes = APIRouter(tags=["delayed messages"], responses={"default": {"model": Reason}})
+    routes = guarded_router("delayed messages")
     for path, topic_of, version in TOPIC_PATHS:
 
         @routes.get(f"{path}/delayedMessages", name=f"{version}delayed_messages")
+        @takes(Right.STATE)
         def delayed_messages(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[schemas.WaitingParameters, Query()]
         ) -> schemas.WaitingPageAnswer:
@@ -107,6 +109,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             responses=_ACCEPTED,
             include_in_schema=path != _PIPS_V1,
         )
+        @takes(Right.CHANGE)
         def cancel_delayed_message(
             topic: Annotated[TopicName, Depends(topic_of)],
             parameters: Annotated[schemas.CancelParameters, Query()],
@@ -130,6 +133,7 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             name=f"{version}cancellations",
             include_in_schema=path != _PIPS_V1,
         )
+        @takes(Right.STATE)
         def cancellations(
             topic: Annotated[TopicName, Depends(topic_of)], cancellation_id: _CancellationId
         ) -> list[schemas.CancellationAnswer]:
@@ -141,11 +145,13 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             return [schemas.CancellationAnswer.model_validate(one) for one in found]
 
     @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
+    @takes(Right.CHANGE)
     def cancel_non_persistent() -> Response:
         """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
         raise NotPersistentError("a non-persistent topic delivers delayed messages at once, so none can be cancelled")
 
     @routes.get("/admin/v2/delayed-delivery/status")
+    @takes(Right.CLUSTER_STATE)
     def delayed_delivery_status() -> schemas.CancelStatusAnswer:
         """The state of cancelling on this sidecar."""
         return schemas.CancelStatusAnswer.model_validate(service.cancelling_status())
@@ -158,6 +164,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         response_description="Every one of them is cancelled.",
         responses=_ACCEPTED,
     )
+    @takes(Right.CHANGE)
     def skip_by_message_ids(
         topic: V2Topic,
         subscription: SubscriptionName,
@@ -181,6 +188,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return _answer(service.cancel(topic, targets, options))
 
     @routes.post(f"{V2_PATH}/cancelDelayedMessages", responses=_LINES, openapi_extra=_LINES_IN)
+    @takes(Right.CHANGE, in_parts=True)
     async def cancel_delayed_messages(
         topic: V2Topic,
         parameters: Annotated[schemas.BulkParameters, Query()],
@@ -198,6 +206,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return LinesResponse(lines)
 
     @routes.post(f"{V2_PATH}/delayedMessages/preview")
+    @takes(Right.MESSAGES)
     def preview_delayed_messages(topic: V2Topic, payload: schemas.SelectionPayload) -> schemas.PreviewAnswer:
         """What a selection by due time, key or properties would cancel: how many, a sample, and a hash to confirm.
 
@@ -207,6 +216,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
         return schemas.PreviewAnswer.model_validate(service.preview(topic, payload.selection()))
 
     @routes.post(f"{V2_PATH}/delayedMessages/cancel", responses=_LINES)
+    @takes(Right.CHANGE)
     async def cancel_selected_delayed_messages(
         topic: V2Topic, payload: schemas.ConfirmedSelection, request: Request
     ) -> StreamingResponse:
@@ -221,6 +231,7 @@ def _add_bulk(routes: APIRouter, service: DelayedDelivery) -> None:
 
 def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
     @routes.post(f"{V2_PATH}/expediteDelayedMessage")
+    @takes(Right.CHANGE)
     def expedite_delayed_message(
         topic: V2Topic, payload: schemas.ReissuePayload, request: Request
     ) -> schemas.ReissuedAnswer:
@@ -237,6 +248,7 @@ def _add_rescheduling(routes: APIRouter, service: DelayedDelivery) -> None:
         return _reschedule(service, topic, payload, None, request)
 
     @routes.post(f"{V2_PATH}/rescheduleDelayedMessage")
+    @takes(Right.CHANGE)
     def reschedule_delayed_message(
         topic: V2Topic, payload: schemas.ReissuePayload, request: Request
     ) -> schemas.ReissuedAnswer:

@@ -7,6 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api import schemas
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1Namespace, V2Namespace
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import deletions_of
 from pulsar_sidecar.ledger_deletion.service import NamespaceDeletionStatus, OperationState
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -59,6 +60,7 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
     deletion = deletions_of(routes, NamespaceDeletionAnswer)
 
     @deletion(NAMESPACE_PATH)
+    @takes(Right.CHANGE)
     def delete_namespace(namespace: V2Namespace, parameters: _Deletion, request: Request) -> Response:
         """Delete a namespace in two phases: every ledger in it is recorded before brokers delete anything.
 
@@ -69,21 +71,25 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
         return _delete(service, namespace, parameters, request)
 
     @deletion(V1_NAMESPACE_PATH)
+    @takes(Right.CHANGE)
     def delete_v1_namespace(namespace: V1Namespace, parameters: _Deletion, request: Request) -> Response:
         """The same for a V1 namespace."""
         return _delete(service, namespace, parameters, request)
 
     @routes.get(f"{NAMESPACE_PATH}/deletions/{{operationId}}")
+    @takes(Right.POLICY)
     def namespace_deletion(namespace: V2Namespace, operation_id: _OperationId) -> NamespaceDeletionAnswer:
         """One deletion of the namespace, running or ended."""
         return NamespaceDeletionAnswer.model_validate(service.namespace_deletion(namespace, OperationId(operation_id)))
 
     @routes.get(f"{V1_NAMESPACE_PATH}/deletions/{{operationId}}")
+    @takes(Right.POLICY)
     def v1_namespace_deletion(namespace: V1Namespace, operation_id: _OperationId) -> NamespaceDeletionAnswer:
         """The same for a V1 namespace."""
         return NamespaceDeletionAnswer.model_validate(service.namespace_deletion(namespace, OperationId(operation_id)))
 
     @routes.get("/admin/v2/ledger-deletion/namespace-deletions")
+    @takes(Right.CLUSTER_STATE)
     def namespace_deletions() -> list[NamespaceDeletionAnswer]:
         """The deletions of namespaces that are running now."""
         return [NamespaceDeletionAnswer.model_validate(each) for each in service.namespace_deletions()]

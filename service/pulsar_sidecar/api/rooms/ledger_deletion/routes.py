@@ -13,12 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api.errors import MismatchError
+from pulsar_sidecar.api.guard import Owners, guarded_router
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
 from pulsar_sidecar.api.rooms.ledger_deletion.namespaces import add_namespaces
 from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, deletions_of, location_of
 from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
-from pulsar_sidecar.api.schemas import Reason
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
 from pulsar_sidecar.ledger_deletion.service import (
     InflightEstimate,
@@ -38,13 +39,13 @@ _Deletion = Annotated[schemas.TopicDeletionParameters, Query()]
 
 def router(service: LedgerDeletion) -> APIRouter:
     """The routes of the room: below a topic's path, and for operators."""
-    topics = APIRouter(tags=["persistent topics"], responses={"default": {"model": Reason}})
+    topics = guarded_router("persistent topics")
     _add_deletions(topics, service)
     _add_delete_ledger(topics, service)
     _add_shadow_deletions(topics, service)
-    namespaces = APIRouter(tags=["namespaces"], responses={"default": {"model": Reason}})
+    namespaces = guarded_router("namespaces")
     add_namespaces(namespaces, service)
-    operators = APIRouter(prefix="/admin/v2", tags=["ledger deletion"], responses={"default": {"model": Reason}})
+    operators = guarded_router("ledger deletion", prefix="/admin/v2")
     _add_first_phase(operators, service)
     _add_reading(operators, service)
     _add_control(operators, service)
@@ -62,6 +63,7 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     deletion = deletions_of(routes, schemas.TopicDeletionAnswer)
 
     @deletion(V2_PATH)
+    @takes(Right.CHANGE)
     def delete_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a topic in two phases: record every ledger it references, then have the broker delete it.
 
@@ -71,16 +73,19 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         return _delete(service, topic, parameters, request, partitioned=False)
 
     @deletion(f"{V2_PATH}/partitions")
+    @takes(Right.CHANGE)
     def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a partitioned topic with all its partitions in two phases."""
         return _delete(service, topic, parameters, request, partitioned=True)
 
     @deletion(V1_PATH)
+    @takes(Right.CHANGE)
     def delete_v1_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a topic of a V1 namespace in two phases."""
         return _delete(service, topic, parameters, request, partitioned=False)
 
     @deletion(f"{V1_PATH}/partitions")
+    @takes(Right.CHANGE)
     def delete_v1_partitioned_topic(topic: V1Topic, parameters: _Deletion, request: Request) -> Response:
         """Delete a partitioned topic of a V1 namespace in two phases."""
         return _delete(service, topic, parameters, request, partitioned=True)
@@ -115,6 +120,7 @@ def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
         response_description="Deleted, or gone already.",
         responses={307: {"description": "Ask the sidecar that Location names."}},
     )
+    @takes(Right.CHANGE)
     def delete_ledger(
         topic: V2Topic,
         parameters: Annotated[schemas.LedgerDeletionParameters, Query()],
@@ -155,6 +161,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     )
 
     @stage(f"{V2_PATH}/deleteShadow")
+    @takes(Right.CHANGE)
     def delete_shadow(topic: V2Topic, request: Request) -> JSONResponse:
         """Delete a shadow topic, partitioned or not, without touching its source's ledgers: one stage a call.
 
@@ -164,6 +171,7 @@ def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
         return _delete_shadow(service, topic, request)
 
     @stage(f"{V1_PATH}/deleteShadow")
+    @takes(Right.CHANGE)
     def delete_v1_shadow(topic: V1Topic, request: Request) -> JSONResponse:
         """The same for a shadow topic of a V1 namespace."""
         return _delete_shadow(service, topic, request)
@@ -190,11 +198,16 @@ def _delete_shadow(service: LedgerDeletion, topic: TopicName, request: Request) 
 
 def _add_first_phase(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pending")
-    def send_pending_delete_ledgers(append: schemas.AppendRequest, request: Request) -> schemas.AppendAnswer:
+    @takes(Right.OWNED_CHANGE)
+    def send_pending_delete_ledgers(
+        append: schemas.AppendRequest, request: Request, owners: Owners
+    ) -> schemas.AppendAnswer:
         """Record ledgers that are to be deleted (PIP-186 ``sendPendingDeleteLedger``), at most 8 MiB a call.
 
-        A malformed record refuses the whole call. Send the records in ``notSent`` again.
+        A malformed record refuses the whole call. Send the records in ``notSent`` again. 403: one of the ledgers is
+        another tenant's, or nothing names its owner; nothing was sent.
         """
+        owners.require(lambda: service.tenants_of([LedgerId(ledger.ledger_id) for ledger in append.ledgers]))
         results = service.send_pending_delete_ledgers(
             _records_of(append.ledgers, request.state.caller.role),
             producer_name=append.producer_name,
@@ -229,6 +242,7 @@ def _record_of(payload: schemas.DeleteLedgerPayload, requested_by: str | None) -
 
 def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"], response_model=int)
+    @takes(Right.CLUSTER_STATE)
     async def estimated_inflight_deletion_ledger_count() -> Response:
         """The number of records that wait, as PIP-186's ``BrokerStats`` call.
 
@@ -238,16 +252,19 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
     @routes.get("/ledger-deletion/inflight", response_model=schemas.InflightAnswer)
+    @takes(Right.CLUSTER_STATE)
     async def ledger_deletion_inflight() -> Response:
         """The records that wait, with the age of the estimate."""
         return JSONResponse(schemas.InflightAnswer.model_validate(await _estimate(service)).model_dump())
 
     @routes.get("/ledger-deletion/status")
+    @takes(Right.CLUSTER_STATE)
     def ledger_deletion_status() -> schemas.StatusAnswer:
         """The state of the service, also while the feature is off."""
         return schemas.StatusAnswer.model_validate(service.status())
 
     @routes.get("/ledger-deletion/dead-letters")
+    @takes(Right.CLUSTER_STATE)
     def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:
         """The records that the sidecars gave up, oldest first."""
         letters = service.dead_letters(parameters.limit, parameters.after)
@@ -263,16 +280,19 @@ async def _estimate(service: LedgerDeletion) -> InflightEstimate:
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
+    @takes(Right.CLUSTER_CHANGE)
     def pause_ledger_deletion(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
         """Stop deleting on all sidecars; recording continues."""
         return schemas.ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
 
     @routes.post("/ledger-deletion/resume")
+    @takes(Right.CLUSTER_CHANGE)
     def resume_ledger_deletion() -> schemas.ControlAnswer:
         """Resume deleting."""
         return schemas.ControlAnswer.model_validate(service.resume())
 
     @routes.put("/ledger-deletion/rate")
+    @takes(Right.CLUSTER_CHANGE)
     def limit_ledger_deletion_rate(rate: schemas.RateRequest) -> schemas.ControlAnswer:
         """Limit how many ledgers each sidecar deletes a second; null removes the limit."""
         return schemas.ControlAnswer.model_validate(service.limit_rate(rate.ledgers_per_second))
@@ -280,27 +300,32 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
 
 def _add_repair(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/dead-letters/redrive")
+    @takes(Right.CLUSTER_CHANGE)
     def redrive_dead_letters(redrive: schemas.RedriveRequest) -> schemas.RedriveAnswer:
         """Send dead letters back to the system topic with a fresh count of tries."""
         chosen = None if redrive.ledger_ids is None else [LedgerId(ledger_id) for ledger_id in redrive.ledger_ids]
         return schemas.RedriveAnswer.model_validate(service.redrive(chosen, redrive.limit))
 
     @routes.post("/ledger-deletion/undelete")
-    def undelete_ledger(undelete: schemas.UndeleteRequest) -> schemas.UndeleteAnswer:
+    @takes(Right.OWNED_CHANGE)
+    def undelete_ledger(undelete: schemas.UndeleteRequest, owners: Owners) -> schemas.UndeleteAnswer:
         """Restore a deleted ledger, as long as bookies hold its entries.
 
         No sidecar deletes it again before ``protectedUntilMs``: add it to a topic's ledger list again before then.
         Records about it wait.
         """
+        owners.require(lambda: [service.tenant_of_deleted(LedgerId(undelete.ledger_id))])
         return schemas.UndeleteAnswer.model_validate(
             service.undelete(LedgerId(undelete.ledger_id), force=undelete.force)
         )
 
     @routes.post("/ledger-deletion/end-protection")
-    def end_ledger_protection(end: schemas.EndProtectionRequest) -> schemas.EndProtectionAnswer:
+    @takes(Right.OWNED_CHANGE)
+    def end_ledger_protection(end: schemas.EndProtectionRequest, owners: Owners) -> schemas.EndProtectionAnswer:
         """End the protection of a restored ledger, so that it can be deleted.
 
         A record that waits for the protection's end keeps waiting; to delete the ledger at once, record it again.
         """
+        owners.require(lambda: service.tenants_of([LedgerId(end.ledger_id)]))
         service.end_protection(LedgerId(end.ledger_id))
         return schemas.EndProtectionAnswer(ledger_id=end.ledger_id)

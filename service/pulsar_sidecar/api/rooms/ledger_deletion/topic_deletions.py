@@ -10,6 +10,8 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from pulsar_sidecar.api.guard import Owners
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import TopicDeletionAnswer
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -66,26 +68,37 @@ def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     """The list, one of it, and the end of one."""
 
     @routes.get(PATH)
+    @takes(Right.CLUSTER_STATE)
     def topic_deletions() -> list[TopicDeletionAnswer]:
         """The two-phase topic deletions that are running now."""
         return [TopicDeletionAnswer.model_validate(deletion) for deletion in service.topic_deletions()]
 
     @routes.get(f"{PATH}/{{operationId}}")
-    def topic_deletion(operation_id: _OperationId) -> FollowedDeletionAnswer:
+    @takes(Right.OWNED_STATE)
+    def topic_deletion(operation_id: _OperationId, owners: Owners) -> FollowedDeletionAnswer:
         """One topic deletion: its state, what it waits for, what it has left; or how it ended in the last 10 minutes.
 
         404: it does not run, and its end is not known.
         """
-        return _answer(service.topic_deletion(OperationId(operation_id)))
+        followed = service.topic_deletion(OperationId(operation_id))
+        owners.require(lambda: [_tenant(followed)])
+        return _answer(followed)
 
     @routes.post(f"{PATH}/{{operationId}}/abandon")
-    def abandon_topic_deletion(operation_id: _OperationId, request: Request) -> FollowedDeletionAnswer:
+    @takes(Right.OWNED_CHANGE)
+    def abandon_topic_deletion(operation_id: _OperationId, request: Request, owners: Owners) -> FollowedDeletionAnswer:
         """End a topic deletion, also one that this version cannot read; the answer names what is left.
 
         No sidecar asks a broker any more. What was recorded is judged as ever: a ledger that is still referenced stays.
         404: it does not run.
         """
+        owners.require(lambda: [_tenant(service.topic_deletion(OperationId(operation_id)))])
         return _answer(service.abandon_topic_deletion(OperationId(operation_id), asked_by=request.state.caller.role))
+
+
+def _tenant(followed: FollowedDeletion) -> str | None:
+    topic = followed.status.topic
+    return None if topic is None else topic.tenant
 
 
 def _answer(followed: FollowedDeletion) -> FollowedDeletionAnswer:

@@ -11,6 +11,8 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api import schemas
+from pulsar_sidecar.api.guard import Owners
+from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import InstanceAnswer
 from pulsar_sidecar.ledger_deletion.service import Redirect
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
@@ -159,11 +161,13 @@ def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
 
 def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.get("/ledger-deletion/watch")
+    @takes(Right.CLUSTER_STATE)
     def watch_status() -> WatchStatusAnswer:
         """The state of the watch for leaked ledgers, as this sidecar knows it; also while it is off."""
         return WatchStatusAnswer.model_validate(service.watch.status())
 
     @routes.get("/ledger-deletion/watch/leaks", response_model=LeaksAnswer, responses=_REDIRECTS)
+    @takes(Right.CLUSTER_STATE)
     def leaked_ledgers(parameters: Annotated[LeaksParameters, Query()], request: Request) -> Response:
         """The ledgers that nothing references and no broker has deleted, oldest first.
 
@@ -180,11 +184,13 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         )
 
     @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=ExplanationAnswer, responses=_REDIRECTS)
-    def explain_leaked_ledger(ledger_id: _LedgerId, request: Request) -> Response:
+    @takes(Right.OWNED_STATE)
+    def explain_leaked_ledger(ledger_id: _LedgerId, request: Request, owners: Owners) -> Response:
         """Everything that the watch knows of one ledger, whether it leaked or not.
 
         307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
         """
+        owners.require(lambda: service.tenants_of([LedgerId(ledger_id)]))
         explained = service.watch.explain(LedgerId(ledger_id))
         if isinstance(explained, Redirect):
             return _redirected(explained, request)
@@ -193,21 +199,25 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/watch/resume")
+    @takes(Right.CLUSTER_CHANGE)
     def resume_watch() -> WatchControlAnswer:
         """Release the brake: leaked ledgers are appended again."""
         return WatchControlAnswer.model_validate(service.watch.resume())
 
     @routes.get("/ledger-deletion/watch/holds")
+    @takes(Right.CLUSTER_STATE)
     def watch_holds() -> WatchControlAnswer:
         """The hold list and the brake."""
         return WatchControlAnswer.model_validate(service.watch.control())
 
     @routes.post("/ledger-deletion/watch/holds")
+    @takes(Right.CLUSTER_CHANGE)
     def add_watch_hold(hold: HoldRequest) -> WatchControlAnswer:
         """Never append the ledgers of a topic, namespace or tenant, or one ledger; repeating it changes nothing."""
         return WatchControlAnswer.model_validate(service.watch.hold(hold.hold))
 
     @routes.delete("/ledger-deletion/watch/holds")
+    @takes(Right.CLUSTER_CHANGE)
     def remove_watch_hold(parameters: Annotated[HoldParameters, Query()]) -> WatchControlAnswer:
         """Remove a hold; 404 if there is none."""
         return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))

@@ -1,0 +1,35 @@
+"""Brokers that take whatever is passed to them, in memory."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from pulsar_sidecar.model.passed_requests import PassedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FakeBrokerAnswer:
+    """What each of them answers."""
+
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    body: bytes = b"[]"
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        yield self.body
+
+
+@dataclass(slots=True)
+class FakeBrokers:
+    """`model.passed_requests.Brokers`; ``passed`` has the requests in order."""
+
+    given: FakeBrokerAnswer = field(default_factory=FakeBrokerAnswer)
+    passed: list[PassedRequest] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def answer(self, request: PassedRequest) -> AsyncIterator[FakeBrokerAnswer]:
+        self.passed.append(request)
+        yield self.given
+
+    async def close(self) -> None:
+        """Nothing is on its way."""

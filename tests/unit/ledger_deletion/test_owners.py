@@ -1,0 +1,45 @@
+"""Whose a ledger is, by what brokers stamped on it."""
+
+import pytest
+from pulsar_sidecar.ledger_deletion.owners import tenants_of
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
+from pulsar_sidecar.model.ids import LedgerId
+
+from tests.fakes import bookkeeper
+from tests.fakes.metadata import FakeMetadataStore
+
+OWNED = {
+    1: (bookkeeper.data_custom_metadata("t/n/persistent/x"), "t"),
+    2: (bookkeeper.cursor_custom_metadata("u/c/n/persistent/x", "s"), "u"),
+    3: (bookkeeper.schema_custom_metadata("v/n/x"), "v"),
+    4: (bookkeeper.compacted_custom_metadata("persistent://w/n/x"), "w"),
+    5: ({}, None),
+    6: ({"application": b"pulsar", "component": b"of a later version"}, None),
+}
+
+
+@pytest.fixture
+def store() -> FakeMetadataStore:
+    store = FakeMetadataStore()
+    for ledger_id, (stamp, _) in OWNED.items():
+        store.put(ledger_path(LedgerId(ledger_id)), bookkeeper.ledger_metadata_bytes(custom_metadata=stamp))
+    return store
+
+
+def owners(store: FakeMetadataStore, *ledger_ids: int) -> list[str | None]:
+    return tenants_of(store, [LedgerId(ledger_id) for ledger_id in ledger_ids], DEFAULT_LEDGERS_ROOT)
+
+
+def test_each_kind_of_ledger_names_its_tenant(store: FakeMetadataStore) -> None:
+    assert owners(store, *OWNED) == [tenant for _, tenant in OWNED.values()]
+    assert owners(store, 7) == [None]
+
+
+def test_what_cannot_be_read_or_understood_has_no_owner_that_one_could_be(store: FakeMetadataStore) -> None:
+    store.put(ledger_path(LedgerId(1)), b"BookieMetadataFormatVersion\t9\n")
+    with pytest.raises(UndecodableError):
+        owners(store, 2, 1)
+    store.fail_next("read_many", TemporaryError("the session is lost"))
+    with pytest.raises(TemporaryError):
+        owners(store, 2)
