@@ -59,8 +59,10 @@ class PassThrough:
             target = _target(scope)
             body = await _body(receive)
             headers = _passed_headers(Headers(scope=scope), scope["client"], is_whole=isinstance(body, bytes))
-            vouched = self._rights.suffice(scope["state"]["caller"], Right.EVERYTHING)
-            request = PassedRequest(scope["method"], target, headers, body, vouched)
+            caller = scope["state"]["caller"]
+            vouched = self._rights.suffice(caller, Right.EVERYTHING)
+            by_certificate = caller.role if caller.method == "certificate" else None
+            request = PassedRequest(scope["method"], target, headers, body, vouched, by_certificate)
             exchange = self._exchange(request, send)
             await (_unless_left(exchange, receive) if isinstance(body, bytes) else exchange)
         except SidecarError as error:

@@ -35,6 +35,7 @@ from pulsar_sidecar.bootstrap.cluster_access import (
 )
 from pulsar_sidecar.bootstrap.doctor import log_examination
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
+from pulsar_sidecar.bootstrap.proxy_identity import proxy_identity_of
 from pulsar_sidecar.bootstrap.room import missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.ledger_deletion.steps import Steps
@@ -84,6 +85,7 @@ class _Process:
     ) -> None:
         """Check what can be checked without the cluster; `InvalidInputError` if a setting cannot be used."""
         self._settings, self._clock = settings, SystemClock()
+        proxy_identity_of(settings)  # a file or a form that cannot be used ends the start
         self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
         credentials, tls = broker_identity_of(settings)
         self._rest = AdminRest([settings.web_service_url], credentials, tls, connect_seconds=3, read_seconds=5)
@@ -202,7 +204,7 @@ class _Process:
             two_phase_deletion=settings.topic_two_phase_deletion_enabled,
         )
         if settings.admin_pass_through_enabled:
-            brokers = PassThrough(cluster.rest, cluster.tls, cluster.store)
+            brokers = PassThrough(cluster.rest, cluster.tls, cluster.store, proxy_identity_of(settings))
             self._server.closing.append(brokers.close)
             self._gate.passing = pass_through.PassThrough(brokers, app.routes, app.state.rights)
         self._gate.app = app

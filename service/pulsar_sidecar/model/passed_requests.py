@@ -1,6 +1,6 @@
 """A request that the sidecar passes to a broker, and the broker's answer to it.
 
-Invariant: the request has the caller's own credential or none; the sidecar's is in it nowhere.
+Invariant: the request has the caller's own credential or none.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +19,8 @@ class PassedRequest:
         body: whole, or in pieces, which can be sent once only.
         vouched: whether the sidecar itself lets the caller do everything; a broker that authenticates no client gets
             only such requests.
+        on_behalf_of: the role of a caller that is known by its certificate only, which cannot be passed on; None where
+            the request has what there is.
     """
 
     method: str
@@ -26,6 +28,7 @@ class PassedRequest:
     headers: Sequence[tuple[str, str]]
     body: bytes | AsyncIterator[bytes]
     vouched: bool
+    on_behalf_of: str | None = None
 
     @property
     def is_read(self) -> bool:
@@ -62,6 +65,7 @@ class Brokers(Protocol):
             InvalidInputError: the broker redirects a body that cannot be sent a second time.
             ForeignRedirectError: the broker redirects to an address that is no broker of this cluster.
             NotAuthenticatedError: the broker authenticates no client, and the request is not vouched for.
+            NotAuthorizedError: the broker does not let the sidecar speak for others.
         """
 
     async def close(self) -> None:

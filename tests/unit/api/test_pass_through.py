@@ -11,12 +11,14 @@ from urllib.parse import quote
 
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import MAX_REDIRECTS, AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
+from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough, ProxyIdentity
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
+from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.server import Limits
 from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
+from starlette.types import Scope
 
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.fakes.deletion_service import FakeDeletionService
@@ -30,6 +32,7 @@ TENANTS = "/admin/v2/tenants"
 TOPIC = "/admin/v2/persistent/t/n/x"
 RUNTIME = "/admin/v2/brokers/configuration/runtime"
 OURS = parse_credentials("token", "token:the-sidecar's-own")
+PROXY = parse_credentials("basic", '{"userId": "door", "password": "s3cret"}')
 MIB = 1024 * 1024
 
 
@@ -56,7 +59,7 @@ def front(stack: ExitStack, authentication: Authentication | None = None, *bases
     for broker in brokers:
         register(store, broker)
     rest = AdminRest(bases or [brokers[0].url], OURS, store=store, read_seconds=1.0)
-    passing = PassThrough(rest, TlsOptions(), store)
+    passing = PassThrough(rest, TlsOptions(), store, ProxyIdentity(PROXY, "door"))
     server = stack.enter_context(
         served(FakeDeletionService(), authentication, brokers=passing, limits=Limits(body_seconds=1.0))
     )
@@ -206,6 +209,65 @@ def test_a_look_that_failed_admits_no_request() -> None:
         assert "could not be read" in answer.reason
 
 
+class ByCertificate(Authentication):
+    """Every caller has shown the certificate of one role."""
+
+    async def caller(self, scope: Scope) -> Caller:
+        return Caller("reader", "certificate", "127.0.0.1")
+
+
+def looked_at(configuration: dict[str, str], obeys: int) -> Callable[[Arrived], Answer]:
+    """A broker of this configuration, which answers so when another role asks for it."""
+
+    def answer(arrived: Arrived) -> Answer:
+        if arrived.target != RUNTIME:
+            return Answer(200)
+        if "X-Original-Principal" in arrived.headers:
+            assert arrived.headers["X-Original-Principal"].startswith("no-such-role-")
+            return Answer(obeys)
+        assert arrived.authorization == "Bearer the-sidecar's-own"
+        return Answer(200, json.dumps({"authenticationEnabled": "true", **configuration}).encode())
+
+    return answer
+
+
+def test_a_caller_known_by_certificate_is_spoken_for_where_the_broker_names_the_sidecar_a_proxy() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, ByCertificate())
+        opened.brokers[0].answer = looked_at({"proxyRoles": "[other, door]"}, 401)
+        forged = {"X-Original-Principal": "admin", "X-Pulsar-Auth-Method-Name": "token", "Cookie": "a=b"}
+        assert opened.server.ask("PUT", TENANTS, b"{}", forged).status == 200
+        (arrived,) = opened.arrived()
+        sent = {name.lower(): value for name, value in arrived.headers.items()}
+        assert (sent["x-original-principal"], sent["x-pulsar-auth-method-name"]) == ("reader", "basic")
+        assert sent["authorization"] == PROXY.http_headers()["Authorization"]
+        assert "cookie" not in sent
+        assert opened.server.ask("GET", TENANTS).status == 200
+        assert len([one for one in opened.brokers[0].arrived if one.target == RUNTIME]) == 2
+
+
+@pytest.mark.parametrize(
+    ("configuration", "obeys", "status"),
+    [
+        ({}, 401, 403),
+        ({"proxyRoles": ""}, 401, 403),
+        ({"proxyRoles": "[other]"}, 401, 403),
+        ({"proxyRoles": "[door]"}, 200, 403),
+        ({"proxyRoles": "[door]"}, 500, 503),
+    ],
+)
+def test_a_broker_that_would_lend_the_sidecars_rights_gets_nothing(
+    configuration: dict[str, str], obeys: int, status: int
+) -> None:
+    with ExitStack() as stack:
+        opened = front(stack, ByCertificate())
+        opened.brokers[0].answer = looked_at(configuration, obeys)
+        answer = opened.server.ask("GET", TENANTS)
+        assert (answer.status, opened.arrived()) == (status, [])
+        if status == 403:
+            assert "Send a token" in answer.reason
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_a_redirect_to_a_broker_of_the_cluster_is_followed_with_body_and_credential(opened: Front, method: str) -> None:
     opened.brokers[0].answer = lambda arrived: redirect_to(f"{opened.brokers[1].url}/admin/v2/owner?authoritative=true")
@@ -301,7 +363,7 @@ def test_an_answer_that_breaks_off_is_not_ended_as_if_it_were_whole() -> None:
                 accepted.recv(65536)
                 accepted.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
 
-        thread = threading.Thread(target=answer_half)
+        thread = threading.Thread(target=answer_half, daemon=True)
         thread.start()
         opened = front(stack, None, f"http://127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises((http.client.IncompleteRead, ConnectionError)):

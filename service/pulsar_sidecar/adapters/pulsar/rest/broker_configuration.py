@@ -10,7 +10,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, AdminRe
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 
-_RUNTIME = "/admin/v2/brokers/configuration/runtime"
+RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 VERSION_PATH = "/admin/v2/brokers/version"
 
 
@@ -30,7 +30,11 @@ class RuntimeConfiguration:
 
     @classmethod
     def of(cls, rest: AdminRest, web_service_url: str | None = None) -> "RuntimeConfiguration":
-        return cls(rest.get(_RUNTIME) if web_service_url is None else rest.get_exactly(web_service_url, _RUNTIME))
+        return cls(
+            rest.get(RUNTIME_CONFIGURATION)
+            if web_service_url is None
+            else rest.get_exactly(web_service_url, RUNTIME_CONFIGURATION)
+        )
 
     def text(self, name: str) -> str | None:
         """The setting; None when the broker does not know it."""

@@ -3,14 +3,17 @@
 It runs on the server's event loop, because a thread for each upload would be most of the threads there are
 (docs/decisions/0018-passed-requests-on-the-event-loop.md).
 
-Invariants: the sidecar's own credentials and certificate are never shown here; a request goes only to an address that
-`AdminRest.is_broker` knows; a change is sent a second time only when the first attempt provably never left or was
-answered by a redirect, and its body is all there.
+Invariants: no request has a credential of the sidecar's, but for a caller that is known by certificate only: then it
+has the caller's role as ``X-Original-Principal``, and goes only to a broker that was seen to obey that. A request goes
+only to an address that `AdminRest.is_broker` knows. A change is sent a second time only when the first attempt provably
+never left or was answered by a redirect, and its body is all there.
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -28,12 +31,13 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     live_brokers,
     shown_address,
 )
-from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
-from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RUNTIME_CONFIGURATION, RuntimeConfiguration
+from pulsar_sidecar.identity.credentials import ClientCertificate, ClientCredentials, TlsOptions
 from pulsar_sidecar.model.errors import (
     ForeignRedirectError,
     InvalidInputError,
     NotAuthenticatedError,
+    NotAuthorizedError,
     PassedChangeUnansweredError,
     SidecarError,
     TemporaryError,
@@ -49,6 +53,9 @@ _LOOK_AGAIN_SECONDS = 30
 _MOST_HEADER_BYTES = 64 * 1024
 _ADDED_BY_THE_LIBRARY = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _NEVER_LEFT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_ORIGINAL_PRINCIPAL = "X-Original-Principal"
+_CREDENTIALS = frozenset({"authorization", "x-pulsar-auth-method-name", "athenz-role-auth", "cookie"})
+"""No second identity goes beside the sidecar's."""
 _log = structlog.get_logger(__name__)
 
 
@@ -70,21 +77,39 @@ class Answer:
             ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class ProxyIdentity:
+    """Who the sidecar is to brokers when it speaks for a caller.
+
+    Attributes:
+        role: as brokers take it from the credentials; None if it cannot be known.
+    """
+
+    credentials: ClientCredentials
+    role: str | None
+
+    def headers(self, request: PassedRequest) -> Sequence[tuple[str, str]]:
+        """The request's, with this identity, and in the caller's name."""
+        own = {**self.credentials.http_headers(), _ORIGINAL_PRINCIPAL: request.on_behalf_of or ""}
+        replaced = {name.lower() for name in own} | _CREDENTIALS
+        return [*((name, value) for name, value in request.headers if name.lower() not in replaced), *own.items()]
+
+
 class PassThrough:
     """`model.passed_requests.Brokers`: the configured brokers in their order, then those that are registered.
 
     It belongs to the event loop that asks it first, on which `close` is called as well.
     """
 
-    def __init__(self, rest: AdminRest, tls: TlsOptions, store: MetadataStore) -> None:
-        """``rest`` reads brokers' configuration, with the sidecar's own credentials."""
-        self._rest, self._store, self._tls = rest, store, tls
-        self._session: aiohttp.ClientSession | None = None
-        self._authenticating: Final[TTLCache[str, bool]] = TTLCache(1_000, _LOOK_AGAIN_SECONDS)
+    def __init__(self, rest: AdminRest, tls: TlsOptions, store: MetadataStore, proxy: ProxyIdentity) -> None:
+        """``rest`` reads brokers' configuration, with the sidecar's own credentials; ``proxy`` speaks for others."""
+        self._rest, self._store, self._tls, self._proxy = rest, store, tls, proxy
+        self._sessions: dict[ClientCertificate | None, aiohttp.ClientSession] = {}
+        self._looks: Final[TTLCache[str, _Look]] = TTLCache(1_000, _LOOK_AGAIN_SECONDS)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        for session in self._sessions.values():
+            await session.close()
 
     @asynccontextmanager
     async def answer(self, request: PassedRequest) -> AsyncIterator[Answer]:
@@ -121,8 +146,8 @@ class PassThrough:
     async def _followed(self, request: PassedRequest, base: str) -> tuple[aiohttp.ClientResponse, str]:
         url = base + request.target
         for _ in range(MAX_REDIRECTS + 1):
-            await self._check_authenticates(request, urljoin(url, "/"))
-            response = await self._attempt(request, url)
+            proxy = await self._proxy_for(request, urljoin(url, "/"))
+            response = await self._attempt(request, url, proxy)
             location = response.headers.get("Location")
             if location is None or response.status not in (REDIRECTS_OF_READS if request.is_read else REDIRECTS):
                 return response, f"{request} at {shown_address(url)}"
@@ -145,14 +170,14 @@ class PassThrough:
             )
         return target
 
-    async def _attempt(self, request: PassedRequest, url: str) -> aiohttp.ClientResponse:
+    async def _attempt(self, request: PassedRequest, url: str, proxy: ProxyIdentity | None) -> aiohttp.ClientResponse:
         shown = f"{request} at {shown_address(url)}"
         try:
-            return await self._opened().request(
+            return await self._session(None if proxy is None else proxy.credentials.certificate).request(
                 request.method,
                 URL(url, encoded=True),
                 data=request.body or None,
-                headers=request.headers,
+                headers=request.headers if proxy is None else proxy.headers(request),
                 allow_redirects=False,
             )
         except _NEVER_LEFT as error:
@@ -167,33 +192,58 @@ class PassThrough:
             failure = UnreachableError(f"{shown}: {type(error).__name__}; try again")
             raise _NotTakenError(failure) from error
 
-    async def _check_authenticates(self, request: PassedRequest, base: str) -> None:
-        """A request that the sidecar did not admit goes only to a broker that decides itself."""
-        if request.vouched:
-            return
-        if base not in self._authenticating:
-            self._authenticating[base] = await asyncio.to_thread(self._authenticates, base)
-        if not self._authenticating.get(base, False):
+    async def _proxy_for(self, request: PassedRequest, base: str) -> ProxyIdentity | None:
+        """Who speaks for the caller at this broker; None where the caller speaks for itself."""
+        if request.vouched and request.on_behalf_of is None:
+            return None
+        look = self._looks.get(base) or await self._look(base)
+        if not look.authenticates and not request.vouched:
             raise NotAuthenticatedError(
                 f"{request}: the broker authenticates no client, so the sidecar passes only requests of its "
                 "superUserRoles; send such a role's token"
             )
+        if not look.authenticates or request.on_behalf_of is None:
+            return None
+        if look.refusal is not None:
+            raise NotAuthorizedError(
+                f"{request}: a certificate cannot be passed on, and the sidecar may not speak for others at "
+                f"{shown_address(base)}: {look.refusal}. Send a token, or call the broker itself"
+            )
+        return self._proxy
 
-    def _authenticates(self, base: str) -> bool:
+    async def _look(self, base: str) -> "_Look":
+        configuration = await asyncio.to_thread(self._configuration, base)
+        authenticates = configuration.flag("authenticationEnabled")
+        proxies = {role.strip() for role in (configuration.text("proxyRoles") or "").strip("[]").split(",")}
+        refusal = None
+        if self._proxy.role is None or self._proxy.role not in proxies:
+            refusal = f"its role {self._proxy.role!r} is not among proxyRoles (adminPassThroughAuthParams)"
+        elif authenticates and not await self._is_obeyed(base):
+            refusal = "the broker gave a role that does not exist what only superusers may have (authorizationEnabled)"
+        self._looks[base] = found = _Look(authenticates, refusal)
+        return found
+
+    def _configuration(self, base: str) -> RuntimeConfiguration:
         try:
-            return RuntimeConfiguration.of(self._rest, base).flag("authenticationEnabled")
+            return RuntimeConfiguration.of(self._rest, base)
         except SidecarError as error:
             raise TemporaryError(f"whether the broker authenticates its clients could not be read: {error}") from error
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            no_certificate = TlsOptions(
-                self._tls.trust_certs_file, self._tls.allow_insecure_connection, self._tls.hostname_verification
-            )
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=_MOST_CONNECTIONS, ssl=tls_context(ClientCredentials(), no_certificate)
-                ),
+    async def _is_obeyed(self, base: str) -> bool:
+        """Whether ``X-Original-Principal`` takes rights away: brokers ignore it of a role that is not a proxy's."""
+        role = f"no-such-role-{uuid.uuid4()}"
+        request = PassedRequest("GET", RUNTIME_CONFIGURATION, [], b"", vouched=True, on_behalf_of=role)
+        response = await self._attempt(request, base.rstrip("/") + request.target, self._proxy)
+        response.close()
+        if response.status >= 300 and response.status not in (401, 403):
+            raise TemporaryError(f"{shown_address(base)} answered {response.status} to a proxy's request; try again")
+        return response.status >= 300
+
+    def _session(self, certificate: ClientCertificate | None) -> aiohttp.ClientSession:
+        if certificate not in self._sessions:
+            tls = replace(self._tls, client_certificate=certificate)
+            session = self._sessions[certificate] = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, ssl=tls_context(ClientCredentials(), tls)),
                 timeout=_WAIT_SECONDS,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_ADDED_BY_THE_LIBRARY,
@@ -203,8 +253,21 @@ class PassThrough:
             )
             # The library would send PUT and DELETE again when a connection breaks. There is no option against it; a
             # test holds that this works.
-            self._session._retry_connection = False
-        return self._session
+            session._retry_connection = False
+        return self._sessions[certificate]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a broker does with its clients.
+
+    Attributes:
+        authenticates: whether it asks them who they are.
+        refusal: why the sidecar cannot speak for others there; None if it can.
+    """
+
+    authenticates: bool
+    refusal: str | None
 
 
 class _NotTakenError(UnreachableError):
