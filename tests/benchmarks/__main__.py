@@ -30,6 +30,7 @@ from tests.benchmarks import (
     looks,
     memory,
     message_extract,
+    pass_through,
     selections,
     topic_deletion,
     visits,
@@ -57,6 +58,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     duplicates,
     exactly_once,
     topic_deletion,
+    pass_through,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""

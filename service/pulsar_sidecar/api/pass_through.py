@@ -7,7 +7,6 @@ only as far as `_KEPT_BYTES`; of what a caller sends, nothing that brokers take 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from urllib.parse import unquote_to_bytes
 
 import structlog
 from fastapi.routing import iter_route_contexts
@@ -34,6 +33,8 @@ _FROM_A_PROXY = frozenset({"x-original-principal", "x-forwarded-for", "x-real-ip
 _NOT_PASSED = _HOP_BY_HOP | _FROM_A_PROXY | {"host", "expect"}
 _NOT_RETURNED = _HOP_BY_HOP | {"date"}  # the server adds its own
 _UNRESERVED = re.compile(r"%(2[DE]|3\d|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])", re.IGNORECASE)
+_AMBIGUOUS = re.compile(r"//|;|/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
+_UNWATCHED_SECONDS = 0.5
 _log = structlog.get_logger(__name__)
 
 
@@ -75,15 +76,31 @@ class PassThrough:
 
 async def _unless_left(exchange: Coroutine[object, object, None], receive: Receive) -> None:
     """Carry it out as long as the caller waits for it; a body in pieces breaks off with the caller by itself."""
-    exchanging, leaving = asyncio.ensure_future(exchange), asyncio.ensure_future(_left(receive))
+    exchanging = asyncio.current_task()
+    assert exchanging is not None
+    leaving: asyncio.Task[None] | None = None
+
+    def end(left: asyncio.Task[None]) -> None:
+        if not left.cancelled():
+            exchanging.cancel()
+
+    def watch() -> None:
+        nonlocal leaving
+        leaving = asyncio.ensure_future(_left(receive))
+        leaving.add_done_callback(end)
+
+    # Most answers come sooner, and a task for each would cost them more than all else that is done here.
+    watching = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
     try:
-        await asyncio.wait((exchanging, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if exchanging.done():
-            exchanging.result()
+        await exchange
+    except asyncio.CancelledError:
+        if leaving is None or not leaving.done() or leaving.cancelled():
+            raise
+        exchanging.uncancel()
     finally:
-        exchanging.cancel()
-        leaving.cancel()
-        await asyncio.wait((exchanging, leaving))
+        watching.cancel()
+        if leaving is not None:
+            leaving.cancel()
 
 
 async def _left(receive: Receive) -> None:
@@ -118,7 +135,7 @@ def _patterns(routes: Sequence[BaseRoute]) -> Mapping[str, re.Pattern[str]]:
 
 def _target(scope: Scope) -> str:
     path = scope["path"]
-    if ";" in path or "//" in path or any(unquote_to_bytes(part) in (b".", b"..") for part in path.split("/")):
+    if _AMBIGUOUS.search(path):
         raise InvalidInputError("the path has an empty segment, a step (. or ..) or a raw ';'; write names URL-encoded")
     query = scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -120,19 +120,19 @@ class PassThrough:
             response.close() if not response.content.is_eof() else response.release()
 
     async def _first_answer(self, request: PassedRequest) -> tuple[aiohttp.ClientResponse, str]:
-        failure: SidecarError | None = None
-        async for base in self._places():
+        try:
+            return await self._answer_of(request, self._rest.bases)
+        except _NotTakenError:
+            return await self._answer_of(request, await asyncio.to_thread(self._registered))
+
+    async def _answer_of(self, request: PassedRequest, bases: Sequence[str]) -> tuple[aiohttp.ClientResponse, str]:
+        failure: SidecarError = TemporaryError(f"{request}: no broker is registered in the metadata store; try again")
+        for base in bases:
             try:
                 return await self._followed(request, base)
             except _NotTakenError as error:
-                failure = error.failure
-        raise failure or TemporaryError(f"{request}: no broker is configured")
-
-    async def _places(self) -> AsyncIterator[str]:
-        for base in self._rest.bases:
-            yield base
-        for base in await asyncio.to_thread(self._registered):
-            yield base
+                failure = error
+        raise failure
 
     def _registered(self) -> list[str]:
         """Brokers that are there when the configured ones are not; none where the store is away as well."""
