@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +29,7 @@ NAME = "pass-through"
 _PATH = "/admin/v2/clusters"
 _CONNECTIONS = (1, 10, 100)
 _UPLOADS_AT_ONCE = 4
-_PIECE = bytes(64 * 1024)
+_PIECE_BYTES = 64 * 1024
 _SIDECAR, _CONTROL = "the sidecar", "a bare proxy"
 
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, help="a file with what `local-cluster up --json` printed")
 
 
-def run(arguments: argparse.Namespace) -> Sequence[Table]:
+def run(arguments: argparse.Namespace) -> Iterator[Table]:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-pass-through-")))
         addresses = stack.enter_context(benchmark_cluster(arguments.cluster))
@@ -54,11 +54,13 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
             _SIDECAR: sidecar.url,
             _CONTROL: stack.enter_context(_bare_proxy(broker)),
         }
-        loads = _loads(contenders, arguments)
+        yield _table(_loads(contenders, arguments), arguments)
         sidecar.terminate()
         sink = stack.enter_context(_server_that_forgets())
-        uploading = sidecars.start_with_defaults(web_service_url=f"{sink},{broker}")
-        return [_table(loads, arguments), _memory(uploading, arguments)]
+        uploading = sidecars.start_with_defaults(
+            web_service_url=f"{sink},{broker}", topic_two_phase_deletion_enabled="false"
+        )
+        yield _memory(uploading, arguments)
 
 
 def _loads(contenders: dict[str, str], arguments: argparse.Namespace) -> dict[tuple[str, int], list[Load]]:
@@ -87,13 +89,10 @@ def _table(loads: dict[tuple[str, int], list[Load]], arguments: argparse.Namespa
 
 
 def _memory(sidecar: SidecarProcess, arguments: argparse.Namespace) -> Table:
-    size = arguments.megabytes * 1024 * 1024
+    body = bytes(arguments.megabytes * 1024 * 1024)
 
     def upload(_: int) -> None:
-        pieces = (_PIECE for _ in range(size // len(_PIECE)))
-        answer = requests.post(
-            f"{sidecar.url}/admin/v3/functions/t/n/f", pieces, headers={"Content-Length": str(size)}, timeout=60
-        )
+        answer = requests.post(f"{sidecar.url}/admin/v3/functions/t/n/f", body, timeout=60)
         answer.raise_for_status()
 
     rows, done = [("0", f"{resident_mb(sidecar.pid):.0f} MiB")], 0
@@ -132,7 +131,7 @@ class _Forgetting(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         left = int(self.headers["Content-Length"])
         while left > 0:
-            left -= len(self.rfile.read(min(left, len(_PIECE))))
+            left -= len(self.rfile.read(min(left, _PIECE_BYTES)))
         self.send_response(204)
         self.end_headers()
 

@@ -113,14 +113,19 @@ async def _return(answer: BrokerAnswer, send: Send) -> None:
     dropped = _NOT_RETURNED | _of_the_connection(received)
     headers = [(name, value) for name, value in received.raw if name.decode("latin-1") not in dropped]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    length = received.get("content-length", "")
+    left, is_ended = int(length) if length.isdecimal() else -1, False
     try:
         async for piece in answer.pieces():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            left -= len(piece)
+            is_ended = left == 0
+            await send({"type": "http.response.body", "body": piece, "more_body": not is_ended})
     except SidecarError as error:
         # Half an answer is out. Without its end the server closes the connection, so that the caller notices.
         _log.warning("a broker's answer broke off", error=str(error))
         return
-    await send({"type": "http.response.body", "body": b""})
+    if not is_ended:
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _patterns(routes: Sequence[BaseRoute]) -> Mapping[str, re.Pattern[str]]:

@@ -1,8 +1,10 @@
 """Which addresses are this machine's own: no other machine can overhear what goes there."""
 
 import ipaddress
+from functools import lru_cache
 
 
+@lru_cache(maxsize=1_000)
 def is_loopback(host: str) -> bool:
     """Whether a host name or address, without brackets, is a loopback one."""
     try:

@@ -62,19 +62,18 @@ _log = structlog.get_logger(__name__)
 class Answer:
     """`model.passed_requests.BrokerAnswer`."""
 
-    def __init__(self, response: aiohttp.ClientResponse, shown: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, request: PassedRequest, url: str) -> None:
         self.status: int = response.status
         self.headers: Sequence[tuple[bytes, bytes]] = response.raw_headers
-        self._response, self._shown = response, shown
+        self._response, self._request, self._url = response, request, url
 
     async def pieces(self) -> AsyncIterator[bytes]:
         try:
             async for piece in self._response.content.iter_any():
                 yield piece
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnreachableError(
-                f"{self._shown} broke off ({type(error).__name__}); send the request again"
-            ) from error
+            shown = f"{self._request} at {shown_address(self._url)}"
+            raise UnreachableError(f"{shown} broke off ({type(error).__name__}); send the request again") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,9 @@ class PassThrough:
 
     @asynccontextmanager
     async def answer(self, request: PassedRequest) -> AsyncIterator[Answer]:
-        response, shown = await self._first_answer(request)
+        response, url = await self._first_answer(request)
         try:
-            yield Answer(response, shown)
+            yield Answer(response, request, url)
         finally:
             response.close() if not response.content.is_eof() else response.release()
 
@@ -146,11 +145,13 @@ class PassThrough:
     async def _followed(self, request: PassedRequest, base: str) -> tuple[aiohttp.ClientResponse, str]:
         url = base + request.target
         for _ in range(MAX_REDIRECTS + 1):
-            proxy = await self._proxy_for(request, urljoin(url, "/"))
+            proxy = None
+            if not request.vouched or request.on_behalf_of is not None:
+                proxy = await self._proxy_for(request, urljoin(url, "/"))
             response = await self._attempt(request, url, proxy)
             location = response.headers.get("Location")
             if location is None or response.status not in (REDIRECTS_OF_READS if request.is_read else REDIRECTS):
-                return response, f"{request} at {shown_address(url)}"
+                return response, url
             response.close()
             url = await self._redirected(request, url, location)
         raise TemporaryError(f"{request}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
@@ -171,7 +172,6 @@ class PassThrough:
         return target
 
     async def _attempt(self, request: PassedRequest, url: str, proxy: ProxyIdentity | None) -> aiohttp.ClientResponse:
-        shown = f"{request} at {shown_address(url)}"
         try:
             return await self._session(None if proxy is None else proxy.credentials.certificate).request(
                 request.method,
@@ -180,22 +180,19 @@ class PassThrough:
                 headers=request.headers if proxy is None else proxy.headers(request),
                 allow_redirects=False,
             )
-        except _NEVER_LEFT as error:
-            # A body in pieces is untouched: the library asks for the first one when it is connected.
-            failure = UnreachableError(f"{shown}: {type(error).__name__}; check that the broker runs")
-            raise _NotTakenError(failure) from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            if not request.is_read:
-                raise PassedChangeUnansweredError(
-                    f"{shown}: {type(error).__name__}, so it may have taken effect; read the state before you repeat it"
-                ) from error
-            failure = UnreachableError(f"{shown}: {type(error).__name__}; try again")
-            raise _NotTakenError(failure) from error
+            reason = f"{request} at {shown_address(url)}: {type(error).__name__}"
+            # A body in pieces is untouched then: the library asks for the first one when it is connected.
+            if isinstance(error, _NEVER_LEFT):
+                raise _NotTakenError(f"{reason}; check that the broker runs") from error
+            if request.is_read:
+                raise _NotTakenError(f"{reason}; try again") from error
+            raise PassedChangeUnansweredError(
+                f"{reason}, so it may have taken effect; read the state before you repeat it"
+            ) from error
 
     async def _proxy_for(self, request: PassedRequest, base: str) -> ProxyIdentity | None:
         """Who speaks for the caller at this broker; None where the caller speaks for itself."""
-        if request.vouched and request.on_behalf_of is None:
-            return None
         look = self._looks.get(base) or await self._look(base)
         if not look.authenticates and not request.vouched:
             raise NotAuthenticatedError(
@@ -272,7 +269,3 @@ class _Look:
 
 class _NotTakenError(UnreachableError):
     """Asking another broker instead is safe."""
-
-    def __init__(self, failure: SidecarError) -> None:
-        super().__init__(str(failure))
-        self.failure = failure

@@ -1,0 +1,78 @@
+"""Requests that are passed to real brokers, which judge callers by their own credential or by the role that we name."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough, ProxyIdentity
+from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
+from pulsar_sidecar.local_cluster.state import ClusterAddresses
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import NotAuthorizedError
+from pulsar_sidecar.model.passed_requests import PassedRequest
+
+from tests.cluster.plugin import ClusterFactory
+from tests.cluster.tokens import TOKEN_CONF, token
+
+SUPERUSERS_ONLY = "/admin/v2/brokers/configuration/values"
+PROXIED = {**TOKEN_CONF, "proxyRoles": "door", "superUserRoles": f"{TOKEN_CONF['superUserRoles']},door"}
+
+
+@pytest.fixture(scope="module")
+def guarded(special_cluster: ClusterFactory) -> Iterator[ClusterAddresses]:
+    with special_cluster(broker_conf=PROXIED) as cluster:
+        yield cluster.addresses
+
+
+def status(addresses: ClusterAddresses, proxy: ProxyIdentity, request: PassedRequest) -> int:
+    async def ask() -> int:
+        rest = AdminRest(addresses.web_service_urls, parse_credentials("token", token("admin")), store=store)
+        passing = PassThrough(rest, TlsOptions(), store, proxy)
+        try:
+            async with passing.answer(request) as answer:
+                return answer.status
+        finally:
+            await passing.close()
+
+    with ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock()) as store:
+        return asyncio.run(ask())
+
+
+def known_as(role: str) -> ProxyIdentity:
+    return ProxyIdentity(parse_credentials("token", token(role)), role)
+
+
+def spoken_for(role: str) -> PassedRequest:
+    return PassedRequest("GET", SUPERUSERS_ONLY, [], b"", vouched=False, on_behalf_of=role)
+
+
+def sent_by(role: str) -> PassedRequest:
+    headers = [("Authorization", f"Bearer {token(role)}")]
+    return PassedRequest("GET", SUPERUSERS_ONLY, headers, b"", vouched=False)
+
+
+@pytest.mark.parametrize(("role", "is_answered"), [("admin", True), ("other", False)])
+def test_a_broker_judges_the_role_whom_the_sidecar_speaks_for(
+    guarded: ClusterAddresses, role: str, is_answered: bool
+) -> None:
+    assert (status(guarded, known_as("door"), spoken_for(role)) == 200) is is_answered
+
+
+@pytest.mark.parametrize(("role", "is_answered"), [("admin", True), ("other", False)])
+def test_a_broker_judges_the_token_that_is_passed_on(guarded: ClusterAddresses, role: str, is_answered: bool) -> None:
+    assert (status(guarded, known_as("door"), sent_by(role)) == 200) is is_answered
+
+
+def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: ClusterAddresses) -> None:
+    with pytest.raises(NotAuthorizedError, match="not among proxyRoles"):
+        status(guarded, known_as("admin"), spoken_for("other"))
+
+
+def test_a_broker_that_ignores_the_named_role_is_found_out_by_a_role_that_does_not_exist(
+    guarded: ClusterAddresses,
+) -> None:
+    mistaken = ProxyIdentity(parse_credentials("token", token("admin")), "door")
+    with pytest.raises(NotAuthorizedError, match="does not exist"):
+        status(guarded, mistaken, spoken_for("other"))
