@@ -70,9 +70,6 @@ def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: Cluster
         status(guarded, known_as("admin"), spoken_for("other"))
 
 
-def test_a_broker_that_ignores_the_named_role_is_found_out_by_a_role_that_does_not_exist(
-    guarded: ClusterAddresses,
-) -> None:
+def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(guarded: ClusterAddresses) -> None:
     mistaken = ProxyIdentity(parse_credentials("token", token("admin")), "door")
-    with pytest.raises(NotAuthorizedError, match="does not exist"):
-        status(guarded, mistaken, spoken_for("other"))
+    assert status(guarded, mistaken, spoken_for("other")) in (401, 403)
