@@ -227,7 +227,7 @@ class PassThrough:
             raise TemporaryError(f"whether the broker authenticates its clients could not be read: {error}") from error
 
     async def _is_obeyed(self, base: str) -> bool:
-        """Whether ``X-Original-Principal`` takes rights away: older brokers ignore it of a role that is not a proxy's."""
+        """Whether ``X-Original-Principal`` takes rights away: older brokers ignore it of other roles than a proxy's."""
         role = f"no-such-role-{uuid.uuid4()}"
         request = PassedRequest("GET", RUNTIME_CONFIGURATION, [], b"", vouched=True, on_behalf_of=role)
         response = await self._attempt(request, base.rstrip("/") + request.target, self._proxy)
