@@ -83,7 +83,14 @@ def error_response(error: errors.SidecarError) -> JSONResponse:
     """The answer with what went wrong and what to do next."""
     status = status_of(error)
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(status)
-    return reason_response(status, str(error) or type(error).__name__, headers)
+    return reason_response(status, _words_of(error, status) or type(error).__name__, headers)
+
+
+def _words_of(error: errors.SidecarError, status: int) -> str:
+    """A broker's refusal is answered with its status, so its words need no more either."""
+    if isinstance(error, errors.BrokerRefusedError) and error.status == status:
+        return error.reason
+    return str(error)
 
 
 def reason_response(status: int, reason: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

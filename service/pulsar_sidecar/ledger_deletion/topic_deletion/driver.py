@@ -119,7 +119,7 @@ class TopicDeleter:
         if partitioned:
             node = self.store.read(partitioned_topic_path(topic))
             if node is None:
-                raise NotFoundError("Partitioned Topic Metadata not found")
+                raise NotFoundError(f"Topic {topic} not found.")
             partitions = partition_count(node.data)
         now_ms = self.store.now_ms()
         planned = Operation(
