@@ -35,7 +35,7 @@ SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/genera
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-faults mutants release demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults mutants release demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -114,6 +114,9 @@ test-kubernetes: ## tests that need the Kubernetes of kubectl's current context
 test-browser: ## tests that need Chromium
 $(NEEDS:%=test-%): test-%: $(INSTALLED)
 	$(BIN)/python -m pytest --tb=short -rs -m $* tests/e2e
+
+test-admin-clients: $(INSTALLED) ## pulsar-admin and the Java and Go admin clients, at brokers and at the sidecar (ten minutes; Go needed)
+	$(BIN)/python -m pytest --tb=short -rN tests/admin_clients
 
 test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours); the counts go into docs/reliability.md
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit

@@ -1,0 +1,28 @@
+"""What ends otherwise at a sidecar than at a broker, and why that is right (docs/pass-through.md)."""
+
+from collections.abc import Mapping
+
+from tests.admin_clients.comparing import Difference
+
+KNOWN: Mapping[tuple[str, str], str] = {
+    (
+        "none",
+        "topics delete {ready}/parted",
+    ): "a broker answers whether a topic has partitions before it looks at rights",
+}
+"""By kind of role and template. An entry that is not needed any more fails the test."""
+
+_BROKERS_DENIAL = "Unauthorized to "
+_OWN_DENIAL = "role 'without-rights'"
+
+
+def denied_in_own_words(difference: Difference) -> bool:
+    """Whether both deny the caller the right, each by the name that it has for it."""
+    broker, sidecar = difference.at_the_broker, difference.at_the_sidecar
+    return (
+        broker.failed
+        and sidecar.failed
+        and broker.exit_code == sidecar.exit_code
+        and _BROKERS_DENIAL in str(broker)
+        and _OWN_DENIAL in str(sidecar)
+    )
