@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
@@ -116,6 +116,12 @@ class Truth:
 
     def reads(self, path: str) -> set[VanishedReference]:
         """A node as the store has it now; the last references that went."""
+        return self._last(self._dropped(path))
+
+    def _last(self, dropped: set[VanishedReference]) -> set[VanishedReference]:
+        return {each for each in dropped if not self.count(each.ledger_id)}
+
+    def _dropped(self, path: str) -> set[VanishedReference]:
         before = self.named.pop(path, NOTHING)
         now = self.nodes.get(path)
         names = NOTHING if now is None else now[1]
@@ -128,18 +134,16 @@ class Truth:
         if before.of_shadow or names.of_shadow:
             return set()
         gone = before.ids - names.ids
-        return {VanishedReference(each, path, replaced=each in names.replaced) for each in gone if not self.count(each)}
+        return {VanishedReference(each, path, replaced=each in names.replaced) for each in gone}
 
     def walks(self, forbidden: frozenset[str]) -> set[VanishedReference]:
         """The whole store, but for nodes that may not be read and what is below them."""
         hidden = self.hidden(forbidden)
-        lost: set[VanishedReference] = set()
-        for path in PATHS:
-            if path not in hidden:
-                lost |= self.reads(path)
+        # What two nodes dropped between two walks is no matter of the order in which they are read.
+        dropped = {each for path in PATHS if path not in hidden for each in self._dropped(path)}
         self.known = set(self.ledgers)
         self.broken = {path for path in self.broken if path not in hidden} | self.met(forbidden)
-        return {each for each in lost if not self.count(each.ledger_id)}
+        return self._last(dropped)
 
     def hidden(self, forbidden: frozenset[str]) -> frozenset[str]:
         """Nodes of which nothing is concluded: those that may not be read, and what is missing below those."""
@@ -237,7 +241,18 @@ def test_any_history_gives_what_counting_from_scratch_gives(history: list[Event]
     replay(history, threshold)
 
 
+def _both_drop_it_between_two_walks() -> list[Event]:
+    changes = [
+        NodeChange(path, *node_data(path, listed, []), reported=False)
+        for listed in ([2], [])
+        for path in (OTHER, SHADOW)
+    ]
+    walk = Walk(frozenset(), breaks=False)
+    return [*changes[:2], walk, *changes[2:], walk]
+
+
 @given(histories=st.lists(events, min_size=2, max_size=2))
+@example(histories=[[], _both_drop_it_between_two_walks()])
 def test_what_two_histories_end_in_is_the_same_after_a_walk(histories: list[list[Event]]) -> None:
     """A counts that lived through something and one that begins agree, as soon as both have read everything."""
     lived, truth = ReferenceCounts(), Truth()
