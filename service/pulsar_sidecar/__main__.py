@@ -5,17 +5,25 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from pulsar_sidecar.cli.app import command_line
+from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Programs
 
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks is no failure
     try:
         command_line(programs())(prog_name="pulsar-sidecar")
+    except SystemExit as end:
+        if end.code == ExitCode.INTERRUPTED:
+            os._exit(ExitCode.INTERRUPTED)  # not after the answers that threads still wait for
+        raise
     except BrokenPipeError:
         # The program that read our output has seen enough; the interpreter must not complain about it while it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

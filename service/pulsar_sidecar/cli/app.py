@@ -33,6 +33,8 @@ Options for the connection stand before the command, as with pulsar-admin, and a
 (PULSAR_SIDECAR_ADMIN_URL, PULSAR_SIDECAR_AUTH_PARAMS, ...) and, for credentials and TLS, from the client.conf that
 PULSAR_CLIENT_CONF names.
 
+Ctrl-C ends every command with exit code 130; what the sidecars were asked before, they do.
+
 Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status"""
 
 _IMPORTED_LATER: dict[str, tuple[Any, ...]] = {

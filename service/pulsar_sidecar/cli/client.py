@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import LocationParseError
 
 from pulsar_sidecar.cli.command_groups import ServiceRefusedError
 from pulsar_sidecar.identity.credentials import ClientCredentials
@@ -107,7 +108,7 @@ class SidecarClient:
     def _send(self, method: str, url: str, body: object, parameters: Mapping[str, Any] | None) -> requests.Response:
         try:
             return self._request(method, url, json=body, params=parameters)
-        except requests.RequestException as error:
+        except (requests.RequestException, LocationParseError) as error:
             raise UnreachableError(
                 f"no answer from {_place(url)} ({type(error).__name__}); is the sidecar running there? "
                 "Choose another one with --admin-url"
@@ -115,7 +116,7 @@ class SidecarClient:
 
     def _followed(self, response: requests.Response) -> str:
         location = response.headers.get("Location", "")
-        status = self.call("GET", "/admin/v2/ledger-deletion/status")
+        status = _answer(self._send("GET", f"{self._url}/admin/v2/ledger-deletion/status", None, None))
         instances = status.get("instances", []) if isinstance(status, dict) else []
         known = {_place(str(instance.get("advertisedUrl"))) for instance in instances}
         if _place(location) not in known:

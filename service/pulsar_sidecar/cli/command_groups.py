@@ -32,6 +32,7 @@ class ExitCode(IntEnum):
     FINDINGS = 2
     UNREACHABLE = 3
     NOT_ALL = 4
+    INTERRUPTED = 130
 
 
 EXIT_CODES = (
@@ -91,6 +92,20 @@ class CommandGroup(TyperGroup):
         except SidecarError as error:
             output.info(output.printable(str(error), kept="\n\t"))
             raise typer.Exit(self.exit_code(error)) from error
+        except OSError as error:
+            if error.filename is None:
+                raise
+            output.info(output.printable(f"cannot use {error.filename}: {error.strerror}; name another path"))
+            raise typer.Exit(ExitCode.FAILED) from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # Commands read answers as the REST reference describes them; what else answers there is not a sidecar.
+            if not ctx.obj.asked:
+                raise
+            output.info(
+                f"the answer has not the form that this command knows ({type(error).__name__}: "
+                f"{output.printable(str(error))[:100]}); does --admin-url name a sidecar, and of this version?"
+            )
+            raise typer.Exit(ExitCode.FAILED) from error
 
 
 def take_output_format(command: TyperCommand) -> None:

@@ -99,11 +99,13 @@ class GlobalOptions:
     Attributes:
         format: of the answer; the command's own option replaces the global one.
         flags: those of the connection, by the names of the settings that they stand for.
+        asked: the sidecar that the command asks, once it does.
     """
 
     programs: Programs
     format: Format
     flags: Mapping[str, str] = field(repr=False)
+    asked: list[str] = field(default_factory=list)
 
     def settings(self, **flags: str | None) -> Mapping[str, str]:
         """The settings that are written down anywhere, under the command's own flags.
@@ -118,6 +120,7 @@ class GlobalOptions:
 
         settings = self.settings()
         admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
+        self.asked.append(admin_url)
         conf = client_conf_of(settings)
         credentials = credentials_of(conf, _certificate_of(settings))
         client = SidecarClient(

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Final, Self, cast
+from typing import Final, Self, TextIO, cast
 
 from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli.words import reading, with_readings, words
@@ -29,18 +29,22 @@ class Format(Enum):
 
 def result(text: str) -> None:
     """Write a result to standard output; where no program reads on (``| head``), the command still does its work."""
-    try:
-        print(text, file=sys.stdout, flush=True)
-    except BrokenPipeError:
-        # What is still to be written goes nowhere, what the interpreter writes while it ends included.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    _write(text, sys.stdout)
 
 
 def info(text: str) -> None:
-    """Write a remark for the person at the terminal, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    """Write a remark for the person at the terminal, on standard error, if one reads it."""
+    _write(text, sys.stderr)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        # What is still to be written goes nowhere, what the interpreter writes while it ends included.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def document(value: object, form: Format) -> None:

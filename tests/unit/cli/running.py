@@ -29,7 +29,12 @@ class Ran:
 
 
 class Terminal:
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``programs`` are the real ones, if they are given, instead of those that only note what they are asked."""
+
+    def __init__(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Programs | None = None
+    ) -> None:
+        self._programs = programs
         self._capsys = capsys
         self._monkeypatch = monkeypatch
         self.played: list[tuple[Path | None, int]] = []
@@ -63,7 +68,7 @@ class Terminal:
     def run(self, *arguments: str) -> Ran:
         self._capsys.readouterr()
         try:
-            programs = Programs(
+            programs = self._programs or Programs(
                 self._serve, self._run_demo, self._end_demo, self._noted(self.stuck),
                 self._dump, self._list, self._audit, self._noted(self.show),
                 self._noted(self.explain), self._apply, self._noted(self.report), self._noted(self.prune),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.ledger_deletion.service import DeadLetter
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 
@@ -89,6 +90,32 @@ def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interru
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ledger-deletion", "status"),
+        ("topics", "delete", "a", "b", "c"),
+        ("namespaces", "delete", "a/b"),
+        ("topics", "delete-shadow", "a"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_waits_for_a_hung_sidecar_ends_when_it_is_interrupted(arguments: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hung:
+        hung.settimeout(60)
+        with command("--admin-url", f"http://127.0.0.1:{port_of(hung)}", *arguments) as process:
+            waiting, _ = hung.accept()
+            with waiting:
+                waiting.settimeout(60)
+                assert waiting.recv(1), "it has asked, and waits now"
+                begin = CLOCK.monotonic_seconds()
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+                assert CLOCK.monotonic_seconds() - begin < 5, "a second, on a machine with nothing else to do"
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("content", [None, b"no certificate"])
 def test_a_trusted_certificate_that_cannot_be_used_is_reported_in_a_sentence(
     terminal: Terminal, tmp_path: Path, content: bytes | None
@@ -117,6 +144,27 @@ def test_a_command_whose_output_is_read_no_further_does_its_work() -> None:
         output = it.stderr.read()
         assert it.wait(60) == 0, output
     assert output == ""
+
+
+def test_a_command_whose_remarks_are_not_read_does_its_work() -> None:
+    service = FakeDeletionService()
+    with served(service) as server, command("--admin-url", server.url, "topics", "delete", "a", "b") as it:
+        assert it.stderr is not None
+        it.stderr.close()
+        assert it.wait(60) == 0
+    assert len(service.calls("delete_topic")) == 2
+
+
+def test_names_that_the_terminal_cannot_write_are_escaped() -> None:
+    service = FakeDeletionService()
+    service.dead = [DeadLetter("1:1:0", None, "", "é", 1, 5)]
+    environment_of_old = {**environment(), "PYTHONIOENCODING": "ascii"}
+    with served(service) as server:
+        ran = subprocess.run(
+            [sys.executable, "-m", "pulsar_sidecar", "--admin-url", server.url, "ledger-deletion", "dlq", "list"],
+            capture_output=True, text=True, cwd=ROOT, env=environment_of_old, check=True, timeout=60,
+        )  # fmt: skip
+    assert r"\xe9" in ran.stdout
 
 
 def test_a_token_that_travels_in_clear_is_a_warning(terminal: Terminal) -> None:

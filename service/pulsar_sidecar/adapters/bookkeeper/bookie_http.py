@@ -8,7 +8,7 @@ ledger counts as gone only when a complete listing of all ids lacks it.
 from collections.abc import Mapping, Sequence
 
 import requests
-from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import LocationParseError, NewConnectionError
 
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import LedgerId, parse_ledger_id
@@ -87,7 +87,7 @@ class BookieHttp:
                 return self._session.request(
                     method, base_url + path, params=parameters, timeout=self._timeout_seconds, allow_redirects=False
                 )
-            except requests.RequestException as error:
+            except (requests.RequestException, LocationParseError) as error:
                 if isinstance(failure, _MaybeSentError):
                     continue
                 kind = UnreachableError if _never_sent(error) else _MaybeSentError
@@ -100,10 +100,10 @@ class _MaybeSentError(UnreachableError):
     """The request may have reached the bookie."""
 
 
-def _never_sent(error: requests.RequestException) -> bool:
+def _never_sent(error: Exception) -> bool:
     """Whether there was not even a connection."""
     reason = getattr(error.args[0], "reason", None) if error.args else None
-    return isinstance(error, requests.ConnectTimeout) or isinstance(reason, NewConnectionError)
+    return isinstance(error, requests.ConnectTimeout | LocationParseError) or isinstance(reason, NewConnectionError)
 
 
 def _answered(response: requests.Response) -> str:

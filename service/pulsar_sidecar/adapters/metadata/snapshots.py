@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import requests
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, LocationParseError
 
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
 from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotError, SnapshotReader, decompressed
@@ -192,7 +192,7 @@ class AdminServer(SnapshotNodes):
                 timeout=(_CONNECT_SECONDS, _READ_SECONDS),
                 allow_redirects=False,
             )
-        except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema) as error:
+        except (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, LocationParseError) as error:
             raise InvalidInputError(f"{self._url!r} is not an address of an AdminServer ({error})") from error
         except requests.RequestException as error:
             raise UnreachableError(

@@ -138,10 +138,8 @@ def _shown(seen: dict[str, Any]) -> str:
 def delete_many(deletion: Deletion, topics: Sequence[str], parallel: int) -> list[dict[str, object]]:
     """Delete topics, so many at a time, with progress; those that are not deleted, in order, each with its reason."""
     results: dict[str, dict[str, object] | None] = {}
-    with (
-        output.ProgressBar("deleting topics", output.info, with_rate=True) as bar,
-        ThreadPoolExecutor(min(parallel, len(topics)), "delete-topic") as threads,
-    ):
+    threads = ThreadPoolExecutor(min(parallel, len(topics)), "delete-topic")
+    with output.ProgressBar("deleting topics", output.info, with_rate=True) as bar:
         try:
             futures = {threads.submit(_result, deletion, topic): topic for topic in topics}
             bar.report(0, len(topics))
@@ -152,6 +150,7 @@ def delete_many(deletion: Deletion, topics: Sequence[str], parallel: int) -> lis
             deletion.stop.set()
             threads.shutdown(wait=False, cancel_futures=True)
             raise
+    threads.shutdown()
     return [result for topic in topics if (result := results[topic]) is not None]
 
 
