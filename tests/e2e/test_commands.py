@@ -12,6 +12,7 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command
 from tests.cluster.topics import TopicLedgers, connected_consumer
 
+DEAD_LETTERS = "persistent://pulsar/system/__ledger_deletion-DLQ"
 DONE, REFUSED, UNREACHABLE = 0, 1, 3
 
 
@@ -211,6 +212,29 @@ def test_dead_letters(scene: Scene) -> None:
     done(sidecar.command("ledger-deletion", "dlq", "list"))
     redriven = done(sidecar.command("ledger-deletion", "dlq", "redrive", str(2**50), "--output", "json")).json
     assert redriven["redriven"] == 0
+
+
+def test_dead_letters_are_listed_page_by_page(scene: Scene) -> None:
+    ledger_ids = [2**50 + number for number in range(5)]
+    about = {"topicName": str(scene.topic("never")), "ledgerType": "LEDGER", "ledgerComponent": "MANAGED_LEDGER"}
+    producer = scene.workload.client.create_producer(DEAD_LETTERS, batching_enabled=False)
+    for ledger_id in ledger_ids:
+        producer.send(json.dumps({"ledgerId": ledger_id, **about}).encode())
+    producer.close()
+    found: list[dict[str, Any]] = []
+    page = ("ledger-deletion", "dlq", "list", "--limit", "2", "--output-format", "json")
+    answer = done(scene.sidecar.command(*page))
+    while answer.json:
+        found += answer.json
+        assert ("--after" in answer.stderr) == (len(answer.json) == 2)
+        answer = done(scene.sidecar.command(*page, "--after", found[-1]["messageId"]))
+    listed = [letter["record"]["ledgerId"] for letter in found if letter["record"]]
+    assert [ledger_id for ledger_id in listed if ledger_id in ledger_ids] == ledger_ids
+    assert all(letter["deadSince"].endswith("Z") for letter in found)
+    table = done(scene.sidecar.command("ledger-deletion", "dlq", "list", "--limit", "10000")).stdout
+    assert table.splitlines()[0].startswith("ledger id")
+    redriven = scene.sidecar.command("ledger-deletion", "dlq", "redrive", *map(str, ledger_ids), "--output", "json")
+    assert done(redriven).json["redriven"] == len(ledger_ids)
 
 
 def test_what_does_not_arrive_at_a_sidecar(scene: Scene) -> None:

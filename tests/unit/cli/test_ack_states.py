@@ -47,11 +47,11 @@ def test_the_table_shows_what_fits_and_what_would_come_again(shell: Terminal) ->
     assert ran.out.splitlines() == [
         "persistent://public/default/orders  billing  (Shared, 2 consumers)",
         "  acknowledged up to      6:-1",
-        "  beyond it               30 ranges of 20 that fit (10 too many), 30 entries, 294 bytes when written",
+        "  beyond it               30 ranges of 20 that fit (10 too many), 30 entries, 294 B when written",
         "  dispatch                PAUSED: no new messages are read until ranges merge; due delayed messages"
         " and redeliveries continue",
         "  policy                  topic true, namespace unset, broker false",
-        "  stored                  in ledger 7, entry 5: up to 6:-1 and 21 ranges, 252 bytes",
+        "  stored                  in ledger 7, entry 5: up to 6:-1 and 21 ranges, 252 B",
         "  entries                 60 from 6:0, a character is about 2",
         "    acknowledged          |::::::::::::::::::::::::::::::|",
         "    stored                |:::::::::::::::::::::         |",

@@ -45,10 +45,10 @@ def test_show(shell: Terminal) -> None:
         "  deduplication  enabled by the namespace's policy",
         "  snapshot       at 1:4, 4 producers and 1 replicators, in the cursor's node; "
         "messages there were published 1 min ago",
-        "  limits         6 of 10,000 names; 120 bytes, of 5,242,880 in an entry and 1,048,575 in a node of a "
+        "  limits         6 of 10,000 names; 120 B, of 5.0 MiB in an entry and 1024.0 KiB in a node of a "
         "stock ZooKeeper",
-        "  since          25 entries, 2,500 bytes: a load replays them in about 0.0 s",
-        "  holds back     2 ledgers, 2,000 bytes; no other cursor holds 1 of them, 1,000 bytes",
+        "  since          25 entries, 2.4 KiB: a load replays them in about 0.0 s",
+        "  holds back     2 ledgers, 2.0 KiB; no other cursor holds 1 of them, 1000 B",
         "  producer                 snapshot",
         "  p0                       0",
         "  p1                       1",
@@ -91,7 +91,7 @@ def test_where_deduplication_is_off_a_load_replays_nothing(shell: Terminal, topi
     topics.put(off, mark_delete=(1, 4))
     topics.brokers.topics[DeduplicationPolicy.ENABLED, off] = False
     lines = shell.run("deduplication", "show", str(off)).out.splitlines()
-    assert "  since          25 entries, 2,500 bytes: a load replays none of them" in lines
+    assert "  since          25 entries, 2.4 KiB: a load replays none of them" in lines
 
 
 def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_bytes
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
 from pulsar_sidecar.cli.connecting import Context, Subscription, Topic, subscription_path
@@ -71,7 +72,7 @@ def _line(name: str, text: str) -> str:
 def _ranges(state: Mapping[str, Any]) -> str:
     count, limit = state["nonContiguousDeletedMessagesRanges"], state["maxUnackedRangesToPersist"]
     room = f"room for {state['rangesLeft']:,} more" if count <= limit else f"{count - limit:,} too many"
-    entries, size = state["individuallyAcknowledgedEntries"], _size(state["serializedSizeBytes"])
+    entries, size = state["individuallyAcknowledgedEntries"], format_bytes(state["serializedSizeBytes"])
     return f"{count:,} ranges of {limit:,} that fit ({room}), {entries:,} entries, {size} when written"
 
 
@@ -87,7 +88,7 @@ def _stored(stored: Mapping[str, Any] | None) -> str:
     if stored["cursorLedger"] is not None:
         place = f"in ledger {stored['cursorLedger']}, entry {stored['entry']}"
     batches = f", {stored['batchDeletedIndexes']:,} batches in part" if stored["batchDeletedIndexes"] else ""
-    return f"{place}: up to {stored['markDeletePosition']} and {stored['ranges']:,} ranges{batches}, " + _size(
+    return f"{place}: up to {stored['markDeletePosition']} and {stored['ranges']:,} ranges{batches}, " + format_bytes(
         stored["sizeBytes"]
     )
 
@@ -119,7 +120,3 @@ def _again(lost: Mapping[str, Any]) -> str:
     shown = ", ".join(lost["ranges"][:3])
     more = ", ..." if lost["rangeCount"] > 3 else ""
     return f"{lost['entries']:,} acknowledged entries are delivered again" + (f": {shown}{more}" if shown else "")
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes:,} bytes" if size_bytes < 10_000 else f"{size_bytes / 1000:,.0f} kB"

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_bytes
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, namespace_path, show_answer
@@ -101,16 +102,17 @@ def forecast(ctx: Context, namespace: NamespaceArgument) -> None:
 
 def _stuck_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     counts = f"{answer['topics']:,} topics or partitions, {answer['cursors']:,} with a deduplication cursor"
-    yield f"{counts}: {answer['found']:,} stuck, which hold {answer['heldBytes']:,} bytes"
+    yield f"{counts}: {answer['found']:,} stuck, which hold {format_bytes(answer['heldBytes'])}"
     for each in answer["stuck"]:
         yield ""
         doubt = "" if each["certain"] else ", not certain"
         yield f"{each['topic']}: {each['reason']} ({each['because']}{doubt})"
         since = each["since"]
-        behind = "unknown" if since is None else f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes"
+        behind = "unknown" if since is None else f"{since['entries']:,} entries, {format_bytes(since['sizeBytes'])}"
         yield f"  snapshot  at {each['position']}, behind it {behind}"
-        frees = "unknown" if each["freedBytes"] is None else f"{each['freedBytes']:,} bytes"
-        yield f"  holds     {each['heldLedgers']:,} ledgers, {each['heldBytes']:,} bytes; no other cursor: {frees}"
+        frees = "unknown" if each["freedBytes"] is None else format_bytes(each["freedBytes"])
+        held = f"{each['heldLedgers']:,} ledgers, {format_bytes(each['heldBytes'])}"
+        yield f"  holds     {held}; no other cursor: {frees}"
         yield f"  remedy    {each['remedy']}"
     if answer["found"] > len(answer["stuck"]):
         yield f"\nand {answer['found'] - len(answer['stuck']):,} more; see them with --limit"
@@ -123,7 +125,7 @@ def _forecast_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         replay = each["replay"]
         doubt = "" if each["deduplicated"] else ", unless its own policy switches deduplication off"
         late = f", more than topicLoadTimeoutSeconds ({answer['loadTimeoutSeconds']} s)" if each["timesOut"] else ""
-        amount = f"{replay['entries']:,} entries, {replay['sizeBytes']:,} bytes after {each['position']}"
+        amount = f"{replay['entries']:,} entries, {format_bytes(replay['sizeBytes'])} after {each['position']}"
         yield f"{each['topic']}: {each['seconds']:,.1f} s{late}: {amount}{doubt}"
     yield from (f"not read: {reason}" for reason in answer["unreadable"])
     yield f"assumed: {answer['assumption']}"

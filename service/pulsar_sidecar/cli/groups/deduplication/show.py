@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -124,9 +124,9 @@ def _snapshot(snapshot: Mapping[str, Any]) -> str:
 def _limits(snapshot: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
     names, size = snapshot["names"], snapshot["sizeBytes"]
     return (
-        f"{names:,} of {known_count(limits['maxProducers'])} names; {size:,} bytes, of "
-        f"{known_count(limits['maxEntryBytes'])} in an entry and {limits['maxNodeBytes']:,} in a node of a stock "
-        "ZooKeeper"
+        f"{names:,} of {known_count(limits['maxProducers'])} names; {format_bytes(size)}, of "
+        f"{format_bytes(limits['maxEntryBytes'])} in an entry and {format_bytes(limits['maxNodeBytes'])} in a node of "
+        "a stock ZooKeeper"
     )
 
 
@@ -137,7 +137,7 @@ def _since(place: Mapping[str, Any]) -> str:
     load = f"a load replays them in about {place['replaySeconds']:,.1f} s"
     if place["decision"]["enabled"] is False:
         load = "a load replays none of them"
-    return f"{since['entries']:,} entries, {since['sizeBytes']:,} bytes: {load}"
+    return f"{since['entries']:,} entries, {format_bytes(since['sizeBytes'])}: {load}"
 
 
 def _held(place: Mapping[str, Any]) -> str:
@@ -146,8 +146,8 @@ def _held(place: Mapping[str, Any]) -> str:
         return "unknown" if held is None else "nothing"
     besides = "what other cursors hold is unknown"
     if alone is not None:
-        besides = f"no other cursor holds {len(alone['ledgers']):,} of them, {alone['sizeBytes']:,} bytes"
-    return f"{len(held['ledgers']):,} ledgers, {held['sizeBytes']:,} bytes; {besides}"
+        besides = f"no other cursor holds {len(alone['ledgers']):,} of them, {format_bytes(alone['sizeBytes'])}"
+    return f"{len(held['ledgers']):,} ledgers, {format_bytes(held['sizeBytes'])}; {besides}"
 
 
 def _replay(replayed: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """``pulsar-sidecar delayed-index overdue|forecast|simulate``: overdue messages, and the cost of loads and settings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_bytes
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import (
@@ -17,6 +17,7 @@ from pulsar_sidecar.cli.connecting import (
     topic_path,
 )
 from pulsar_sidecar.cli.groups.delayed_index.show import app
+from pulsar_sidecar.cli.words import iso_time
 
 _Limit = Annotated[
     int, typer.Option(min=1, max=100_000_000, help="Maximum number of entries to read from the backlog.")
@@ -141,7 +142,7 @@ def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
     for each in late:
         yield f"{each['topic']}  {each['subscription']}: {each['messages']:,} messages are overdue"
         if each["messages"]:
-            yield f"  due       {_time(each['firstDueMs'])} to {_time(each['lastDueMs'])}"
+            yield f"  due       {iso_time(each['firstDueMs'])} to {iso_time(each['lastDueMs'])}"
             yield f"  the first {', '.join(one['messageId'] for one in each['sample'])}"
         for one in each["reasons"]:
             yield f"  reason    {one['reason']}: {one['remedy']}"
@@ -198,15 +199,4 @@ def _setting(tracker: Mapping[str, Any], name: str) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {_size(cost['memoryBytes'])}"
-
-
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1_000_000 else f"{size_bytes / 1e3:,.1f} kB"
-
-
-def _time(milliseconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{milliseconds} ms"
+    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {format_bytes(cost['memoryBytes'])}"

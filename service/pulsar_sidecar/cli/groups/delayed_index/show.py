@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -141,7 +141,7 @@ def _line(name: str, text: str) -> str:
 def _total(index: Mapping[str, Any]) -> str:
     counts = f"{index['indexes']:,} messages, {known_count(index['left'])} left, {known_count(index['done'])} done"
     missing = f", not counting {index['unreadable']:,} unreadable" if index["unreadable"] else ""
-    return f"{len(index['buckets']):,} with {counts}, {index['sizeBytes']:,} bytes{missing}"
+    return f"{len(index['buckets']):,} with {counts}, {format_bytes(index['sizeBytes'])}{missing}"
 
 
 def _row(bucket: Mapping[str, Any]) -> dict[str, str]:
@@ -150,7 +150,7 @@ def _row(bucket: Mapping[str, Any]) -> dict[str, str]:
         "ledgers": covered,
         "segments": known_count(None if bucket["segments"] is None else len(bucket["segments"])),
         **_counts(bucket),
-        "bytes": known_count(bucket["sizeBytes"]),
+        "size": "?" if bucket["sizeBytes"] is None else format_bytes(bucket["sizeBytes"]),
         "in ledger": str(bucket["ledgerId"]),
         "state": bucket["state"] or "?",
     }
