@@ -2,8 +2,9 @@
 
 import io
 import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -86,9 +87,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ends_well(terminal: Terminal, *arguments: str) -> None:
+def documented_exit_codes(command: Any) -> set[int]:
+    return {int(code) for code in re.findall(r"(?<=[:;] )\d(?= )", " ".join(command.epilog.split()))}
+
+
+def ends_well(terminal: Terminal, *arguments: str, codes: Collection[int] = range(5)) -> None:
     ran = terminal.run(*arguments)
-    assert ran.code in range(5), ran
+    assert ran.code in codes, ran
     assert "Traceback" not in ran.err
     assert ran.code == 0 or ran.err or ran.out, "a failure has a reason"
 
@@ -114,7 +119,21 @@ def test_any_arguments_and_any_answer(
     words = [word for option in chosen for word in data.draw(written(option))]
     stranger.status, stranger.body = status, b"" if status == 204 else body
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data.draw(st.binary(max_size=50)))))
-    ends_well(terminal, "--admin-url", stranger.url, "--request-timeout", "5", *path, *words)
+    ends_well(
+        terminal,
+        "--admin-url",
+        stranger.url,
+        "--request-timeout",
+        "5",
+        *path,
+        *words,
+        codes=documented_exit_codes(command),
+    )
+
+
+def test_every_command_documents_its_exit_codes() -> None:
+    for path, command in RUNNABLE:
+        assert {0, 1} <= documented_exit_codes(command), path
 
 
 GARBAGE = [
