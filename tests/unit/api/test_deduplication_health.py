@@ -76,11 +76,11 @@ def test_stuck_shows_what_is_held_and_what_helps(shell: Terminal) -> None:
     ran = shell.run("deduplication", "stuck")
     assert ran.code == 2
     assert ran.out.splitlines() == [
-        "2 topics or partitions, 2 with a deduplication cursor: 1 stuck, which hold 2,000 bytes",
+        "2 topics or partitions, 2 with a deduplication cursor: 1 stuck, which hold 2.0 KiB",
         "",
         f"{ORDERS}: left over (off by the broker)",
-        "  snapshot  at 1:4, behind it 25 entries, 2,500 bytes",
-        "  holds     2 ledgers, 2,000 bytes; no other cursor: 2,000 bytes",
+        "  snapshot  at 1:4, behind it 25 entries, 2.4 KiB",
+        "  holds     2 ledgers, 2.0 KiB; no other cursor: 2.0 KiB",
         f"  remedy    load the topic once: its broker then deletes the cursor: pulsar-admin topics stats {ORDERS}",
     ]
     assert json.loads(shell.run("deduplication", "stuck", "public/default", "--output", "json").out)["found"] == 1
@@ -107,7 +107,7 @@ def test_forecast_shows_seconds_and_what_they_rest_on(shell: Terminal, setup: Se
     ran = shell.run("deduplication", "forecast", "public/default")
     lines = ran.out.splitlines()
     assert (ran.code, lines[0]) == (0, "1 topics or partitions, 1 with a deduplication cursor")
-    assert lines[1] == f"{ORDERS}: 0.0 s: 25 entries, 2,500 bytes after 1:4"
+    assert lines[1] == f"{ORDERS}: 0.0 s: 25 entries, 2.4 KiB after 1:4"
     assert lines[2].startswith("assumed: a broker of 4.0.8 replays")
     setup.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)
     assert "more than topicLoadTimeoutSeconds (0 s)" in shell.run("deduplication", "forecast", "public/default").out
