@@ -15,11 +15,16 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from pulsar_sidecar.api.errors import error_response
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH
 from pulsar_sidecar.api.rights import Right, Rights
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
 
 PREFIXES = ("/admin/", "/lookup/")
+_BROKERS_TOO = frozenset(
+    {V2_PATH, f"{V2_PATH}/partitions", V1_PATH, f"{V1_PATH}/partitions", NAMESPACE_PATH, V1_NAMESPACE_PATH}
+)
+"""Here brokers have methods that the sidecar has not; at every other path of its own another method is a mistake."""
 _KEPT_BYTES = 1024 * 1024
 """A body that is not longer can be sent again, to the broker that another one names."""
 _HOP_BY_HOP = frozenset(
@@ -44,7 +49,7 @@ class PassThrough:
     def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute], rights: Rights) -> None:
         """``routes`` are the sidecar's own."""
         self._brokers, self._rights = brokers, rights
-        self._own = _patterns(routes)
+        self._own, self._own_alone = _patterns(routes)
 
     def takes(self, method: str, path: str) -> bool:
         """Whether the request is for a broker; ``path`` as it was sent."""
@@ -52,8 +57,8 @@ class PassThrough:
             return False
         # The same path may be spelled in ways that brokers read alike: then it is ours, and the app refuses it.
         plain = _UNRESERVED.sub(lambda escape: chr(int(escape[1], 16)), path).rstrip("/")
-        own = self._own.get(method)
-        return own is None or own.fullmatch(plain) is None
+        own = self._own.get(method, self._own_alone)
+        return own.fullmatch(plain) is None and self._own_alone.fullmatch(plain) is None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -128,14 +133,18 @@ async def _return(answer: BrokerAnswer, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _patterns(routes: Sequence[BaseRoute]) -> Mapping[str, re.Pattern[str]]:
-    """The paths of the routes by method, each method's in one pattern."""
+def _patterns(routes: Sequence[BaseRoute]) -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str]]:
+    """The paths of the routes by method, each method's in one pattern; and those at which brokers have nothing."""
     paths: dict[str, list[str]] = {}
+    alone: list[str] = []
     for route in iter_route_contexts(routes):
         if route.path_regex is not None:
+            pattern = re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern)
             for method in route.methods or ():
-                paths.setdefault(method, []).append(re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern))
-    return {method: re.compile("|".join(patterns)) for method, patterns in paths.items()}
+                paths.setdefault(method, []).append(pattern)
+            if route.path not in _BROKERS_TOO:
+                alone.append(pattern)
+    return {method: re.compile("|".join(patterns)) for method, patterns in paths.items()}, re.compile("|".join(alone))
 
 
 def _target(scope: Scope) -> str:
