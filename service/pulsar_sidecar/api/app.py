@@ -86,8 +86,7 @@ def create_app(
         def reference() -> HTMLResponse:
             return HTMLResponse(page.render(app.openapi()))
 
-    for _ in guarded_routes(app):
-        """A route that is not guarded ends the start."""
+    list(guarded_routes(app))  # a route that is not guarded ends the start
     return app
 
 

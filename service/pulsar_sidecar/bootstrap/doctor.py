@@ -39,6 +39,7 @@ from pulsar_sidecar.doctor.facts import (
 )
 from pulsar_sidecar.doctor.findings import Finding, Level, counted
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -47,7 +48,6 @@ T = TypeVar("T")
 _CONNECT_SECONDS: Final = 3.0
 _READ_SECONDS: Final = 5.0
 _CLUSTERS: Final = "/admin/clusters"
-_MANAGED_LEDGERS: Final = "/managed-ledgers"
 log = structlog.get_logger("pulsar-sidecar")
 
 
@@ -105,7 +105,7 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
         return [path for path, node in zip(paths, store.read_many(paths), strict=True) if node is None]
 
     def undeletable() -> Sequence[str]:
-        return [path for path in (root, _MANAGED_LEDGERS) if not may_delete_below(store, path, credential)]
+        return [path for path in (root, MANAGED_LEDGERS) if not may_delete_below(store, path, credential)]
 
     parsed = parse_metadata_store_url(url)
     return StoreFacts(

@@ -47,6 +47,23 @@ def port_of(listening: socket.socket) -> int:
     return port
 
 
+def interrupted_while_it_waits(hung: socket.socket, process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What a command printed that was interrupted, and soon ended, while it waited for an answer.
+
+    What it asks takes a connection and never answers: what a stopped process looks like from outside.
+    """
+    hung.settimeout(60)
+    waiting, _ = hung.accept()
+    with waiting:
+        waiting.settimeout(60)
+        assert waiting.recv(1), "it has asked, and waits now"
+        begin = CLOCK.monotonic_seconds()
+        process.send_signal(signal.SIGINT)
+        printed = process.communicate(timeout=60)
+        assert CLOCK.monotonic_seconds() - begin < 5, "a second, on a machine with nothing else to do"
+    return printed
+
+
 def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
@@ -76,16 +93,7 @@ def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interru
             "--cursors-from", f"zk:127.0.0.1:{port_of(hung)}", "--output", str(tmp_path / "out"),
         ) as process,
     ):  # fmt: skip
-        # It takes a connection and never answers: what a stopped process looks like from outside.
-        hung.settimeout(60)
-        waiting, _ = hung.accept()
-        with waiting:
-            waiting.settimeout(60)
-            assert waiting.recv(1), "it asks for a session, and waits now"
-            begin = CLOCK.monotonic_seconds()
-            process.send_signal(signal.SIGINT)
-            _, output = process.communicate(timeout=60)
-            assert CLOCK.monotonic_seconds() - begin < 5
+        _, output = interrupted_while_it_waits(hung, process)
     assert process.returncode != 0
     assert "Traceback" not in output
 
@@ -101,17 +109,11 @@ def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interru
     ids=" ".join,
 )
 def test_a_command_that_waits_for_a_hung_sidecar_ends_when_it_is_interrupted(arguments: tuple[str, ...]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as hung:
-        hung.settimeout(60)
-        with command("--admin-url", f"http://127.0.0.1:{port_of(hung)}", *arguments) as process:
-            waiting, _ = hung.accept()
-            with waiting:
-                waiting.settimeout(60)
-                assert waiting.recv(1), "it has asked, and waits now"
-                begin = CLOCK.monotonic_seconds()
-                process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=60)
-                assert CLOCK.monotonic_seconds() - begin < 5, "a second, on a machine with nothing else to do"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as hung,
+        command("--admin-url", f"http://127.0.0.1:{port_of(hung)}", *arguments) as process,
+    ):
+        out, err = interrupted_while_it_waits(hung, process)
     assert (process.returncode, out) == (130, "")
     assert "Traceback" not in err
 

@@ -116,7 +116,10 @@ class PassThrough:
         try:
             yield Answer(response, request, url)
         finally:
-            response.close() if not response.content.is_eof() else response.release()
+            if response.content.is_eof():
+                response.release()
+            else:
+                response.close()
 
     async def _first_answer(self, request: PassedRequest) -> tuple[aiohttp.ClientResponse, str]:
         try:
