@@ -1,0 +1,92 @@
+"""Programs written in Go that some tests run: from PATH, else built once, in a pinned version, into the cache.
+
+A tool is built from its module with this machine's Go; nothing else is installed. Tests run beside each other, so one
+process builds and the others wait for it. `tool_or_skip` skips a test with what would make it run.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pulsar_sidecar.local_cluster.processes import exclusive
+from pulsar_sidecar.local_cluster.spec import cache_directory
+
+_BUILD_SECONDS = 840
+_GO_MODULE = "module tools\n\ngo 1.24.0\n"
+
+
+@dataclass(frozen=True, slots=True)
+class GoTool:
+    """A ``main`` package at a version of its module, such as ``helm.sh/helm/v3/cmd/helm`` at ``v3.19.4``."""
+
+    name: str
+    package: str
+    version: str
+
+    @property
+    def built(self) -> Path:
+        """Where a build of it is kept: ``tools/<name>-<version>`` in the project's cache."""
+        return cache_directory() / "tools" / f"{self.name}-{self.version}"
+
+
+HELM = GoTool("helm", "helm.sh/helm/v3/cmd/helm", "v3.19.4")
+PROMTOOL = GoTool("promtool", "github.com/prometheus/prometheus/cmd/promtool", "v0.305.0")
+COREDNS = GoTool("coredns", "github.com/coredns/coredns", "v1.12.4")
+
+
+class ToolMissingError(Exception):
+    """The tool is neither on PATH nor built, and cannot be built here; the text is a reason to skip."""
+
+
+def tool_or_skip(tool: GoTool) -> Path:
+    try:
+        return path_of(tool)
+    except ToolMissingError as error:
+        pytest.skip(str(error))
+
+
+@functools.cache
+def path_of(tool: GoTool) -> Path:
+    """The tool's program, which is built if it is not there yet.
+
+    Raises:
+        ToolMissingError: there is neither the tool nor a Go that builds it.
+    """
+    if found := shutil.which(tool.name):
+        return Path(found)
+    if not tool.built.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise ToolMissingError(f"no {tool.name}: install it, or Go, with which these tests build it once")
+        _build(go, tool)
+    return tool.built
+
+
+def _build(go: str, tool: GoTool) -> None:
+    """Build it beside its place and move it there, so that a half-written program is never found."""
+    tool.built.parent.mkdir(parents=True, exist_ok=True)
+    work = tool.built.with_name(f".{tool.built.name}.build")
+    work.mkdir(exist_ok=True)
+    with exclusive(work):
+        if tool.built.exists():
+            return
+        program = work / tool.name
+        (work / "go.mod").write_text(_GO_MODULE)
+        _run(tool, work, [go, "get", "-tool", f"{tool.package}@{tool.version}"])
+        _run(tool, work, [go, "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(program), tool.package])
+        program.rename(tool.built)
+
+
+def _run(tool: GoTool, work: Path, command: list[str]) -> None:
+    # `go install package@version` refuses modules that replace others, as those of Kubernetes and Prometheus do.
+    environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
+    ran = subprocess.run(
+        command, cwd=work, env=environment, capture_output=True, text=True, check=False, timeout=_BUILD_SECONDS
+    )
+    if ran.returncode:
+        reason = (ran.stderr.strip() or "it gave no reason").splitlines()[-1]
+        raise ToolMissingError(f"no {tool.name}: install it; Go could not build {tool.package}: {reason}")
