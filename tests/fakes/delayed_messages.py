@@ -335,8 +335,11 @@ class FakeCancelMetrics:
     def acknowledged_again(self, count: int = 1) -> None:
         self.counts["acknowledged_again"] += count
 
-    def bind(self, open_cancellations: Callable[[], int]) -> None:
-        """A log's size is not counted but asked for."""
+    def reconcile_failed(self) -> None:
+        self.counts["reconcile_failed"] += 1
+
+    def bind(self, open_cancellations: Callable[[], int], leading: Callable[[], bool] | None) -> None:
+        """A log's size, and who leads, are not counted but asked for."""
 
 
 class _AtOnce(Executor):

@@ -154,6 +154,11 @@ class FakeDeletionTopics:
             counts = {uri: len(messages) for uri, messages in waiting.items()}
             return Backlog(counts, min(times, default=None), self.clock.now_ms())
 
+    def dead_letter_count(self) -> int:
+        self.hooks.arrive("dead_letter_count")
+        with self.lock:
+            return sum(len(log.waiting()) for log in self.logs[DeletionTopic.DEAD_LETTER])
+
     # For the publishers and consumers ----------------------------------------------------------------------------
 
     def log_for(self, topic: DeletionTopic, key: str | None) -> MessageLog:

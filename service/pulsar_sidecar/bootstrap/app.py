@@ -36,7 +36,7 @@ from pulsar_sidecar.bootstrap.cluster_access import (
 from pulsar_sidecar.bootstrap.doctor import log_examination
 from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_version
 from pulsar_sidecar.bootstrap.proxy_identity import proxy_identity_of
-from pulsar_sidecar.bootstrap.room import missing_in
+from pulsar_sidecar.bootstrap.room import Room, missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.addresses import is_loopback
@@ -173,10 +173,18 @@ class _Process:
         """Open every room, start it, and put the app with their routes behind the gate."""
         settings = self._settings
         cluster = self._access(cluster_name)
+        rooms: list[Room] = []
+        routers = []
+
+        def missing() -> str | None:
+            return self._watch.missing() or missing_in(rooms)
+
         registry = process_registry(
-            cluster=cluster_name, instance=settings.effective_instance_name, version=tool_version()
+            cluster=cluster_name,
+            instance=settings.effective_instance_name,
+            version=tool_version(),
+            ready=lambda: missing() is None,
         )
-        rooms, routers = [], []
         for entry in ROOMS:
             room = cluster.closing(entry.open(cluster))
             for collector in room.collectors:
@@ -185,7 +193,7 @@ class _Process:
             routers += entry.routes(room.services)
         app = create_app(
             routers,
-            lambda: self._watch.missing() or missing_in(rooms),
+            missing,
             registry,
             self._draining,
             rights_of(settings, StoredTenantPolicies(cluster.store, self._clock)),

@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
 from pulsar_sidecar.observability.metrics import BulkHistogram
 
 _PREFIX = "pulsar_delayed_message_cancellations"
@@ -26,7 +27,18 @@ class CancellationMetrics(Collector):
         text = "Cancellations in the log that have not ended."
         self._open = Gauge(f"{_PREFIX}_open", text, ("cluster",), registry=None)
         self._open.labels(cluster)
-        self._metrics = (requested, self._seconds, self._refused, reasserted, self._open)
+        text = "Readings of a subscription that failed, so that its cancellations were not reconciled."
+        failed = _counter("reconcile_failed", text)
+        text = "1 on the sidecar that reconciles the cancellations, 0 on the others; absent while cancelling is off."
+        self._leading = Gauge(f"{_PREFIX}_leading", text, ("cluster",), registry=None)
+        self._metrics = (requested, self._seconds, self._refused, reasserted, failed, self._open, self._leading)
+        # A series that starts at 0 has a rate from its first event on.
+        for status in CancellationStatus:
+            if status.open or status in (CancellationStatus.EXPIRED, CancellationStatus.UNKNOWN):
+                self.reached(status.value, 0, 0)
+        for cause in Cause:
+            self.refused(cause.value, 0)
+        self.reconcile_failed = failed.labels(cluster).inc
         self.requested = requested.labels(cluster).inc
         self.acknowledged_again = reasserted.labels(cluster).inc
 
@@ -38,9 +50,11 @@ class CancellationMetrics(Collector):
         """Cancellations were refused or failed; the cause must come from a closed list."""
         self._refused.labels(self._cluster, cause.replace(" ", "_").lower()).inc(count)
 
-    def bind(self, open_cancellations: Callable[[], int]) -> None:
-        """Read the size of the log through ``open_cancellations`` at every scrape."""
+    def bind(self, open_cancellations: Callable[[], int], leading: Callable[[], bool] | None) -> None:
+        """Read the size of the log and who leads at every scrape; ``leading`` None while cancelling is off."""
         self._open.labels(self._cluster).set_function(open_cancellations)
+        if leading is not None:
+            self._leading.labels(self._cluster).set_function(leading)
 
     def collect(self) -> Iterator[Metric]:
         for metric in self._metrics:

@@ -32,7 +32,7 @@ class GaugeReadings:
     """What is read when Prometheus asks; None means that it is not known, and is then not reported.
 
     ``rate_per_second`` None means that no limit is set, ``adaptive_limit`` None that it is switched off, ``watch`` None
-    that two-phase deletion is.
+    that two-phase deletion is. ``oldest_topic_deletion_ms`` is an age; None where no topic deletion runs.
     """
 
     inflight: InflightEstimate | None
@@ -42,7 +42,9 @@ class GaugeReadings:
     adaptive_limit: LimitReadings | None = None
     watch: WatchStatus | None = None
     stuck_topic_deletions: int = 0
+    oldest_topic_deletion_ms: int | None = None
     running_namespace_deletions: int = 0
+    dead_letters: int | None = None
 
 
 _OPEN_STATES = (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED, LeakState.APPENDED)
@@ -184,6 +186,11 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
             "Those of them that failed the same way ten times, or whose node this version cannot read.",
             readings.stuck_topic_deletions,
         ),
+        "topic_deletions_oldest_age_seconds": (
+            "Time since the request of the oldest two-phase topic deletion under way; absent without one.",
+            _seconds(readings.oldest_topic_deletion_ms),
+        ),
+        "dead_letters": ("Records on the dead-letter topic that were not sent again.", readings.dead_letters),
         "namespace_deletions_running": (
             "Deletions of whole namespaces under way.",
             readings.running_namespace_deletions,

@@ -268,6 +268,9 @@ class DeletionTopics(Protocol):
     def backlog(self) -> Backlog:
         """Measure the backlog now."""
 
+    def dead_letter_count(self) -> int:
+        """How many dead letters wait now."""
+
 
 # --- storage -------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ A room's own metrics are in its ``metrics.py``. Every sample carries ``cluster``
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Info, ProcessCollector, disable_created_metrics
+from prometheus_client import CollectorRegistry, Gauge, Info, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
@@ -19,13 +19,15 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """The buckets of every histogram of durations."""
 
 
-def process_registry(*, cluster: str, instance: str, version: str) -> CollectorRegistry:
-    """A registry with the metrics of the process; the rooms' metrics are added to it."""
+def process_registry(*, cluster: str, instance: str, version: str, ready: Callable[[], bool]) -> CollectorRegistry:
+    """A registry with the metrics of the process; the rooms' metrics are added to it. ``ready`` answers from memory."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use here
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     info = Info("pulsar_sidecar", "Always 1; the labels identify the sidecar.", registry=registry)
     info.info({"cluster": cluster, "instance": instance, "version": version})
+    text = "1 while /readyz answers 200: the sidecar can work, and the cluster answers."
+    Gauge("pulsar_sidecar_ready", text, ("cluster",), registry=registry).labels(cluster).set_function(ready)
     return registry
 
 

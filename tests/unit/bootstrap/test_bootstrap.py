@@ -100,7 +100,7 @@ def test_a_service_that_is_off_names_the_setting_that_turns_it_on() -> None:
 
 
 def test_every_room_opens_and_shows_its_metrics_without_a_cluster() -> None:
-    registry = process_registry(cluster="east", instance="a", version="1")
+    registry = process_registry(cluster="east", instance="a", version="1", ready=lambda: True)
     with ExitStack() as stack:
         cluster = ClusterAccess(settings(), {}, CLOCK, stack, None, "east")
         for entry in ROOMS:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 import pytest
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import continue_watch
 from pulsar_sidecar.delayed_delivery.cancel.requests import Cancellation, CancellationStatus, Cause
+from pulsar_sidecar.delayed_delivery.ports import DelayPolicy
+from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import ConnectedConsumer, Subscription, SubscriptionType, TopicInternalStats
 
 from tests.fakes.delayed_messages import TOPIC, FakeCluster, FakeSidecar, FakeSubscription, at
@@ -80,6 +83,17 @@ def test_a_lost_acknowledgement_at_the_end_is_counted_as_a_failure() -> None:
     ending.live_until(-10_000)
     assert (ending.known.status, ending.known.cause) == (CancellationStatus.RACED, Cause.LOST)
     assert ending.sidecar.metrics.counts[Cause.LOST.value] == 1
+
+
+def test_a_subscription_that_cannot_be_asked_is_counted_at_each_try() -> None:
+    def unreachable(_topic: TopicName) -> DelayPolicy:
+        raise TemporaryError("no broker answers")
+
+    ending = Ending()
+    ending.cluster.delay_policy = unreachable  # type: ignore[method-assign]
+    ending.live_until(1_500)
+    assert ending.sidecar.metrics.counts["reconcile_failed"] > 1
+    assert ending.known.status is CancellationStatus.ACKED
 
 
 def test_other_sidecars_learn_that_it_is_unknown() -> None:

@@ -9,7 +9,7 @@ import pytest
 import structlog.testing
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import notes
-from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
+from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
@@ -131,6 +131,18 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     with pytest.raises(OutcomeUnknownError, match="repeat the call"):
         service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
+
+
+def test_gauges_show_dead_letters_and_the_age_of_the_oldest_topic_deletion(fake_pulsar: FakePulsar) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    runtime = service._runtime
+    runtime.publisher(DeletionTopic.DEAD_LETTER).publish([OutgoingMessage(b"1"), OutgoingMessage(b"2")])
+    runtime.oldest_topic_deletion_since_ms = fake_pulsar.clock.now_ms() - 90_000
+    assert service._gauges().dead_letters is None, "not known before the topics are there"
+    runtime.ready.set()
+    assert (service._gauges().dead_letters, service._gauges().oldest_topic_deletion_ms) == (2, 90_000)
+    fake_pulsar.topics.hooks.fail_next("dead_letter_count", TemporaryError("no broker answers"))
+    assert service._gauges().dead_letters is None
 
 
 class FailingRelease(Steps):

@@ -3,6 +3,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
+from pulsar_sidecar.delayed_delivery.metrics import CancellationMetrics
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics, GaugeReadings
 from pulsar_sidecar.ledger_deletion.second_phase.limits import LimitReadings
 from pulsar_sidecar.ledger_deletion.service import InflightEstimate
@@ -31,7 +32,7 @@ def metrics() -> DeletionMetrics:
 
 @pytest.fixture
 def registry(metrics: DeletionMetrics) -> CollectorRegistry:
-    found = process_registry(cluster="east", instance="host-8750", version="1")
+    found = process_registry(cluster="east", instance="host-8750", version="1", ready=lambda: True)
     found.register(metrics)
     return found
 
@@ -64,6 +65,30 @@ def test_ledgers_and_offload_ledgers_are_counted_apart(metrics: DeletionMetrics,
     assert value(registry, name, ledger_type="offload_ledger", component="managed_ledger") == 1
     bytes_name = "pulsar_ledger_deletion_deleted_bytes_total"
     assert value(registry, bytes_name, ledger_type="ledger", component="managed_ledger") == 700
+
+
+def test_readiness_is_asked_at_the_scrape() -> None:
+    answers = [True, False]
+    found = process_registry(cluster="east", instance="a", version="1", ready=lambda: answers.pop(0))
+    assert [value(found, "pulsar_sidecar_ready"), value(found, "pulsar_sidecar_ready")] == [1, 0]
+
+
+def test_cancellations_are_counted_from_the_first_one_on_and_only_those_who_may_lead_show_it() -> None:
+    registry = CollectorRegistry()
+    metrics = CancellationMetrics("east")
+    registry.register(metrics)
+    prefix = "pulsar_delayed_message_cancellations"
+    metrics.bind(lambda: 3, None)
+    assert value(registry, f"{prefix}_seconds_count", proof="unknown") == 0
+    assert value(registry, f"{prefix}_refused_total", cause="acknowledgement_state_full") == 0
+    assert value(registry, f"{prefix}_reconcile_failed_total") == 0
+    assert value(registry, f"{prefix}_open") == 3
+    assert value(registry, f"{prefix}_leading") is None
+
+    metrics.bind(lambda: 3, lambda: False)
+    metrics.reconcile_failed()
+    assert value(registry, f"{prefix}_leading") == 0
+    assert value(registry, f"{prefix}_reconcile_failed_total") == 1
 
 
 def test_each_method_moves_its_own_counter(metrics: DeletionMetrics, registry: CollectorRegistry) -> None:
@@ -104,8 +129,16 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
 ) -> None:
     readings = [
         GaugeReadings(InflightEstimate(7, 0, None, 0), False, None, 1),
-        GaugeReadings(InflightEstimate(8, 0, 1_500, 99), True, 20.0, 0, LimitReadings(25.0, 1.5, None)),
-        GaugeReadings(None, False, None, 3, stuck_topic_deletions=2, running_namespace_deletions=1),
+        GaugeReadings(InflightEstimate(8, 0, 1_500, 99), True, 20.0, 0, LimitReadings(25.0, 1.5, None), dead_letters=6),
+        GaugeReadings(
+            None,
+            False,
+            None,
+            3,
+            stuck_topic_deletions=2,
+            oldest_topic_deletion_ms=90_000,
+            running_namespace_deletions=1,
+        ),
     ]
     metrics.bind(lambda: readings[0])
     assert value(registry, "pulsar_ledger_deletion_inflight") == 7
@@ -123,16 +156,19 @@ def test_gauges_are_read_at_the_scrape_and_unknown_ones_are_absent(
     assert value(registry, "pulsar_ledger_deletion_paused") == 1
     assert value(registry, "pulsar_ledger_deletion_rate_limit_per_second") == 20
     assert value(registry, "pulsar_ledger_deletion_topic_deletions_running") == 0
+    assert value(registry, "pulsar_ledger_deletion_topic_deletions_oldest_age_seconds") is None
+    assert value(registry, "pulsar_ledger_deletion_dead_letters") == 6
     assert value(registry, "pulsar_ledger_deletion_in_flight_limit") == 25
     assert value(registry, "pulsar_ledger_deletion_metadata_store_idle_p99_seconds") == 0.0015
     assert value(registry, "pulsar_ledger_deletion_metadata_store_working_p99_seconds") is None
 
     del readings[0]
-    for name in ("inflight", "oldest_pending_age_seconds", "waiting_bytes"):
+    for name in ("inflight", "oldest_pending_age_seconds", "waiting_bytes", "dead_letters"):
         assert value(registry, f"pulsar_ledger_deletion_{name}") is None
     assert value(registry, "pulsar_ledger_deletion_topic_deletions_running") == 3
     assert value(registry, "pulsar_ledger_deletion_namespace_deletions_running") == 1
     assert value(registry, "pulsar_ledger_deletion_topic_deletions_stuck") == 2
+    assert value(registry, "pulsar_ledger_deletion_topic_deletions_oldest_age_seconds") == 90
 
 
 def test_the_watch_is_reported_by_the_sidecar_that_watches(

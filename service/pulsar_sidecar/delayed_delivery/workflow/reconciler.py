@@ -124,6 +124,7 @@ class Reconciler:
             # What came in since the last visit may be due before the next one.
             schedule.due_ms = next_ms if at_all else min(schedule.due_ms, next_ms)
         except SidecarError as error:
+            self.metrics.reconcile_failed()
             log.warning(
                 "cancellations could not be reconciled; the sidecar tries again", topic=str(key[0]), error=str(error)
             )

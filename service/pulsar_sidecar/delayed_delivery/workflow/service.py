@@ -91,13 +91,14 @@ class DelayedDelivery:
         self._ports = ports
         self._stop = threading.Event()
         self._store = CancellationStore(ports.log)
-        metrics.bind(lambda: self._store.index.open_count)
         self._canceller = Canceller(ports, self._store, configuration, metrics, self._stop)
         self._reconciler = Reconciler(ports, self._store, configuration, metrics, self._stop)
         self._rescheduler = Rescheduler(ports, self._store, self._canceller, configuration, self._stop)
         self._previews = PreviewCache()
         self._leadership = Leadership(ports.metadata, LEADER_NODE, name.encode())
         self._leading = False
+        leads = (lambda: self._leading) if configuration.enabled else None
+        metrics.bind(lambda: self._store.index.open_count, leads)
         self._last_error: str | None = None
         self._loops = SupervisedLoops(
             "delayed-delivery", ports.clock, self._stop, self._note_failure, _LONGEST_BACKOFF_SECONDS

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -61,6 +62,8 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
+
+T = TypeVar("T")
 
 MAX_AGE_MS = 1_000
 _PERIOD_SECONDS = 0.4
@@ -212,6 +215,7 @@ class Runtime:
         self.control = Control()
         self.running_topic_deletions = 0
         self.stuck_topic_deletions = 0
+        self.oldest_topic_deletion_since_ms: int | None = None
         self.running_namespace_deletions = 0
         self.last_error: str | None = None
         self.service_control = ServiceControl(store)
@@ -366,8 +370,20 @@ class Runtime:
 
     def inflight_or_none(self) -> InflightEstimate | None:
         """The same as `inflight`, None while brokers cannot be asked."""
+        return self._known(self.inflight)
+
+    def dead_letters_or_none(self) -> int | None:
+        """How many dead letters wait; None while brokers cannot be asked."""
+        return self._known(self.ports.topics.dead_letter_count)
+
+    def oldest_topic_deletion_ms(self) -> int | None:
+        """How long the oldest topic deletion under way has run; None where none runs."""
+        since_ms = self.oldest_topic_deletion_since_ms
+        return None if since_ms is None else max(0, self.ports.clock.now_ms() - since_ms)
+
+    def _known(self, ask: Callable[[], T]) -> T | None:
         try:
-            return self.inflight()
+            return ask()
         except SidecarError as error:
             self.last_error = str(error)
             return None
@@ -400,6 +416,7 @@ class Runtime:
             running = self.deleter.running()
             self.running_topic_deletions = len(running)
             self.stuck_topic_deletions = sum(status.remedy is not None for status in running)
+            self.oldest_topic_deletion_since_ms = min((status.requested_ms for status in running), default=None)
             self.running_namespace_deletions = len(self.namespaces.running())
             now = self.ports.clock.monotonic_seconds()
             kept = {topic: at for topic, at in self._recorded.items() if now - at < _RECORDED_SECONDS}

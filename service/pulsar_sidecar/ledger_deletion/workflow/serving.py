@@ -391,13 +391,15 @@ class LedgerDeletion:
 
     def _gauges(self) -> GaugeReadings:
         runtime = self._runtime
-        inflight = runtime.inflight_or_none() if runtime.ready.is_set() else None
+        ready = runtime.ready.is_set()
         return GaugeReadings(
-            inflight=inflight,
+            inflight=runtime.inflight_or_none() if ready else None,
+            dead_letters=runtime.dead_letters_or_none() if ready else None,
             paused=runtime.control.paused,
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,
             stuck_topic_deletions=runtime.stuck_topic_deletions,
+            oldest_topic_deletion_ms=runtime.oldest_topic_deletion_ms(),
             running_namespace_deletions=runtime.running_namespace_deletions,
             adaptive_limit=runtime.limit_readings(),
             watch=self.watch.readings(),

@@ -94,6 +94,17 @@ class PulsarDeletionTopics:
     def backlog(self) -> Backlog:
         return self._gauge.measure()
 
+    def dead_letter_count(self) -> int:
+        return dead_letters_in(self._admin, topic_name(DeletionTopic.DEAD_LETTER))
+
+
+def dead_letters_in(admin: BrokerTopicAdmin, topic: TopicName) -> int:
+    """How many entries wait on the dead-letter topic, as its broker counts them."""
+    waiting = admin.backlog(topic).subscriptions.get(DEAD_LETTERS_SUBSCRIPTION)
+    if waiting is None:
+        raise TemporaryError("the broker does not count the dead letters; try again")
+    return waiting.msg_backlog
+
 
 class BacklogGauge:
     """Estimates how many records wait, from what brokers count (PIP-186 ``estimatedInflightDeletionLedgerCount``).
@@ -216,10 +227,7 @@ class ExclusiveDeadLetters:
 
     def _missing_entries(self) -> int:
         """Entries the broker counts as waiting that were not received yet: a batch counts once."""
-        waiting = self._admin.backlog(self._topic).subscriptions.get(DEAD_LETTERS_SUBSCRIPTION)
-        if waiting is None:
-            raise TemporaryError("the broker does not count the dead letters; try again")
-        return waiting.msg_backlog + len(self._finished) - len(self._received)
+        return dead_letters_in(self._admin, self._topic) + len(self._finished) - len(self._received)
 
     def _check_open(self) -> None:
         if self._closed:
