@@ -29,6 +29,9 @@ that has not the right. 404: no such path, topic, or outcome. 405: the feature i
 such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may
 work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
 
+Every answer names its request in `X-Request-Id`: the caller's own (at most 128 of `0-9A-Za-z._:/+=@~-`), or a new one.
+All that the sidecars log of the request has it as `request_id`.
+
 Every other path below `/admin/` and `/lookup/` is passed to a broker (`adminPassThroughEnabled`), with the caller's own
 credential. There, 502: a change got no answer, so it may have taken effect.
 

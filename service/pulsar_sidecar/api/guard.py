@@ -23,6 +23,8 @@ from pulsar_sidecar.model.errors import InvalidInputError
 READING = frozenset({"GET", "HEAD"})
 READS_IN_PARTS = "reads_in_parts"
 """In a request's state, once its route reads the body while it comes in: the server then limits each pause."""
+ROUTE = "route"
+"""In a request's state, once its route is known: the route's path, as the reference has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class GuardedRoute(APIRoute):
 
     async def _admit(self, scope: Scope) -> None:
         state, rights = scope["state"], scope["app"].state.rights
+        state[ROUTE] = self.path_format
         assert isinstance(rights, Rights)
         if self._changes(scope):
             known = bool(self.dependant.query_params)

@@ -23,6 +23,7 @@ from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough
 from pulsar_sidecar.api import pass_through
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.gate import Gate
+from pulsar_sidecar.api.request_ids import RequestIds
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
 from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of
@@ -38,6 +39,7 @@ from pulsar_sidecar.bootstrap.process import connections_for_callers, tool_versi
 from pulsar_sidecar.bootstrap.proxy_identity import proxy_identity_of
 from pulsar_sidecar.bootstrap.room import Room, missing_in
 from pulsar_sidecar.bootstrap.rooms import ROOMS
+from pulsar_sidecar.bootstrap.telemetry import traces_sent
 from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
@@ -69,6 +71,7 @@ def serve(
     # What is imported lasts as long as the process; looking for garbage in it cost a sixth of decoding a batch.
     gc.freeze()
     with ExitStack() as stack:
+        stack.enter_context(traces_sent(environment, settings.effective_instance_name, tool_version()))
         _Process(settings, environment, steps, stack).run()
     log.info("stopped")
     return 0
@@ -106,7 +109,7 @@ class _Process:
             lambda: self._waits_for,
         )
         limits = Limits(connections_for_callers(settings.max_http_server_connections))
-        self._server = DrainingServer(self._gate, self._draining, limits, listener_tls_of(settings))
+        self._server = DrainingServer(RequestIds(self._gate), self._draining, limits, listener_tls_of(settings))
         close_at_the_end(stack, self._watch.close)
         self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)

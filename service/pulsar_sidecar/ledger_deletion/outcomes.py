@@ -28,6 +28,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
 )
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 
 MAX_MESSAGE_BYTES = 1_000_000
 
@@ -62,6 +63,7 @@ class RecordOutcome:
     record: PendingDeleteLedgerInfo | None
     facts: Facts | None = None
     conditional: bool = True
+    trace: RequestTrace = NO_REQUEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ def _settled_entry(outcome: RecordOutcome) -> dict[str, object]:
         entry["markedVersion"] = outcome.record.mark.marked_version
     if not outcome.conditional:
         entry["conditional"] = False
+    if outcome.trace.request_id is not None:
+        entry["requestId"] = outcome.trace.request_id
     return entry
 
 

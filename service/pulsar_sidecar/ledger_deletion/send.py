@@ -18,6 +18,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 
 _REASONS = {
     PublishResult.NOT_STORED: "the broker did not store it; send it again",
@@ -61,17 +62,22 @@ def refuse_own_topics(topic: TopicName) -> None:
 
 
 def send(
-    publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], first_sequence_id: int | None
+    publisher: Publisher,
+    records: Sequence[PendingDeleteLedgerInfo],
+    first_sequence_id: int | None,
+    trace: RequestTrace = NO_REQUEST,
 ) -> list[SentLedger]:
     """Publish the records and report for each whether it is durably recorded; unknown counts as not sent.
 
     Raises:
         InvalidInputError: a record is too long, or about the service itself; none was sent.
     """
+    properties = trace.properties()
     messages = [
         OutgoingMessage(
             _payload(record),
             key=str(record.topic),
+            properties=properties,
             sequence_id=None if first_sequence_id is None else first_sequence_id + index,
         )
         for index, record in enumerate(records)

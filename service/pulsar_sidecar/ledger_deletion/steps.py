@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from pulsar_sidecar.observability.tracing import span
+
 
 class Step(Enum):
     """Everything with an effect outside this process, and the reads it rests on, in order."""
@@ -64,7 +66,8 @@ class Steps:
 
     @contextmanager
     def taking(self, step: Step) -> Iterator[None]:
-        """Around the effect."""
-        self.about_to(step)
-        yield
-        self.reached(step)
+        """Around the effect, which is a span of the present trace."""
+        with span(step.value):
+            self.about_to(step)
+            yield
+            self.reached(step)

@@ -1,46 +1,18 @@
 """Logging, set up once for the whole process: structlog for our lines, and the same line for those of libraries.
 
-Invariant: nothing that looks like a credential leaves the process in a log line, whichever code wrote it and wherever
-in the line it stands: by a field's name, or by its shape inside any text, tracebacks included. No line grows with what
-a stranger sent: every text and every list in it is cut, and is searched in time in proportion to its length.
+Each line is redacted (`redaction`), and names the request that it belongs to (`tracing`).
 """
 
 import logging
-import re
 import sys
-from collections.abc import Mapping, MutableMapping
-from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
 from structlog.typing import Processor
 
-REDACTED = "[redacted]"
-_MAX_DEPTH = 6
+from pulsar_sidecar.observability.redaction import redact
+from pulsar_sidecar.observability.tracing import add_request
 
-_SECRET_FIELD = re.compile(
-    r"token|passw|secret|credential|auth_?params|authorization|cookie|api_?key|private_?key|jwt", re.IGNORECASE
-)
-_SECRET_SHAPES: tuple[tuple[re.Pattern[str], str], ...] = (
-    # A JWT: base64 of {"...
-    (re.compile(r"(?<![\w-])(?=[\w-]*?\beyJ[\w-]{4})[\w-]++\.[\w-]++(?:\.[\w-]*+)?"), REDACTED),
-    (re.compile(r"(?i)\b(bearer|basic)\s++(?!(?:bearer|basic)\s)[^\s\"',]++"), rf"\1 {REDACTED}"),
-    (re.compile(r"(?i);base64,[\w+/=-]++"), f";base64,{REDACTED}"),
-    (re.compile(r"://[^/\s:@]++:[^/\s@]++@"), f"://{REDACTED}@"),
-    (
-        re.compile(
-            r"(?i)(?<![\w-])(?=[\w-]*?(?:token|passw(?:or)?d|secret|credential|auth_?params|authorization|api_?key|private_?key))"
-            r"([\w-]++[\"']?\s*+[:=]\s*+[\"']?+)(?!\[redacted\])[^\s\"',;&}\]]++"
-        ),
-        rf"\1{REDACTED}",
-    ),
-)
-"""Strangers write what is searched here, so each pattern takes time in proportion to the text: it begins where a word
-begins, reads the word once, and gives nothing back that it has read (``++``)."""
-
-_MAX_TEXT = 2_000
-_MAX_TRACEBACK = 20_000
-_MAX_ITEMS = 100
 _NOISY = ("kazoo", "urllib3", "uvicorn", "asyncio")
 LogFormat = Literal["auto", "json", "text"]
 
@@ -49,7 +21,7 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     """Route every line of the process to standard error, redacted; ``auto`` is text on a terminal only."""
     stream = sys.stderr
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
+        add_request,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -81,52 +53,3 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     root.setLevel(level)
     for name in _NOISY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
-
-
-def redact(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Structlog processor: hide what looks like a credential."""
-    for name, value in event.items():
-        limit = _MAX_TRACEBACK if name == "exception" else _MAX_TEXT
-        event[name] = _cut(_redacted_field(name, value, _MAX_DEPTH), limit)
-    return event
-
-
-def redacted_text(text: str) -> str:
-    """A text without what looks like a credential in it."""
-    for shape, replacement in _SECRET_SHAPES:
-        text = shape.sub(replacement, text)
-    return text
-
-
-def _redacted_field(name: str, value: object, depth: int) -> object:
-    if value is not None and not isinstance(value, bool) and _SECRET_FIELD.search(name):
-        return REDACTED
-    return _redacted(value, depth)
-
-
-def _redacted(value: object, depth: int) -> object:
-    if isinstance(value, str):
-        return redacted_text(value)
-    if isinstance(value, bytes):
-        return redacted_text(value.decode("utf-8", "backslashreplace"))
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if depth == 0:
-        return "[too deep]"
-    if isinstance(value, Mapping):
-        return {
-            _cut(str(name)): _cut(_redacted_field(str(name), item, depth - 1))
-            for name, item in islice(value.items(), _MAX_ITEMS)
-        }
-    if isinstance(value, list | tuple | set | frozenset):
-        shown = [_cut(_redacted(item, depth - 1)) for item in islice(value, _MAX_ITEMS)]
-        return [*shown, f"[{len(value) - len(shown)} more]"] if len(value) > len(shown) else shown
-    return redacted_text(str(value))
-
-
-def _cut(value: object, limit: int = _MAX_TEXT) -> object:
-    """A text without its middle when it is long: its beginning and its end are what helps most."""
-    if not isinstance(value, str) or len(value) <= limit:
-        return value
-    half = limit // 2
-    return f"{value[:half]}...[{len(value) - 2 * half} characters left out]...{value[-half:]}"

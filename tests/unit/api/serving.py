@@ -14,6 +14,7 @@ from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.api.pass_through import PassThrough
+from pulsar_sidecar.api.request_ids import RequestIds
 from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.api.rooms.ledger_deletion import routes as ledger_deletion
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
@@ -94,7 +95,7 @@ def served(
     gate = Gate(authentication, ["sidecar.example"], SystemClock(), lambda: "nothing")
     gate.app = app
     with listening_socket("127.0.0.1", 0) as listening:
-        server = DrainingServer(gate, draining, limits, tls)
+        server = DrainingServer(RequestIds(gate), draining, limits, tls)
         if brokers is not None:
             gate.passing = PassThrough(brokers, app.routes, app.state.rights)
             server.closing.append(brokers.close)

@@ -236,7 +236,7 @@ def test_a_stuck_deletion_is_in_the_status_and_once_in_the_log(fake_pulsar: Fake
             runtime.driver.drive(held, wait_ms=0)
             runtime.deleter.release(held.operation)
     (line,) = [line for line in lines if line["event"] == "a topic deletion is stuck"]
-    assert (line["log_level"], line["topic"], line["operation"]) == ("warning", str(topic), operation_id)
+    assert (line["log_level"], line["topic"], line["operation_id"]) == ("warning", str(topic), operation_id)
     assert "ledger-deletion abandon" in line["remedy"]
     status = service.status()
     assert (status.running_topic_deletions, status.stuck_topic_deletions) == (1, 1)

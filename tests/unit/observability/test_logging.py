@@ -9,7 +9,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.observability.logging import configure_logging, redacted_text
+from pulsar_sidecar.observability.logging import configure_logging
+from pulsar_sidecar.observability.redaction import redacted_text
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.dGhlLXNpZ25hdHVyZS1vZi1pdA"
 

@@ -1,6 +1,7 @@
 """One batch of messages: how they ended so far, counted by the metrics and kept until the batch is processed."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
@@ -16,6 +17,8 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Verdict,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.retry import Reconsumption, RetryPolicy, reconsume
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.request_traces import RequestTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,27 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class DecidedAlike:
+    """Ledgers of one request about which a batch decided the same."""
+
+    trace: RequestTrace
+    decision: Decision
+    reason: OutcomeReason
+    ledger_ids: tuple[LedgerId, ...]
+
+    def facts(self) -> dict[str, str | int]:
+        """As fields of a line, and attributes of a span."""
+        return {"decision": self.decision.value, "reason": self.reason.value, "ledgers": len(self.ledger_ids)}
+
+
+@dataclass(frozen=True, slots=True)
 class BatchReport:
     """What one batch did."""
 
     deleted: int
     postponed: int
     mean_length_bytes: float | None
+    decided: tuple[DecidedAlike, ...] = ()
 
 
 @dataclass(slots=True)
@@ -80,7 +98,8 @@ class Batch:
         conditional: bool = True,
     ) -> None:
         delivery, record, facts = evaluation.candidate.delivery, evaluation.candidate.record, evaluation.facts
-        outcome = RecordOutcome(decision, reason, detail, delivery.message_id, record, facts, conditional)
+        trace = RequestTrace.of(delivery.properties)
+        outcome = RecordOutcome(decision, reason, detail, delivery.message_id, record, facts, conditional, trace)
         self._finish(delivery, outcome)
 
     def _finish(self, delivery: Delivery, outcome: RecordOutcome) -> None:
@@ -104,7 +123,10 @@ class Batch:
                 decision = Decision.DEAD_LETTER
                 self.metrics.max_retry_reached.inc()
         self.metrics.decided(decision.value, verdict.reason.value)
-        outcome = RecordOutcome(decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts)
+        trace = RequestTrace.of(delivery.properties)
+        outcome = RecordOutcome(
+            decision, verdict.reason, verdict.detail, delivery.message_id, candidate.record, facts, trace=trace
+        )
         self.reconsumptions.append((delivery, again, outcome))
 
     def postpone(self, candidates: Sequence[Candidate], reason: OutcomeReason) -> None:
@@ -123,6 +145,7 @@ class Batch:
             deleted=sum(outcome.decision is Decision.DELETED for outcome in outcomes),
             postponed=len(self.postponed),
             mean_length_bytes=sum(lengths) / len(lengths) if lengths else None,
+            decided=tuple(_decided_alike(outcomes)),
         )
 
 
@@ -144,6 +167,15 @@ class BatchAttempt:
     paced: bool
     again: list[tuple[Candidate, RetryLater]] = field(default_factory=list)
     unreached: list[Candidate] = field(default_factory=list)
+
+
+def _decided_alike(outcomes: Sequence[RecordOutcome]) -> Iterator[DecidedAlike]:
+    ledger_ids: defaultdict[tuple[RequestTrace, Decision, OutcomeReason], list[LedgerId]] = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.record is not None:
+            ledger_ids[outcome.trace, outcome.decision, outcome.reason].append(outcome.record.ledger_id)
+    for alike, found in ledger_ids.items():
+        yield DecidedAlike(*alike, tuple(found))
 
 
 def _in_use_since_ms(verdict: RetryLater, facts: Facts | None) -> int | None:

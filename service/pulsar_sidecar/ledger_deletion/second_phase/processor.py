@@ -53,6 +53,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import DeletionResult, GuardedDeletion, MetadataStore
+from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 
 FACTS_SECONDS = 10.0
 """Facts that are older are gathered again before they are acted on: versions guard what is in the metadata store, but
@@ -105,14 +106,16 @@ class PendingDeletionProcessor:
         self._complete(batch, pending)
         return report
 
-    def process_now(self, record: PendingDeleteLedgerInfo, origin: str) -> RecordOutcome:
+    def process_now(
+        self, record: PendingDeleteLedgerInfo, origin: str, trace: RequestTrace = NO_REQUEST
+    ) -> RecordOutcome:
         """Decide on one record and delete its ledger at once, without the topic; how it ended or why it has to wait.
 
         Raises:
             TemporaryError: the facts could not be read, or could not be stored on the outcome topic.
         """
         batch = Batch(self.retry_policy, self.metrics)
-        delivery = Delivery(None, encode_record(record), str(record.topic), {}, origin, "", 0)
+        delivery = Delivery(None, encode_record(record), str(record.topic), trace.properties(), origin, "", 0)
         self._process_some(batch, [Candidate(delivery, record)], paced=False)
         if batch.reconsumptions:
             return batch.reconsumptions[0][2]

@@ -53,6 +53,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, NewNode, Node
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 
 _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
@@ -108,6 +109,7 @@ class TopicDeleter:
         force: bool,
         requested_by: str | None,
         source_data_loss_confirmed: bool = False,
+        trace: RequestTrace = NO_REQUEST,
     ) -> HeldOperation:
         """Make the promise: create the operation's node, held by this sidecar.
 
@@ -135,6 +137,8 @@ class TopicDeleter:
             last_reason=None,
             not_before_ms=now_ms + _HEAD_START_MS,
             source_data_loss_confirmed=source_data_loss_confirmed,
+            request_id=trace.request_id,
+            trace_parent=trace.parent,
         )
         nodes = self.recorder.look(planned)
         refuse_shadow(nodes, planned)

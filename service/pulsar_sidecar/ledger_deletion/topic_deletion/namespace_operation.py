@@ -21,6 +21,7 @@ from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.request_traces import RequestTrace
 
 PREFIX = "namespace-"
 """Of the ids of these deletions: they lie among those of topics, so that one read shows whether a record's runs."""
@@ -57,6 +58,7 @@ class NamespaceDeletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         fruitless_passes: the last ones of them, during which no topic was deleted.
         not_before_ms: the next pass is due then, on the store's clock.
         updated_ms: when it was written, on the store's clock.
+        request_id: with ``trace_parent``, the `RequestTrace` of the call that began it.
     """
 
     operation_id: OperationId
@@ -75,6 +77,12 @@ class NamespaceDeletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     passes: int = 0
     fruitless_passes: int = 0
     last_reason: str | None = None
+    request_id: str | None = None
+    trace_parent: str | None = None
+
+    @property
+    def trace(self) -> RequestTrace:
+        return RequestTrace.read(self.request_id, self.trace_parent)
 
     def as_of_topic(self, topic: TopicName, incarnations: Mapping[str, int]) -> Operation:
         """The operation under whose id the recorder finds what one topic references; it is not stored."""
@@ -90,6 +98,8 @@ class NamespaceDeletion(msgspec.Struct, frozen=True, kw_only=True, rename="camel
             attempts=0,
             last_reason=None,
             not_before_ms=0,
+            request_id=self.request_id,
+            trace_parent=self.trace_parent,
         )
 
     def status(self, state: OperationState, reason: str | None = None) -> NamespaceDeletionStatus:

@@ -37,6 +37,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.request_traces import RequestTrace
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
 SHADOW_DELETIONS = "/pulsar-sidecar/ledger-deletion/shadow-deletions"
@@ -107,6 +108,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
             does not have it, of a version that did not ask, confirms nothing.
         failures: how often the last attempts failed the same way (`following.after_failure`).
         failing_since_ms: when the first of them failed, on the store's clock.
+        request_id: with ``trace_parent``, the `RequestTrace` of the call that asked for it.
     """
 
     force: bool
@@ -120,6 +122,12 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
     source_data_loss_confirmed: bool = False
     failures: int = 0
     failing_since_ms: int = 0
+    request_id: str | None = None
+    trace_parent: str | None = None
+
+    @property
+    def trace(self) -> RequestTrace:
+        return RequestTrace.read(self.request_id, self.trace_parent)
 
     @property
     def stuck(self) -> bool:

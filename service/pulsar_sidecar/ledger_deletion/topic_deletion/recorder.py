@@ -76,6 +76,7 @@ from pulsar_sidecar.model.names import (
     decode_cursor,
     topic_of_managed_ledger,
 )
+from pulsar_sidecar.model.request_traces import RequestTrace
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 
@@ -224,7 +225,7 @@ class Recorder:
             held, nodes = self._with_new_partitions(held, nodes)
             new = self._new_records(held.operation, nodes, details)
             if new:
-                self.send(new)
+                self.send(new, held.operation.trace)
                 keys = tuple(record_key(record) for record in new)
                 held = held.knowing(held.operation.recording(keys))
             elif loaded:
@@ -369,13 +370,14 @@ class Recorder:
         nodes = self.store.read_many([ledger_path(each, self.root) for each in unknown])
         details.update(_details(unknown, nodes))
 
-    def send(self, records: Sequence[PendingDeleteLedgerInfo]) -> None:
-        """Have them stored.
+    def send(self, records: Sequence[PendingDeleteLedgerInfo], trace: RequestTrace) -> None:
+        """Have them stored, as records of this request.
 
         Raises:
             TemporaryError: some have no receipt.
         """
-        messages = [OutgoingMessage(encode_record(each), str(each.topic)) for each in records]
+        properties = trace.properties()
+        messages = [OutgoingMessage(encode_record(each), str(each.topic), properties) for each in records]
         with self.steps.taking(Step.RECORDS_SENT):
             results = self.records.publish(messages)
         for record, result in zip(records, results, strict=True):

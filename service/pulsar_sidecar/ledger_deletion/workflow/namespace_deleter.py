@@ -9,6 +9,7 @@ topics that came meanwhile, brokers that died and bundles that moved (apache/pul
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -60,6 +61,7 @@ from pulsar_sidecar.model.errors import (
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 from pulsar_sidecar.runtime import Leadership
 
 TOPICS_AT_ONCE = 50
@@ -110,7 +112,9 @@ class NamespaceDeleter:
 
     # --- making the promise ------------------------------------------------------------------------------------------
 
-    def begin(self, namespace: str, *, force: bool, requested_by: str | None) -> NamespaceDeletion:
+    def begin(
+        self, namespace: str, *, force: bool, requested_by: str | None, trace: RequestTrace = NO_REQUEST
+    ) -> NamespaceDeletion:
         """The deletion of the namespace as it is now: the one that runs already, or else a new one.
 
         Raises:
@@ -144,6 +148,8 @@ class NamespaceDeleter:
             not_before_ms=now_ms + _HEAD_START_MS,
             updated_ms=now_ms,
             topics_found=sum(1 for _ in NamespaceContents(self.store, namespace).topics()),
+            request_id=trace.request_id,
+            trace_parent=trace.parent,
         )
         self._begun.add(operation_id)
         try:
@@ -385,7 +391,7 @@ class NamespaceDeleter:
                 places.acquire()
                 if errors or not may_go_on():
                     break
-                threads.submit(run, item)
+                threads.submit(copy_context().run, run, item)  # for the request, which its lines and records name
         if errors:
             raise errors[0]
 

@@ -32,6 +32,7 @@ from pulsar_sidecar.model.errors import ConflictError, NotFoundError, PermanentE
 from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.tracing import continuing, current_trace
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -63,6 +64,7 @@ class DrivenTopicDeletions:
             force=True,
             requested_by=requested_by,
             source_data_loss_confirmed=True,
+            trace=current_trace(),
         )
         status = None
         try:
@@ -111,11 +113,12 @@ class NamespaceDeletions:
         Raises what `NamespaceDeleter.begin` does, and the refusal that it ended by.
         """
         give_up = self.clock.monotonic_seconds() + wait_ms / 1000
-        deletion = self.deleter.begin(namespace, force=force, requested_by=requested_by)
+        trace = current_trace()
+        deletion = self.deleter.begin(namespace, force=force, requested_by=requested_by, trace=trace)
         # An earlier one of the same namespace, which was refused, had the same id.
         self._ended.pop(deletion.operation_id, None)
         self._begun.set()
-        log.info("namespace deletion", namespace=namespace, operation=deletion.operation_id)
+        log.info("namespace deletion", namespace=namespace, operation_id=deletion.operation_id)
         status = deletion.status(OperationState.RUNNING, deletion.last_reason)
         while status.state is OperationState.RUNNING and self.clock.monotonic_seconds() < give_up:
             self.clock.wait_seconds(_FOLLOW_SECONDS, self.stop)
@@ -162,19 +165,27 @@ class NamespaceDeletions:
         self._begun.set()
 
     def _drive(self, held: HeldNamespaceDeletion) -> None:
+        deletion = held.deletion
         try:
-            tried = self.deleter.attempt(held)
-            if tried.state is not OperationState.RUNNING:
-                self._keep_end(tried)
+            with continuing(deletion.trace, "pass through a namespace", {"pulsar.namespace": deletion.namespace}):
+                tried = self.deleter.attempt(held)
+                if tried.state is not OperationState.RUNNING:
+                    self._keep_end(tried)
         finally:
-            self.deleter.release(held.deletion.operation_id)
+            self.deleter.release(deletion.operation_id)
 
     def _keep_end(self, tried: Pass) -> None:
         self._ended[tried.deletion.operation_id] = tried
         while len(self._ended) > _MOST_ENDED:
             self._ended.pop(next(iter(self._ended)))
         status = _status_of(tried)
-        log.info("namespace deletion ended", namespace=status.namespace, state=status.state.value, reason=status.reason)
+        log.info(
+            "namespace deletion ended",
+            namespace=status.namespace,
+            operation_id=status.operation_id,
+            state=status.state.value,
+            reason=status.reason,
+        )
         self.note_end(status)
 
 

@@ -99,6 +99,6 @@ class Leftovers:
         with self._lock:
             new = {record_key(record): record for record in records if record_key(record) not in self._sent}
         if new:
-            self.recorder.send(list(new.values()))
+            self.recorder.send(list(new.values()), self.deletion.trace)
             with self._lock:
                 self._sent.update(new)

@@ -40,9 +40,17 @@ class Notes:
 
     def end_of_topic(self, status: TopicDeletionStatus, abandoned_by: str | None = None) -> None:
         """Log and keep how a topic's deletion ended."""
-        document = end_document(status, abandoned_by)
-        log.info("topic deletion ended", **document)
-        self.keep(END_STEP, document)
+        log.info(
+            "topic deletion ended",
+            topic=str(status.topic),
+            operation_id=status.operation_id,
+            state=status.state.value,
+            reason=status.reason,
+            recorded_ledgers=status.recorded_ledgers,
+            attempts=status.attempts,
+            abandoned_by=abandoned_by,
+        )
+        self.keep(END_STEP, end_document(status, abandoned_by))
 
     def end_of_namespace(self, status: NamespaceDeletionStatus) -> None:
         """Keep how a namespace's deletion ended."""

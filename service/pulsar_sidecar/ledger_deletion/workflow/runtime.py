@@ -59,6 +59,7 @@ from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.tracing import record_share, span
 from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
@@ -74,6 +75,7 @@ _UPKEEP_SECONDS = 1.0
 _NAMESPACES_AT_ONCE = 2
 _LONGEST_BACKOFF_SECONDS = 30.0
 _MEAN_WEIGHT = 0.2
+_LOGGED_LEDGERS = 20
 _RECORDED_SECONDS = 600.0
 """So long after its end a topic's deletion still explains why references vanished: records wait for their retry."""
 
@@ -436,7 +438,7 @@ class Runtime:
         self.control = self.service_control.read()
         self.last_error = None
         self.ready.set()
-        log.info("consuming pending deletions", sidecar=self.instance.name)
+        log.info("consuming pending deletions", instance=self.instance.name)
         try:
             self._consume(processor, pending)
         finally:
@@ -481,10 +483,22 @@ class Runtime:
     ) -> None:
         started = self.ports.clock.monotonic_seconds()
         limit = self.ports.limit
-        with nullcontext() if limit is None else limit.batch():
-            report = processor.process(pending, deliveries)
-        self.metrics.batch_seconds.observe(self.ports.clock.monotonic_seconds() - started)
+        with span("second phase", {"messaging.batch.message_count": len(deliveries)}):
+            with nullcontext() if limit is None else limit.batch():
+                report = processor.process(pending, deliveries)
+            seconds = self.ports.clock.monotonic_seconds() - started
+            for alike in report.decided:
+                record_share(alike.trace, "records decided", seconds, alike.facts())
+        self.metrics.batch_seconds.observe(seconds)
         if report.mean_length_bytes is not None:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
             self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)
         log.info("batch processed", received=len(deliveries), deleted=report.deleted, postponed=report.postponed)
+        for alike in report.decided:
+            # A plan of an audit has a million ledgers, and no request; a request's are what an operator looks for.
+            (log.info if alike.trace.request_id is not None else log.debug)(
+                "records decided",
+                request_id=alike.trace.request_id,
+                **alike.facts(),
+                ledger_ids=alike.ledger_ids[:_LOGGED_LEDGERS],
+            )

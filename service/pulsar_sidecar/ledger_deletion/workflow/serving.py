@@ -46,6 +46,7 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.tracing import current_trace
 
 _SHOWN_PROTECTIONS = 100
 _ENDED_LOOKBACK_MS = 600_000
@@ -113,10 +114,10 @@ class LedgerDeletion:
         check_numbering(producer_name, first_sequence_id, len(records))
         with self._runtime.steps.taking(Step.RECORDS_APPENDED):
             if producer_name is None:
-                answers = send(self._runtime.publisher(DeletionTopic.PENDING), records, None)
+                answers = send(self._runtime.publisher(DeletionTopic.PENDING), records, None, current_trace())
             else:
                 with closing(self._runtime.ports.topics.publisher(DeletionTopic.PENDING, producer_name)) as publisher:
-                    answers = send(publisher, records, first_sequence_id)
+                    answers = send(publisher, records, first_sequence_id, current_trace())
         for record, answer in zip(records, answers, strict=True):
             if answer.sent:
                 self._runtime.metrics.sent(record.ledger_type, record.component)
@@ -153,6 +154,7 @@ class LedgerDeletion:
             force=force,
             requested_by=requested_by,
             source_data_loss_confirmed=confirm_source_data_loss is not None,
+            trace=current_trace(),
         )
         try:
             status, refusal = self._runtime.driver.drive(held, self._runtime.configuration.topic_deletion_wait_ms)
@@ -235,7 +237,9 @@ class LedgerDeletion:
             left = remains(store, node, runtime.configuration.ledgers_root)
         except SidecarError as error:
             left = None
-            log.warning("what an abandoned topic deletion left is not known", operation=operation_id, error=str(error))
+            log.warning(
+                "what an abandoned topic deletion left is not known", operation_id=operation_id, error=str(error)
+            )
         runtime.notes.end_of_topic(status, asked_by)
         return FollowedDeletion(status, None, left, runtime.ports.clock.now_ms(), asked_by)
 
@@ -258,7 +262,8 @@ class LedgerDeletion:
             return Redirect(neighbour.advertised_url)
         # The caller of a direct call is not about to shrink a list, so "in use" is final.
         direct = record.marked(replace(record.mark, unreferenced=True))
-        return _answer(self._runtime.processor().process_now(direct, f"deleteLedger on {self._runtime.instance.name}"))
+        origin = f"deleteLedger on {self._runtime.instance.name}"
+        return _answer(self._runtime.processor().process_now(direct, origin, current_trace()))
 
     def _neighbour_of_owner(self, topic: TopicName) -> SidecarInstance | None:
         own = self._runtime.instance

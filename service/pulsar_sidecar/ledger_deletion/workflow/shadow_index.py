@@ -165,7 +165,7 @@ class ShadowIndex:
                 self._ended = self._begun
                 self._turn.notify_all()
             if failure is not None and str(failure) != str(before) and not self._stop.is_set():
-                log.warning("shadow topics could not be read", reason=str(failure))
+                log.warning("shadow topics could not be read", error=str(failure))
 
     def _refresh(self, is_asked: bool) -> None:
         is_old = self._clock.monotonic_seconds() - self._read_all_at >= _READ_ALL_AGAIN_SECONDS
@@ -173,7 +173,7 @@ class ShadowIndex:
             try:
                 self._catch_up(self._known)
             except ChangesLostError as error:
-                log.info("all topics are searched for shadow topics again", reason=str(error))
+                log.info("all topics are searched for shadow topics again", error=str(error))
             else:
                 return
         self._is_complete = False

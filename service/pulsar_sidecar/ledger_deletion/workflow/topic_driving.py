@@ -12,6 +12,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperatio
 from pulsar_sidecar.ledger_deletion.workflow.notes import Notes
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import PermanentError
+from pulsar_sidecar.observability.tracing import continuing
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -65,9 +66,10 @@ class TopicDeletionDriver:
 
     def _continue(self, held: HeldOperation) -> None:
         operation = held.operation
-        if not operation.stuck:
-            log.info("continuing a topic deletion", topic=str(operation.topic), operation=operation.operation_id)
-        status, _ = self.drive(held, wait_ms=0)
+        with continuing(operation.trace, "continue a topic deletion", {"pulsar.topic": operation.topic_name}):
+            if not operation.stuck:
+                log.info("continuing a topic deletion", topic=str(operation.topic), operation_id=operation.operation_id)
+            status, _ = self.drive(held, wait_ms=0)
         if status.state is OperationState.RUNNING:
             self.deleter.release(operation)
 
@@ -80,7 +82,7 @@ def _log_stuck(operation: Operation) -> None:
     log.warning(
         "a topic deletion is stuck",
         topic=str(status.topic),
-        operation=status.operation_id,
+        operation_id=status.operation_id,
         failures=status.failures,
         reason=status.reason,
         remedy=status.remedy,
