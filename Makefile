@@ -109,10 +109,13 @@ test-on-shared-cluster:
 	  $(call run-part,on-shared-cluster,-m on_shared_cluster tests/contract $(SCENARIOS)),\
 	  $(call run-part,spark,tests/spark)))
 
-test-containers: ## tests that need a container engine (the same as in `make test`, alone)
+# No test that asks for another need: what a machine has beside its engine is not the question.
+test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, and the commands on a cluster in containers (ten minutes; an engine with compose needed)
+	PULSAR_SIDECAR_TEST_CLUSTER=containers $(BIN)/python -m pytest --tb=short -rs -m "not kubernetes and not browser" tests/containers tests/e2e
+
 test-kubernetes: ## tests that need the Kubernetes of kubectl's current context
 test-browser: ## tests that need Chromium
-$(NEEDS:%=test-%): test-%: $(INSTALLED)
+test-kubernetes test-browser: test-%: $(INSTALLED)
 	$(BIN)/python -m pytest --tb=short -rs -m $* tests/e2e
 
 test-admin-clients: $(INSTALLED) ## pulsar-admin and the Java and Go admin clients, at brokers and at the sidecar (ten minutes; Go needed)

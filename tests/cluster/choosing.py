@@ -9,18 +9,19 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
-from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, MissingPrerequisiteError
+from pulsar_sidecar.local_cluster.spec import DEFAULT_VERSION, ClusterSpec, MissingPrerequisiteError, Role, role_of
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.pulsar_versions import Line, line_of
 
+from tests.cluster.compose import composed, with_settings
 from tests.cluster.running import (
     ClusterUnderTest,
     ComposeClusterUnderTest,
@@ -29,6 +30,9 @@ from tests.cluster.running import (
 )
 
 CLUSTER_VARIABLE = "PULSAR_SIDECAR_TEST_CLUSTER"
+CONTAINERS = "containers"
+"""The variable's value for a cluster in containers, also where a test wants brokers with settings of their own."""
+
 VERSION_VARIABLE = "PULSAR_SIDECAR_TEST_PULSAR_VERSION"
 PROJECT = Path(__file__).parents[2]
 COMPOSE_MEMBERS = ("zookeeper", "bookie-1", "bookie-2", "broker-1", "broker-2")
@@ -54,6 +58,7 @@ FAST_SESSIONS = {"metadataStoreSessionTimeoutMillis": "10000"}
 FAST_BOOKIE_SESSIONS = {"zkTimeout": "10000"}
 """A killed bookie cannot be registered again before its session has ended."""
 
+NO_ENGINE = "no container engine answers: start one that `docker` and `docker compose` reach"
 _ENGINE_TIMEOUT_SECONDS = 10
 
 
@@ -65,17 +70,23 @@ def chosen_cluster(directory: Path) -> Iterator[ClusterUnderTest]:
         directory: a new directory, used if a local cluster is started.
     """
     named = os.environ.get(CLUSTER_VARIABLE)
-    if named:
+    if named and named != CONTAINERS:
         yield ExternalClusterUnderTest(named_cluster(named))
-    elif VERSION_VARIABLE not in os.environ and docker_engine_answers():
-        with compose_cluster() as cluster:
+        return
+    spec = ClusterSpec(
+        directory, version=version_under_test(), broker_conf=FAST_SESSIONS, bookie_conf=FAST_BOOKIE_SESSIONS
+    )
+    if named or (VERSION_VARIABLE not in os.environ and docker_engine_answers()):
+        with compose_cluster(spec) as cluster:
             yield cluster
     else:
-        spec = ClusterSpec(
-            directory, version=version_under_test(), broker_conf=FAST_SESSIONS, bookie_conf=FAST_BOOKIE_SESSIONS
-        )
         with local_cluster(spec) as cluster:
             yield cluster
+
+
+def started_cluster(spec: ClusterSpec) -> AbstractContextManager[ClusterUnderTest]:
+    """A cluster with settings of one's own: processes of this machine, unless the variable asks for containers."""
+    return (compose_cluster if os.environ.get(CLUSTER_VARIABLE) == CONTAINERS else local_cluster)(spec)
 
 
 def version_under_test() -> str:
@@ -119,12 +130,14 @@ def docker_engine_answers() -> bool:
 
 
 @contextmanager
-def compose_cluster() -> Iterator[ClusterUnderTest]:
-    """The Pulsar services of ``docker-compose.yml``, without the sidecar."""
-    from testcontainers.compose import DockerCompose  # a second of imports that only this choice needs
-
-    with DockerCompose(PROJECT, services=list(COMPOSE_MEMBERS), wait=True):
-        yield ComposeClusterUnderTest(COMPOSE_ADDRESSES, PROJECT)
+def compose_cluster(spec: ClusterSpec) -> Iterator[ClusterUnderTest]:
+    """The Pulsar services of ``docker-compose.yml``, without sidecars, with the settings of ``spec``."""
+    if not docker_engine_answers():
+        pytest.skip(NO_ENGINE)
+    settings = {Role.BROKER: spec.broker_conf, Role.BOOKIE: spec.bookie_conf}
+    changes = {name: with_settings(settings.get(role_of(name), {})) for name in COMPOSE_MEMBERS}
+    with composed(PROJECT, spec.directory, COMPOSE_MEMBERS, changes) as compose:
+        yield ComposeClusterUnderTest(COMPOSE_ADDRESSES, compose)
 
 
 @contextmanager

@@ -14,12 +14,12 @@ from pulsar_sidecar.ledger_deletion.control import CONTROL
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.buckets import BUCKETS
-from tests.cluster.choosing import FAST_BOOKIE_SESSIONS, FAST_SESSIONS
+from tests.cluster.choosing import FAST_BOOKIE_SESSIONS, FAST_SESSIONS, started_cluster, version_under_test
 from tests.cluster.oracles import Oracles, OutcomeLog
-from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 from tests.cluster.topics import ENTRIES_PER_LEDGER, TopicLedgers, Workload, unique
@@ -97,9 +97,11 @@ class Scene:
 
 
 @pytest.fixture(scope="session")
-def deletion_cluster(special_cluster: ClusterFactory) -> Iterator[ClusterUnderTest]:
+def deletion_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterUnderTest]:
     """The cluster of all tests of deletion."""
-    with special_cluster(brokers=2, bookies=2, broker_conf=BROKER_CONF, bookie_conf=FAST_BOOKIE_SESSIONS) as cluster:
+    directory = tmp_path_factory.mktemp("deletion-cluster") / "members"
+    settings = {"broker_conf": BROKER_CONF, "bookie_conf": FAST_BOOKIE_SESSIONS}
+    with started_cluster(ClusterSpec(directory, version=version_under_test(), **settings)) as cluster:
         yield cluster
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.cluster.choosing import docker_engine_answers
+from tests.cluster.choosing import NO_ENGINE, docker_engine_answers
 
 BROWSER_VARIABLE = "PULSAR_SIDECAR_TEST_BROWSER"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -48,7 +48,7 @@ NEEDS: Mapping[str, Need] = {
     "containers": Need(
         "runs containers on this machine's engine",
         docker_engine_answers,
-        "no container engine answers: start one that `docker` and `docker compose` reach",
+        NO_ENGINE,
     ),
     "kubernetes": Need(
         "talks to the Kubernetes of kubectl's current context",

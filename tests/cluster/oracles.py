@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pulsar
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
@@ -29,7 +29,6 @@ from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
 from tests.cluster.patience import Found, NotInTime, until
-from tests.cluster.sidecars import SidecarProcess
 from tests.cluster.topics import Workload
 from tests.cluster.transaction_log import TransactionLog
 from tests.model import conformance
@@ -65,6 +64,14 @@ class Outcome:
     @property
     def message_id(self) -> str:
         return str(self.entry.get("messageId", ""))
+
+
+class RunningSidecar(Protocol):
+    """What the oracles ask a sidecar for."""
+
+    def status(self) -> dict[str, Any]: ...
+
+    def log(self) -> str: ...
 
 
 class OutcomeLog:
@@ -211,7 +218,7 @@ class Oracles:
         found = {outcome.ledger_id: str(outcome) for outcome in self.outcomes}
         return {ledger_id: found.get(LedgerId(ledger_id), "none") for ledger_id in sorted(ledger_ids)[:10]}
 
-    def wait_until_drained(self, sidecar: SidecarProcess) -> None:
+    def wait_until_drained(self, sidecar: RunningSidecar) -> None:
         """No record waits and no deletion of a topic or a namespace runs."""
 
         started = time.monotonic()
@@ -229,7 +236,7 @@ class Oracles:
 
         _demand(is_drained, f"nothing waits any more\n{sidecar.log()}")
 
-    def check(self, sidecar: SidecarProcess) -> None:
+    def check(self, sidecar: RunningSidecar) -> None:
         """Demand all of it; ``sidecar`` is a running one."""
         self.wait_until_drained(sidecar)
         self.wait_for_finals(self._accepted)

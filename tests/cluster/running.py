@@ -4,18 +4,14 @@ Invariant: a test that breaks a member never touches a cluster that others start
 """
 
 import signal
-import subprocess
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import pytest
 from pulsar_sidecar.local_cluster.cluster import LocalCluster, last_lines
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 
+from tests.cluster.compose import Compose
 from tests.cluster.freezing import wait_until_frozen
-
-_COMPOSE_TIMEOUT_SECONDS = 300
 
 
 class ClusterUnderTest(Protocol):
@@ -84,44 +80,32 @@ class LocalClusterUnderTest:
 class ComposeClusterUnderTest:
     """The services of ``docker-compose.yml``; a service has the name of the member it runs."""
 
-    def __init__(self, addresses: ClusterAddresses, project: Path) -> None:
+    def __init__(self, addresses: ClusterAddresses, compose: Compose) -> None:
         self._addresses = addresses
-        self._project = project
+        self._compose = compose
 
     @property
     def addresses(self) -> ClusterAddresses:
         return self._addresses
 
     def kill(self, name: str) -> None:
-        self._compose("kill", "--signal", "SIGKILL", name)
+        self._compose.run("kill", "--signal", "SIGKILL", name)
 
     def stop(self, name: str) -> None:
-        self._compose("pause", name)
+        self._compose.run("pause", name)
 
     def cont(self, name: str) -> None:
-        self._compose("unpause", name)
+        self._compose.run("unpause", name)
 
     def restart(self, name: str) -> None:
-        self._compose("stop", "--timeout", "15", name)
-        self._compose("up", "--detach", "--no-deps", "--wait", name)
+        self._compose.run("stop", "--timeout", "15", name)
+        self._compose.run("up", "--detach", "--no-deps", "--wait", name)
 
     def is_running(self, name: str) -> bool:
-        return bool(self._compose("ps", "--quiet", "--status", "running", name).strip())
+        return bool(self._compose.run("ps", "--quiet", "--status", "running", name).strip())
 
     def log(self, name: str, lines: int = 40) -> str:
-        return self._compose("logs", "--no-color", "--tail", str(lines), name)
-
-    def _compose(self, *arguments: str) -> str:
-        command: Sequence[str] = ("docker", "compose", *arguments)
-        answer = subprocess.run(
-            command,
-            cwd=self._project,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_COMPOSE_TIMEOUT_SECONDS,
-        )
-        return answer.stdout
+        return self._compose.run("logs", "--no-color", "--tail", str(lines), name)
 
 
 class ExternalClusterUnderTest:

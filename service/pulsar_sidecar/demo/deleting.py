@@ -4,7 +4,7 @@ Every number it ends with is counted on the cluster in this run.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -287,17 +287,18 @@ def delete_topics(
     names: Sequence[str],
     answered: Callable[[], None] = lambda: None,
     *,
+    headers: Mapping[str, str] | None = None,
     gone_is_done: bool = False,
 ) -> list[str]:
     """``DELETE`` each topic once, many at a time, calling ``answered`` after each; those that were not accepted.
 
-    Nothing is repeated, and a broken connection is a failure like an error's answer.
+    Nothing is repeated, and a broken connection is a failure like an error's answer. ``headers`` carry a credential.
     """
 
     def delete(name: str) -> bool:
         topic = f"{url}/admin/v2/persistent/{namespace}/{name}"
         try:
-            answer = requests.delete(topic, params={"force": "true"}, timeout=_REQUEST_SECONDS)
+            answer = requests.delete(topic, params={"force": "true"}, headers=headers, timeout=_REQUEST_SECONDS)
         except requests.RequestException:
             return False
         finally:
@@ -310,12 +311,17 @@ def delete_topics(
 
 
 def delete_again(
-    url: str, namespace: str, names: Sequence[str], wait: Callable[[float], object], rounds: int = 40
+    url: str,
+    namespace: str,
+    names: Sequence[str],
+    wait: Callable[[float], object],
+    rounds: int = 40,
+    headers: Mapping[str, str] | None = None,
 ) -> list[str]:
     """What a user does next: delete again what was refused or broke, until all is accepted; what is left."""
     left = list(names)
     for _ in range(rounds):
-        left = delete_topics(url, namespace, left, gone_is_done=True)
+        left = delete_topics(url, namespace, left, headers=headers, gone_is_done=True)
         if not left:
             break
         wait(0.5)

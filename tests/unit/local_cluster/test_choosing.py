@@ -4,15 +4,18 @@ import os
 from pathlib import Path
 
 import pytest
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.errors import InvalidInputError
 
 from tests.cluster.choosing import (
     CLUSTER_VARIABLE,
     COMPOSE_ADDRESSES,
+    CONTAINERS,
     VERSION_VARIABLE,
     chosen_cluster,
     docker_engine_answers,
+    started_cluster,
     version_under_test,
 )
 from tests.cluster.running import ExternalClusterUnderTest
@@ -56,6 +59,14 @@ def test_a_named_version_is_started_here_and_containers_are_passed_over(
     assert version_under_test() == "4.0.6"
     with pytest.raises(pytest.skip.Exception, match="no bin/java"), chosen_cluster(tmp_path / "cluster"):
         pass
+
+
+def test_containers_without_an_engine_are_a_reason_to_skip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv(CLUSTER_VARIABLE, CONTAINERS)
+    for start in (chosen_cluster, lambda directory: started_cluster(ClusterSpec(directory))):
+        with pytest.raises(pytest.skip.Exception, match="no container engine answers"), start(tmp_path):
+            pass
 
 
 @pytest.mark.parametrize("breaking", ["kill", "stop", "cont", "restart"])
