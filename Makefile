@@ -30,12 +30,12 @@ WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
-SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py
+SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py deploy/grafana
 
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults mutants release demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults mutants release monitoring demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -74,6 +74,7 @@ check-contracts: $(INSTALLED)
 check-generated: $(INSTALLED)
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m deploy.grafana.dashboards --check
 
 check-site: $(INSTALLED)
 	$(BUILD_SITE)
@@ -150,6 +151,12 @@ matrix-spark: $(INSTALLED) ## the Spark jobs on PySpark 4.0 to 4.3, into docs/au
 matrix-python: $(INSTALLED) ## the same on each Python from 3.11 that is found, locked and newest dependencies (PYTHONS="3.13 PATH", DEPENDENCIES=locked; 15 minutes each)
 	PYTEST_XDIST_AUTO_NUM_WORKERS=$(WORKERS) $(BIN)/python -m tests.matrix.python $(PYTHONS) $(DEPENDENCIES:%=--dependencies=%)
 
+MONITORED ?= $(VENV)/monitoring
+monitoring: $(INSTALLED) ## the dashboards' queries at a real Prometheus during the demo's acts, and their pictures (ten minutes; Prometheus needed)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
+	@rm -rf $(MONITORED)
+	$(BIN)/python -m tests.monitoring $(MONITORED) --pictures docs/monitoring
+
 demo: $(INSTALLED) ## the main job on a real cluster: leaks without the sidecar, none with it
 	@$(BIN)/pulsar-sidecar demo
 
@@ -163,9 +170,10 @@ format: $(INSTALLED) ## format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-generate: $(INSTALLED) ## protobuf modules and the reference pages
+generate: $(INSTALLED) ## protobuf modules, the reference pages and the dashboards
 	$(BIN)/python proto/generate.py
 	$(BIN)/python docs/generate.py
+	$(BIN)/python -m deploy.grafana.dashboards
 
 lock: ## resolve the dependencies again (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -26,7 +26,7 @@ def run_demo(directory: Path | None, topics: int, report: Report) -> DemoReport:
     """Run the demo on a cluster of this machine; leaves it running."""
     configure_logging("ERROR", "text")
     clock = SystemClock()
-    return run(DemoEnvironment(directory, clock, report), lambda at: _inspector(at, clock), topics)
+    return run(DemoEnvironment(directory, clock, report), lambda at: open_inspector(at, clock), topics)
 
 
 def tear_demo_down(directory: Path | None, report: Report) -> None:
@@ -35,7 +35,8 @@ def tear_demo_down(directory: Path | None, report: Report) -> None:
 
 
 @contextmanager
-def _inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterInspector]:
+def open_inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[ClusterInspector]:
+    """The demo's own look at a cluster, which is closed at the end."""
     with ExitStack() as stack:
         store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
         close_at_the_end(stack, store.close)

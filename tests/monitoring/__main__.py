@@ -1,0 +1,100 @@
+"""``python -m tests.monitoring DIRECTORY [--pictures DIRECTORY]``: the acts, every panel's query, and pictures.
+
+The directory keeps Prometheus' data and ``series.json``, all series by five seconds. Where it has them already, the
+acts are not run again.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tests.cluster.choosing import PROJECT
+from tests.cluster.patience import until
+from tests.monitoring.acts import prepared
+from tests.monitoring.servers import Prometheus, prometheus, serving_newest_audit
+from tests.monitoring.shown import ShownPanel, ask, dashboard_files, panels_of
+
+WITHOUT_DATA: Final[Mapping[tuple[str, str], str]] = {
+    ("audits", "Inputs that could not be read"): "these acts damage nothing, so audits read everything",
+    (
+        "audits",
+        "Nodes that point to nothing",
+    ): "these acts leave none",
+}
+"""Panels that these acts give no data, by dashboard and title, and why."""
+
+_RULES: Final = PROJECT / "deploy" / "prometheus"
+_EVERYTHING: Final = '{__name__=~"pulsar_.+|process_.+|up|ALERTS"}'
+_RECORDED_SECONDS: Final = 5
+
+
+def main() -> int:
+    """1 if a panel has no data without a reason."""
+    parser = argparse.ArgumentParser(prog="python -m tests.monitoring")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--pictures", type=Path, help="draw each dashboard into this directory")
+    arguments = parser.parse_args()
+    directory = arguments.directory.resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    times = directory / "times.json"
+    if not times.exists():
+        _record(directory, times)
+    start, end = json.loads(times.read_text())
+    with prometheus(directory, {}) as kept:
+        failed = [_show(file, kept, start, end, arguments.pictures) for file in dashboard_files()]
+    return 1 if any(failed) else 0
+
+
+def _record(directory: Path, times: Path) -> None:
+    with (
+        prepared(directory, _report) as acts,
+        serving_newest_audit(acts.environment.audits) as audits,
+        prometheus(
+            directory,
+            {"pulsar-sidecar": [one.url.removeprefix("http://") for one in acts.sidecars], "audits": [audits]},
+            sorted(_RULES.glob("*.rules.yml")),
+        ) as scraping,
+    ):
+        until(lambda: scraping.healthy_targets() == 3, "everything is scraped", 60)
+        start = time.time()  # noqa: TID251 - Prometheus' clock
+        acts.run()
+        end = time.time()  # noqa: TID251
+        (directory / "series.json").write_text(json.dumps(_series(scraping, start, end)))
+        times.write_text(json.dumps([start, end]))
+
+
+def _series(scraping: Prometheus, start: float, end: float) -> list[dict[str, Any]]:
+    """Every series as it was; a step without a value is a step without a sample."""
+    found = scraping.over(_EVERYTHING, start, end, _RECORDED_SECONDS)
+    return [{"labels": dict(one.labels), "points": one.points} for one in found]
+
+
+def _show(file: Path, asked: Prometheus, start: float, end: float, pictures: Path | None) -> list[ShownPanel]:
+    """Ask what a dashboard asks; the panels that have no data without a reason."""
+    panels = panels_of(file)
+    for panel in panels:
+        ask(panel, asked, start, end)
+    empty = [panel for panel in panels if panel.kind != "row" and not panel.lines]
+    failed = [panel for panel in empty if (file.stem, panel.title) not in WITHOUT_DATA]
+    full = sum(panel.kind != "row" for panel in panels) - len(empty)
+    _report(f"{file.stem}: {full} panels with data, {len(empty)} without")
+    for panel in empty:
+        _report(f"  without: {panel.title} ({WITHOUT_DATA.get((file.stem, panel.title), 'NO REASON IS KNOWN')})")
+    if pictures is not None:
+        from tests.monitoring.pictures import draw  # matplotlib is not needed to ask
+
+        draw(panels, pictures / f"{file.stem}.png", (start, end))
+    return failed
+
+
+def _report(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
