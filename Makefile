@@ -30,7 +30,7 @@ WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
-SOURCES := service pyspark_jobs tests docs/generate.py docs/conf.py proto/generate.py deploy/grafana
+SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana
 
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE

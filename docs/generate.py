@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import chart_schema
 import typer
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
@@ -33,27 +34,28 @@ _NOTE = "<!-- Written by docs/generate.py; `make generate` writes it again. -->\
 _HELP_WIDTH = 100
 
 
-def pages() -> dict[str, str]:
-    """Every page by its file name."""
+def pages() -> dict[Path, str]:
+    """Every page by its path, and the schema of the chart's values."""
     app = _app()
     openapi = app.openapi()
-    return {
+    texts = {
         "openapi.json": json.dumps(openapi, indent=2, ensure_ascii=False) + "\n",
         "rights.md": _NOTE + "\n".join(_rights(app)),
         "rest.md": _NOTE + "\n".join(_rest(openapi)),
         "configuration.md": _NOTE + "\n".join(_configuration()),
         "cli.md": _NOTE + "\n".join(_command_line()),
     }
+    schema = {chart_schema.CHART / "values.schema.json": chart_schema.schema_text()}
+    return {REFERENCE / name: text for name, text in texts.items()} | schema
 
 
 def main(arguments: list[str]) -> int:
     """Write or check; 1 when a page is out of date."""
     stale = []
-    for name, text in pages().items():
-        path = REFERENCE / name
+    for path, text in pages().items():
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
-        stale.append(name)
+        stale.append(path.name)
         if arguments != ["--check"]:
             REFERENCE.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ process builds and the others wait for it. `tool_or_skip` skips a test with what
 """
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -90,3 +91,22 @@ def _run(tool: GoTool, work: Path, command: list[str]) -> None:
     if ran.returncode:
         reason = (ran.stderr.strip() or "it gave no reason").splitlines()[-1]
         raise ToolMissingError(f"no {tool.name}: install it; Go could not build {tool.package}: {reason}")
+
+
+def module_or_skip(module: str, version: str) -> Path:
+    """The directory of a Go module's files, which Go keeps in its own cache."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip(f"no Go, which reads {module}")
+    ran = subprocess.run(
+        [go, "mod", "download", "-json", f"{module}@{version}"],
+        cwd=cache_directory(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_BUILD_SECONDS,
+    )
+    answer = json.loads(ran.stdout or "{}")
+    if ran.returncode:
+        pytest.skip(f"Go could not read {module}: {answer.get('Error', ran.stderr).splitlines()[-1]}")
+    return Path(answer["Dir"])

@@ -2,14 +2,13 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from tests.cluster.choosing import PROJECT
+from tests.unit.deploy.charts import rendered
 
 SPARK = PROJECT / "deploy" / "spark"
 NIGHTLY = SPARK / "nightly.sh"
@@ -27,18 +26,6 @@ case "$(tail -n 1 "$CALLS")" in
 esac
 """
 """Also a spark-submit: it leaves what its option --output names."""
-
-_FAKE_JOB = """
-import pathlib, sys
-def main(arguments):
-    if "--wrong" in arguments:
-        sys.exit(2)
-    audit = pathlib.Path(arguments[arguments.index("--output") + 1])
-    audit.mkdir()
-    for name in ("summary.json", "metrics.prom"):
-        (audit / name).write_text("made from " + pathlib.Path(arguments[1]).name)
-    return 2
-"""
 
 
 class Night:
@@ -130,7 +117,7 @@ def test_tidying_up_that_fails_is_no_finding(night: Night) -> None:
 
 @pytest.mark.parametrize(("code", "seen"), [("0", 0), ("2", 0), ("1", 1)])
 def test_the_cronjob_fails_where_no_audit_was_made(night: Night, code: str, seen: int) -> None:
-    cronjob = YAML(typ="safe").load(SPARK / "cronjob.yaml")
+    (cronjob,) = [each for each in rendered("beside-pulsar-chart") if each["kind"] == "CronJob"]
     (container,) = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     command = [word.replace("/scripts", str(SPARK)) for word in container["command"]]
     assert night.run(command=command, AUDIT_CODE=code).returncode == seen
@@ -199,74 +186,3 @@ def test_submitting_passes_the_jobs_options_on(tmp_path: Path) -> None:
     assert (missing.returncode, "no wheel" in missing.stderr) == (1, True)
     helped = subprocess.run(["/bin/sh", script, "--help"], capture_output=True, text=True, check=True)
     assert helped.stdout.startswith("Usage: submit.sh")
-
-
-def chosen(directory: Path) -> "subprocess.CompletedProcess[str]":
-    program = (
-        "import runpy, sys; print(runpy.run_path(sys.argv[1])['arguments'](__import__('pathlib').Path(sys.argv[2])))"
-    )
-    return subprocess.run(
-        [sys.executable, "-c", program, str(SPARK / "nightly_job.py"), str(directory)],
-        env={"PYTHONPATH": str(SPARK)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_the_drivers_program_chooses_the_newest_inputs(tmp_path: Path) -> None:
-    assert "no dump with a listing" in chosen(tmp_path).stderr
-    for place in ("dumps/1", "listings/1", "dumps/2", "listings/2", "dumps/3"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "manifest.json").touch()
-    first = (
-        f"['--dump', '{tmp_path}/dumps/2', '--listing', '{tmp_path}/listings/2', '--output', '{tmp_path}/audits/2']\n"
-    )
-    assert chosen(tmp_path).stdout == first
-    (tmp_path / "audits" / "1").mkdir(parents=True)
-    (tmp_path / "audits" / "1" / "summary.json").touch()
-    assert chosen(tmp_path).stdout == first.replace("]\n", f", '--previous', '{tmp_path}/audits/1']\n")
-    (tmp_path / "audits" / "2").mkdir()
-    (tmp_path / "audits" / "2" / "summary.json").touch()
-    assert chosen(tmp_path).stdout == "None\n"
-
-
-@pytest.fixture
-def fake_job(tmp_path: Path) -> Path:
-    """A directory where the job is one that finds something."""
-    package = tmp_path / "python" / "pyspark_jobs" / "orphan_ledgers"
-    package.mkdir(parents=True)
-    for name, text in (("job.py", _FAKE_JOB), ("__init__.py", ""), ("../__init__.py", "")):
-        (package / name).write_text(text)
-    (tmp_path / "audits").mkdir()
-    return tmp_path
-
-
-def drive(night: Night, directory: Path, *options: str, url: str = "", code: int = 0) -> int:
-    environment = {"PYTHONPATH": str(directory / "python"), "PUSHGATEWAY_URL": url, "PUSH_CODE": str(code)}
-    command = [sys.executable, str(SPARK / "nightly_job.py"), str(directory), *options]
-    return night.run(command=command, **environment).returncode
-
-
-def make_inputs(directory: Path, name: str) -> None:
-    for place in (directory / "dumps" / name, directory / "listings" / name):
-        place.mkdir(parents=True)
-        (place / "manifest.json").touch()
-
-
-def test_findings_are_no_failed_run_of_the_drivers_program(night: Night, fake_job: Path) -> None:
-    assert drive(night, fake_job, url=GROUP) == 1
-    make_inputs(fake_job, "1")
-    assert drive(night, fake_job, "--wrong", url=GROUP) == 2
-    assert night.called() == []
-    assert drive(night, fake_job, url=GROUP) == 0
-    assert night.called() == [f"audit push {fake_job}/audits/1 --group-url {GROUP}"]
-    make_inputs(fake_job, "2")
-    assert drive(night, fake_job) == 0
-    assert night.called() == []
-
-
-def test_metrics_that_are_not_pushed_fail_the_drivers_program_and_are_pushed_again(
-    night: Night, fake_job: Path
-) -> None:
-    make_inputs(fake_job, "1")
-    assert drive(night, fake_job, url=GROUP, code=1) == 1
-    assert drive(night, fake_job, url=GROUP) == 0
-    assert night.called() == [f"audit push {fake_job}/audits/1 --group-url {GROUP}"]

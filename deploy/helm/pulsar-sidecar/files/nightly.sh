@@ -1,0 +1,1 @@
+../../../spark/nightly.sh
