@@ -30,6 +30,8 @@ WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
 FAULTS ?= tests/faults
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --no-annotate --no-header
 SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana
 
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
@@ -176,22 +178,14 @@ generate: $(INSTALLED) ## protobuf modules, the reference pages and the dashboar
 	$(BIN)/python -m deploy.grafana.dashboards
 
 lock: ## resolve the dependencies again (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header pyproject.toml --output-file deploy/requirements.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --group dev pyproject.toml --output-file deploy/requirements-dev.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --group mutants --constraint deploy/requirements-dev.lock \
-	  --output-file deploy/requirements-mutants.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --group bench --constraint deploy/requirements-dev.lock \
-	  --output-file deploy/requirements-bench.lock
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --group openapi-client \
-	  --output-file deploy/requirements-openapi-client.lock
-	echo pandas | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --no-annotate --no-header --constraint deploy/requirements-dev.lock \
-	  --output-file deploy/spark/requirements.lock -
+	$(LOCK) --extra telemetry pyproject.toml --output-file deploy/requirements.lock
+	$(LOCK) --extra telemetry --extra audit --constraint deploy/requirements.lock pyproject.toml --output-file deploy/requirements-audit.lock
+	$(LOCK) --extra audit --group dev pyproject.toml --output-file deploy/requirements-dev.lock
+	$(LOCK) --group mutants --constraint deploy/requirements-dev.lock --output-file deploy/requirements-mutants.lock
+	$(LOCK) --group bench --constraint deploy/requirements-dev.lock --output-file deploy/requirements-bench.lock
+	$(LOCK) --group openapi-client --output-file deploy/requirements-openapi-client.lock
+	$(LOCK) --group image --output-file deploy/requirements-image.lock
+	printf 'pandas\npyspark\n' | $(LOCK) --constraint deploy/requirements-dev.lock --output-file deploy/spark/requirements.lock -
 
 release: $(INSTALLED) ## build wheel and sdist into dist/, and check the wheel in a fresh environment (docs/releasing.md)
 	rm -rf dist

@@ -4,6 +4,7 @@
 set -eu
 wheel=$(realpath "$1")
 lock=$(realpath "$(dirname "$0")/requirements.lock")
+audit_lock=$(realpath "$(dirname "$0")/requirements-audit.lock")
 version=$(basename "$wheel" | cut -d- -f2)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -23,4 +24,9 @@ shown=$(venv/bin/pulsar-sidecar --version)
 case "$shown" in *"$version"*) ;; *) echo "--version shows $shown, not $version" >&2; exit 1 ;; esac
 venv/bin/python -m pulsar_sidecar --help > help
 venv/bin/pulsar-sidecar serve --help > help
+refused=$(venv/bin/pulsar-sidecar audit show nowhere 2>&1) && exit 1
+case "$refused" in *"pulsar-sidecar[audit]"*) ;; *) echo "without Arrow: $refused" >&2; exit 1 ;; esac
+venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$audit_lock"
+refused=$(venv/bin/pulsar-sidecar audit show nowhere 2>&1) && exit 1
+case "$refused" in *nowhere*) ;; *) echo "with Arrow: $refused" >&2; exit 1 ;; esac
 echo "$(basename "$wheel") works in a fresh environment"

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from pulsar_sidecar.cli.app import command_line
 from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import Programs
+from pulsar_sidecar.model.errors import PermanentError
 
 
 def main() -> None:
@@ -34,21 +36,21 @@ def programs() -> Programs:
     """What `bootstrap` builds, each imported when it is called, so that ``--help`` answers at once."""
     return Programs(
         serve=_serve,
-        run_demo=partial(_call, "demo", "run_demo"),
+        run_demo=partial(_call_with_tables, "demo", "run_demo"),
         tear_demo_down=partial(_call, "demo", "tear_demo_down"),
-        find_stuck_in_dump=partial(_call, "deduplication_files", "find_stuck_in_dump"),
-        make_dump=partial(_call, "audit_sources", "make_dump"),
-        make_listing=partial(_call, "audit_sources", "make_listing"),
-        make_audit=partial(_call, "audit_run", "make_audit"),
-        show_audit=partial(_call, "audit_review", "show_audit"),
-        explain_ledger=partial(_call, "audit_review", "explain_ledger"),
-        apply_audit=partial(_call, "audit_review", "apply_audit"),
-        report_audit=partial(_call, "audit_review", "report_audit"),
-        push_audit=partial(_call, "audit_review", "push_audit"),
-        prune_archive=partial(_call, "audit_review", "prune_archive"),
+        find_stuck_in_dump=partial(_call_with_tables, "deduplication_files", "find_stuck_in_dump"),
+        make_dump=partial(_call_with_tables, "audit_sources", "make_dump"),
+        make_listing=partial(_call_with_tables, "audit_sources", "make_listing"),
+        make_audit=partial(_call_with_tables, "audit_run", "make_audit"),
+        show_audit=partial(_call_with_tables, "audit_review", "show_audit"),
+        explain_ledger=partial(_call_with_tables, "audit_review", "explain_ledger"),
+        apply_audit=partial(_call_with_tables, "audit_review", "apply_audit"),
+        report_audit=partial(_call_with_tables, "audit_review", "report_audit"),
+        push_audit=partial(_call_with_tables, "audit_review", "push_audit"),
+        prune_archive=partial(_call_with_tables, "audit_review", "prune_archive"),
         verify_stored=partial(_call, "stored_messages", "verify_stored"),
-        look_for_duplicates=partial(_call, "deduplication_files", "look_for_duplicates"),
-        make_extract=partial(_call, "stored_messages", "make_extract"),
+        look_for_duplicates=partial(_call_with_tables, "deduplication_files", "look_for_duplicates"),
+        make_extract=partial(_call_with_tables, "extracts", "make_extract"),
         run_doctor=partial(_call, "doctor_run", "run_doctor"),
         publish_file=partial(_call, "exactly_once", "publish_file"),
     )
@@ -62,6 +64,16 @@ def _serve(flags: Mapping[str, str | None], config: Path | None) -> int:
 def _call(module: str, function: str, *arguments: Any) -> Any:
     """Call a function of a module of `bootstrap`, which is imported only now."""
     return getattr(import_module(f"pulsar_sidecar.bootstrap.{module}"), function)(*arguments)
+
+
+def _call_with_tables(module: str, function: str, *arguments: Any) -> Any:
+    """The same for what works on tables; `PermanentError` where the package is installed without them."""
+    if find_spec("pyarrow") is None:
+        raise PermanentError(
+            "this command works on tables, and Apache Arrow is not installed; pip install 'pulsar-sidecar[audit]', "
+            "or use the image pulsar-sidecar-audit"
+        )
+    return _call(module, function, *arguments)
 
 
 if __name__ == "__main__":

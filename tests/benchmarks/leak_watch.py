@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 from kazoo.client import KazooClient
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
+from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, WalkOptions, ZooKeeperWalk, ZooKeeperWholeStore
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
 from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path
@@ -243,7 +245,7 @@ def _walks(nodes: int, rounds: int) -> Table:
 
         def walk_anew(rate: float | None) -> int:
             changes.arm()
-            whole = ZooKeeperWholeStore(url, store, _CLOCK, DEFAULT_LEDGERS_ROOT, WalkOptions(nodes_per_second=rate))
+            whole = ZooKeeperWholeStore(url, _CLOCK, DEFAULT_LEDGERS_ROOT, WalkOptions(nodes_per_second=rate))
             counts.walk(whole.ledger_ids(), whole.nodes())
             return counts.ledgers + counts.nodes
 

@@ -35,7 +35,7 @@ INJECTED = "injected fault: "
 
 _IMPORTED_LATE = (
     *("uvicorn.lifespan.off", "uvicorn.loops.uvloop", "uvicorn.protocols.http.auto", "netrc"),
-    *("anyio._backends._asyncio", "pulsar_sidecar.adapters.metadata.zookeeper_walk"),
+    "anyio._backends._asyncio",
 )
 _PR_SET_PDEATHSIG = 1
 _USURPATIONS = 3

@@ -16,8 +16,8 @@ import pulsar.schema
 import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.metadata.whole_store import LiveTree
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -105,7 +105,7 @@ class Workload:
         self._urls = addresses.web_service_urls
         self.client = PatientClient(addresses)
         self.store: ZooKeeperMetadataStore = ZooKeeperMetadataStore(addresses.metadata_store_url, SystemClock())
-        self.tree = LiveTree(addresses.metadata_store_url, self.store, SystemClock(), DEFAULT_LEDGERS_ROOT)
+        self.tree = LiveTree(addresses.metadata_store_url, SystemClock(), DEFAULT_LEDGERS_ROOT)
         self.entries = BookieEntries(BookieConnections(self.store))
         self.compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree
+from pulsar_sidecar.adapters.metadata.whole_store import LiveTree
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete, scan_references
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
@@ -55,7 +55,7 @@ def scan(url: str) -> ReferenceScan:
     entries = FakeLedgerEntries()
     entries.put(5, position_entry(6))
     with open_patiently(url) as store:
-        tree = LiveTree(url, store, SystemClock(), DEFAULT_LEDGERS_ROOT)
+        tree = LiveTree(url, SystemClock(), DEFAULT_LEDGERS_ROOT)
         return scan_references(tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT))
 
 

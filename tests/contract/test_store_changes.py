@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper_watches import CANARIES
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, StoreChanges, WalkedNode, WholeStore
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
@@ -58,7 +58,7 @@ def zookeeper_watched(server: str) -> Iterator[Watched]:
         open_patiently(url) as store,
         closing(ZooKeeperChanges(url, CLOCK, ROOT, options=PATIENT)) as changes,
     ):
-        yield Watched(store, changes, ZooKeeperWholeStore(url, store, CLOCK, ROOT))
+        yield Watched(store, changes, ZooKeeperWholeStore(url, CLOCK, ROOT))
 
 
 @pytest.fixture(params=["fake", "zookeeper"])

@@ -13,10 +13,11 @@ from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.states import ZnodeStat
 from kazoo.security import make_digest_acl
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperCredential
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
 from pulsar_sidecar.adapters.metadata.session import SessionOptions, send
+from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_changes import ZooKeeperChanges
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWholeStore
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
 from pulsar_sidecar.model.errors import TemporaryError
@@ -246,7 +247,7 @@ def _make_and_remove(url: str, paths: list[str]) -> None:
 def test_who_reads_everything_after_each_break_misses_nothing(url: str, store: ZooKeeperMetadataStore) -> None:
     """A copy that follows the events, and is read anew when they may be missing, ends as the store does."""
     store.create("/managed-ledgers/t", b"")
-    whole = ZooKeeperWholeStore(url, store, CLOCK, ROOT)
+    whole = ZooKeeperWholeStore(url, CLOCK, ROOT)
     copy: dict[str, bytes] = {}
     breaks = 0
     enough = threading.Event()
@@ -347,9 +348,7 @@ def test_what_may_not_be_read_is_withheld_unless_a_credential_opens_it(url: str,
         try:
             assert heard(unreachable) == Changes()
             assert heard(sidecar) == Changes((secret, f"{secret}/below"))
-            blind, seeing = (
-                ZooKeeperWholeStore(url, store, CLOCK, ROOT, WalkOptions(given)) for given in (None, credential)
-            )
+            blind, seeing = (ZooKeeperWholeStore(url, CLOCK, ROOT, WalkOptions(given)) for given in (None, credential))
             named = {node.path: node for nodes in blind.nodes() for node in nodes}
             assert named.keys() == {"/managed-ledgers/open", secret}
             assert "NoAuth" in str(named[secret].unreadable)

@@ -9,10 +9,11 @@ import pytest
 from kazoo.security import ACL, make_acl, make_digest_acl
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperTls, parse_credential
 from pulsar_sidecar.adapters.metadata.four_letter_words import zookeeper_server
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit
 from pulsar_sidecar.local_cluster.cluster import LocalCluster
 from pulsar_sidecar.local_cluster.processes import LOOPBACK, free_ports

@@ -50,7 +50,9 @@ def locked(without: Collection[str] = ()) -> str:
 def newest() -> str:
     """What pyproject.toml allows. Its extra `spark` wins over the group `dev`, which keeps the lock at the oldest."""
     project = tomllib.loads(_PROJECT_FILE.read_text())
-    users = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["spark"]]
+    extras = project["project"]["optional-dependencies"]
+    wanted = [*project["project"]["dependencies"], *extras["audit"], *extras["spark"]]
+    users = [line for line in wanted if _name(line) != project["project"]["name"]]
     names = set(map(_name, users))
     return "\n".join([*users, *(line for line in project["dependency-groups"]["dev"] if _name(line) not in names)])
 

@@ -12,9 +12,10 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnecti
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
 from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, WalkOptions, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.audit.ports import LedgerSource, NodeSource
 from pulsar_sidecar.audit.requests import DumpRequest, ListingRequest, dump_source, listing_source, zookeeper_rate

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -18,8 +18,10 @@ from pulsar_sidecar.adapters.metadata.addressing import (
     parse_credential,
     parse_metadata_store_url,
 )
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
 from pulsar_sidecar.adapters.metadata.probe import LatencyProbe
 from pulsar_sidecar.adapters.metadata.session import SessionOptions
+from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.errors import translated
 from pulsar_sidecar.adapters.pulsar.rest.ack_states import BrokerAckStates
@@ -38,9 +40,6 @@ from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.settings.fields import Settings
-
-if TYPE_CHECKING:
-    from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWholeStore
 
 _STARTING_SECONDS = 3.0
 """A sidecar that starts, and asks brokers for the first time, makes the store slower than it is if it is let alone."""
@@ -106,18 +105,13 @@ class ClusterAccess:
         connections = BinaryConnections(self.credentials, self.tls, clock)
         self.topic_owners = self.closing(TopicOwners(settings.broker_service_url, connections))
 
-    def whole_store(self) -> "ZooKeeperWholeStore":
+    def whole_store(self) -> ZooKeeperWholeStore:
         """All ledgers, and all nodes that may reference them, by walking."""
-        # A walk takes Arrow, which the rest of the service does without.
-        from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWholeStore
-
         settings = self.settings
         options = WalkOptions(
             store_credential_of(settings), settings.ledger_deletion_watch_nodes_per_second, store_tls_of(settings)
         )
-        return ZooKeeperWholeStore(
-            settings.metadata_store_url, self.store, self.clock, settings.ledgers_root_path, options
-        )
+        return ZooKeeperWholeStore(settings.metadata_store_url, self.clock, settings.ledgers_root_path, options)
 
     def closing(self, opened: _Opened) -> _Opened:
         """The same, which is closed at the end, before what was opened earlier."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
+from pulsar_sidecar.adapters.metadata.whole_store import LiveTree
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import LiveTree
 from pulsar_sidecar.adapters.pulsar.client.clients import SHARED, open_client
 from pulsar_sidecar.audit.reference_scan import scan_references
 from pulsar_sidecar.bootstrap.cluster_access import close_at_the_end
@@ -44,7 +44,7 @@ def open_inspector(addresses: ClusterAddresses, clock: Clock) -> Iterator[Cluste
         close_at_the_end(stack, entries.close)
         client = open_client(addresses.broker_service_url)
         close_at_the_end(stack, client.close)
-        tree = LiveTree(addresses.metadata_store_url, store, clock, DEFAULT_LEDGERS_ROOT)
+        tree = LiveTree(addresses.metadata_store_url, clock, DEFAULT_LEDGERS_ROOT)
         yield ClusterInspector(
             store,
             partial(scan_references, tree, CompactedLedgers(store, entries, DEFAULT_LEDGERS_ROOT)),

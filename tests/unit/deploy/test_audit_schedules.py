@@ -17,7 +17,7 @@ def test_the_recipes_build_the_images_that_the_chart_names() -> None:
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     recipes = (PROJECT / "deploy" / "Dockerfile").read_text() + (SPARK / "Dockerfile").read_text()
     built = set(re.findall(r"--tag (\S+)", recipes))
-    assert {f"{images[name]['repository']}:{version}" for name in ("sidecar", "spark")} <= built
+    assert {f"{images[name]['repository']}:{version}" for name in ("sidecar", "audit", "spark")} == built
 
 
 def test_the_spark_image_installs_what_was_locked_for_the_tests() -> None:

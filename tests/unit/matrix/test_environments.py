@@ -23,7 +23,8 @@ def test_the_lock_is_taken_whole_or_without_a_package_and_its_hashes() -> None:
 
 def test_the_newest_dependencies_are_those_that_users_may_have() -> None:
     lines = newest().splitlines()
-    assert {*PROJECT_FILE["dependencies"], *PROJECT_FILE["optional-dependencies"]["spark"]} <= set(lines)
+    extras = PROJECT_FILE["optional-dependencies"]
+    assert {*PROJECT_FILE["dependencies"], *extras["audit"], *extras["spark"]} - set(lines) == {"pulsar-sidecar[audit]"}
     assert sum(line.startswith("pyspark") for line in lines) == 1
     assert any(line.startswith("pytest>=") for line in lines)
 

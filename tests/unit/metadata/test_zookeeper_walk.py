@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA
-from pulsar_sidecar.adapters.metadata.zookeeper_walk import WalkOptions, ZooKeeperWalk
+from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
+from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.model.errors import TemporaryError
 
 from tests.fakes.clock import FakeClock
