@@ -29,6 +29,7 @@ PARTS := on-their-own-clusters deletion faults-of-deletion on-shared-cluster con
 WATCHED := $(shell git ls-files --cached --others --exclude-standard 2>/dev/null)
 NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
+HOURS ?= 2
 FAULTS ?= tests/faults
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --no-annotate --no-header
@@ -37,7 +38,7 @@ SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults mutants release monitoring demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release monitoring demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -142,6 +143,11 @@ mutants: $(INSTALLED) ## mutation testing of the judgement and the codecs, as a 
 bench: $(INSTALLED) ## every benchmark, side by side with its peers, as tables (docs/benchmarks.md); leave the machine alone
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
 	@$(BIN)/python -m tests.benchmarks all
+
+soak: $(INSTALLED) ## HOURS (2) of mixed work on a real cluster with kills; memory, descriptors, threads and nodes must stay flat (docs/soak.md)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-bench.lock
+	@mkdir -p $(RESULTS)
+	$(BIN)/python -m tests.soak --hours $(HOURS) --samples $(RESULTS)/soak.jsonl --picture docs/soak.svg
 
 matrix: $(INSTALLED) ## the story on Pulsar 3.3.6, 4.0.6, 4.0.8 and 4.2.4, into README's table (VERSIONS="4.2.4" for one; 45 minutes)
 	$(BIN)/python -m tests.matrix $(VERSIONS)

@@ -40,9 +40,12 @@ from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import nursery
 from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
 
-QUICK: Mapping[str, object] = {
+DELETING: Mapping[str, object] = {
     "topic_two_phase_deletion_enabled": "true",
     "bookkeeper_exclusive_to_cluster": "true",
+}
+QUICK: Mapping[str, object] = {
+    **DELETING,
     "two_phase_deletion_reconsume_later_in_seconds": 1,
     "two_phase_deletion_postpone_in_seconds": 1,
     "two_phase_deletion_in_use_settle_in_seconds": 3,
@@ -246,9 +249,13 @@ class Sidecars:
 
     def start_with_defaults(self, **settings: object) -> SidecarProcess:
         """Start one more as operators do, without `QUICK`, and wait until it is ready."""
-        sidecar = self._launch(
-            {"topic_two_phase_deletion_enabled": "true", "bookkeeper_exclusive_to_cluster": "true", **settings}
-        )
+        sidecar = self._launch({**DELETING, **settings})
+        sidecar.wait_until_ready()
+        return sidecar
+
+    def start_with_defaults_in(self, environment: Mapping[str, str], **settings: object) -> SidecarProcess:
+        """The same as a process of its own, with nothing inherited from a nursery: what it uses is its own."""
+        sidecar = self._launch({**DELETING, **settings}, partial(_serve, environment))
         sidecar.wait_until_ready()
         return sidecar
 
@@ -263,10 +270,7 @@ class Sidecars:
 
     def launch_in(self, environment: Mapping[str, str], log: Path | None = None, **settings: object) -> SidecarProcess:
         """Start one more with other environment variables, or with its output elsewhere, without waiting."""
-        return self._launch(
-            {**QUICK, **settings},
-            lambda inherited, usual: spawn(_SERVE, {**inherited, **environment}, PROJECT, log or usual),
-        )
+        return self._launch({**QUICK, **settings}, partial(_serve, environment, elsewhere=log))
 
     def _launch(
         self,
@@ -314,6 +318,12 @@ class Sidecars:
             "broker_service_url": self._addresses.broker_service_url,
             "metadata_store_url": self._addresses.metadata_store_url,
         }
+
+
+def _serve(
+    environment: Mapping[str, str], inherited: Mapping[str, str], usual: Path, *, elsewhere: Path | None = None
+) -> ProcessIdentity:
+    return spawn(_SERVE, {**inherited, **environment}, PROJECT, elsewhere or usual)
 
 
 def _inherited_environment() -> dict[str, str]:
