@@ -14,6 +14,7 @@ from types import ModuleType
 from tests.benchmarks import (
     audit,
     cancel,
+    capacity,
     changes,
     delayed_index,
     delayed_index_build,
@@ -41,6 +42,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     latency,
     inflight,
     memory,
+    capacity,
     dumps,
     audit,
     entries,

@@ -97,7 +97,7 @@ def _load() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Topics:
+class MadeTopics:
     """Topics with ten ledgers in three nodes each: eight in the list, one of a cursor, one of a schema."""
 
     count: int
@@ -198,7 +198,7 @@ def _memory(sizes: Sequence[int]) -> Table:
 
 
 def _counted(topics: int) -> _Counted:
-    made = _Topics(topics)
+    made = MadeTopics(topics)
     counted = _Counted()
     counted.control_seconds = _timed(lambda: (deque(made.ids(), maxlen=0), deque(made.nodes(), maxlen=0)))
     counts = ReferenceCounts()
@@ -228,14 +228,14 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _walks(nodes: int, rounds: int) -> Table:
-    topics = _Topics(nodes // (_LEDGERS_OF_A_TOPIC + _NODES_OF_A_TOPIC))
+    topics = MadeTopics(nodes // (_LEDGERS_OF_A_TOPIC + _NODES_OF_A_TOPIC))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-benchmark-")))
         spec = ClusterSpec(
             scratch / "cluster", brokers=0, bookies=0, java_options=_ZOOKEEPER_OPTIONS, ends_with_starter=True
         )
         url = stack.enter_context(LocalCluster.up(spec)).addresses().metadata_store_url
-        _fill(url, topics)
+        fill_zookeeper(url, topics)
         store = stack.enter_context(ZooKeeperMetadataStore(url, _CLOCK))
         changes = stack.enter_context(closing(ZooKeeperChanges(url, _CLOCK)))
         counts = ReferenceCounts()
@@ -286,7 +286,8 @@ def _bare(url: str, store: ZooKeeperMetadataStore, rate: float | None) -> int:
     return sum(batch.num_rows for walk in (ledgers, others) for batch in walk.batches())
 
 
-def _fill(url: str, topics: _Topics) -> None:
+def fill_zookeeper(url: str, topics: MadeTopics) -> None:
+    """Write all of their nodes, and those of their ledgers."""
     metadata = ledger_metadata_bytes(custom_metadata=data_custom_metadata("orders-eu/checkout-service/persistent/any"))
     kazoo = KazooClient(parse_metadata_store_url(url).hosts)
     kazoo.start()

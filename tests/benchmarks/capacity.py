@@ -1,0 +1,91 @@
+"""What a whole sidecar needs beside clusters of so many topics: memory, and seconds until it watches.
+
+The nodes are real, in a real ZooKeeper beside one bookie and one broker: for each topic a list, a cursor, a schema and
+ten ledgers. Brokers have loaded none of them. The sidecar has its defaults, with everything switched on.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from pulsar_sidecar.local_cluster.cluster import LocalCluster
+from pulsar_sidecar.local_cluster.spec import ClusterSpec
+
+from tests.benchmarks.clusters import processor_seconds, resident_mb
+from tests.benchmarks.leak_watch import MadeTopics, fill_zookeeper
+from tests.benchmarks.reporting import Table
+from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+
+NAME = "capacity"
+_SETTINGS = {"ledger_deletion_watch": "append", "delayed_message_cancelling_enabled": "true"}
+_JAVA_OPTIONS = ("-Xmx3g",)
+_PATIENCE_SECONDS = 1_200
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Of one sidecar: seconds until ready and watching, processor seconds, MiB then, later and at most."""
+
+    topics: int
+    ready: float
+    watching: float
+    used: float
+    resident: float
+    rested: float
+    peak: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--topics", type=int, nargs="+", default=[0, 10_000, 100_000])
+    parser.add_argument("--rest-seconds", type=float, default=60.0)
+
+
+def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    found = [_needs(topics, arguments.rest_seconds) for topics in arguments.topics]
+    rows = [
+        (
+            f"{each.topics:,}",
+            f"{each.ready:.1f}",
+            f"{each.watching:.1f}",
+            f"{each.used:.1f}",
+            f"{each.resident:.0f} MB",
+            f"{each.rested:.0f} MB",
+            f"{each.peak:.0f} MB",
+        )
+        for each in found
+    ]
+    rest = f"{arguments.rest_seconds:.0f} s later"
+    header = ("topics", "ready after s", "watching after s", "processor s", "memory then", rest, "peak")
+    notes = (f"Load of the machine in the last minute: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores.",)
+    return [Table("A sidecar beside so many topics", header, rows, notes)]
+
+
+def _needs(topics: int, rest_seconds: float) -> _Needs:
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-capacity-")))
+        spec = ClusterSpec(
+            scratch / "cluster", brokers=1, bookies=1, java_options=_JAVA_OPTIONS, ends_with_starter=True
+        )
+        addresses = stack.enter_context(LocalCluster.up(spec)).addresses()
+        fill_zookeeper(addresses.metadata_store_url, MadeTopics(topics))
+        sidecars = Sidecars(addresses, scratch)
+        stack.callback(sidecars.end_all)
+        started = time.monotonic()
+        sidecar = sidecars.start_with_defaults_in({}, **_SETTINGS)
+        ready = time.monotonic() - started
+        until(lambda: _watches(sidecar), "the sidecar watches", _PATIENCE_SECONDS)
+        watching, used = time.monotonic() - started, processor_seconds(sidecar.pid)
+        resident = resident_mb(sidecar.pid)
+        time.sleep(rest_seconds)
+        peak = int(Path(f"/proc/{sidecar.pid}/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+        return _Needs(topics, ready, watching, used, resident, resident_mb(sidecar.pid), peak)
+
+
+def _watches(sidecar: SidecarProcess) -> bool:
+    return bool(sidecar.call("GET", f"{BASE}/watch")["state"] == "watching")
