@@ -65,6 +65,8 @@ _TOPICS_OF_A_GROUP = 10
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0
+_SESSION_SECONDS = 40.0
+"""The longest that ZooKeeper grants: one that writes millions of nodes answers late."""
 _WARM_UP_SECONDS = 20.0
 _CLOCK = SystemClock()
 
@@ -289,7 +291,7 @@ def _bare(url: str, store: ZooKeeperMetadataStore, rate: float | None) -> int:
 def fill_zookeeper(url: str, topics: MadeTopics) -> None:
     """Write all of their nodes, and those of their ledgers."""
     metadata = ledger_metadata_bytes(custom_metadata=data_custom_metadata("orders-eu/checkout-service/persistent/any"))
-    kazoo = KazooClient(parse_metadata_store_url(url).hosts)
+    kazoo = KazooClient(parse_metadata_store_url(url).hosts, timeout=_SESSION_SECONDS)
     kazoo.start()
     try:
         for above in ("/managed-ledgers/orders-eu/checkout-service/persistent", "/schemas/orders-eu/checkout-service"):

@@ -8,6 +8,7 @@ from tests.soak.judging import Course
 from tests.soak.samples import Sample
 
 _TITLES = {
+    "anonymous_mb": "memory of its own, MiB",
     "resident_mb": "resident memory, MiB",
     "descriptors": "open descriptors",
     "threads": "threads",
@@ -15,7 +16,6 @@ _TITLES = {
     "watches": "ZooKeeper watches",
     "topics": "topics",
     "waiting": "records waiting",
-    "operations": "topic deletions under way",
 }
 
 
@@ -47,7 +47,7 @@ def draw(samples: Sequence[Sample], picture: Path) -> None:
     figure, axes = pyplot.subplots(4, 2, figsize=(11, 11), sharex=True, layout="constrained")
     names = sorted({name for sample in samples for name in sample.sidecars})
     for axis, (what, title) in zip(axes.flat, _TITLES.items(), strict=True):
-        if what in ("resident_mb", "descriptors", "threads"):
+        if what in ("anonymous_mb", "resident_mb", "descriptors", "threads"):
             for name in names:
                 found = [
                     (each.seconds / 60, getattr(each.sidecars[name], what)) for each in samples if name in each.sidecars

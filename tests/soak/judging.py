@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from tests.soak.samples import Sample
 
 _SHARE = 0.05
-_ROOM = {"resident_mb": 4.0, "descriptors": 6.0, "threads": 4.0, "nodes": 100.0, "watches": 100.0, "topics": 6.0}
+_ROOM = {"anonymous_mb": 4.0, "descriptors": 6.0, "threads": 4.0, "nodes": 100.0, "watches": 100.0, "topics": 6.0}
 """What a quarter's median may differ by beside the share, since kills and turns of the work move it."""
 
 CLUSTER = "cluster"
-_OF_PROCESSES = ("resident_mb", "descriptors", "threads")
+_OF_PROCESSES = ("anonymous_mb", "descriptors", "threads")
 _OF_CLUSTER = ("nodes", "watches", "topics")
 
 

@@ -19,10 +19,15 @@ _MIB = 1024.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process: its id, resident memory in MiB, open descriptors, threads."""
+    """One process: its id, memory in MiB, open descriptors, threads.
+
+    Resident memory counts pages of programs and libraries too, which the kernel takes away and reads again as it
+    likes; what the process has allocated itself is ``anonymous_mb``.
+    """
 
     pid: int
     resident_mb: float
+    anonymous_mb: float
     descriptors: int
     threads: int
 
@@ -64,7 +69,8 @@ def look_at_process(pid: int) -> ProcessSample | None:
     try:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
         descriptors = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-        return ProcessSample(pid, int(status["VmRSS"].split()[0]) / _MIB, descriptors, int(status["Threads"]))
+        resident, anonymous = (int(status[name].split()[0]) / _MIB for name in ("VmRSS", "RssAnon"))
+        return ProcessSample(pid, resident, anonymous, descriptors, int(status["Threads"]))
     except (OSError, KeyError):
         return None
 

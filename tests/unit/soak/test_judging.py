@@ -1,6 +1,7 @@
 """A soak calls flat what stays, and nothing that goes on growing."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ _HOUR = 3_600.0
 _LOOKS = 720
 
 
-def _course(value_at_hour: Callable[[float], float], what: str = "resident_mb") -> Series:
+def _course(value_at_hour: Callable[[float], float], what: str = "anonymous_mb") -> Series:
     hours = [2 * number / _LOOKS for number in range(_LOOKS)]
     return Series("a sidecar", what, [(hour * _HOUR, value_at_hour(hour)) for hour in hours])
 
@@ -51,7 +52,7 @@ def test_too_few_looks_are_no_judgement() -> None:
 
 
 def test_looks_are_read_back_and_gaps_left_out(tmp_path: Path) -> None:
-    there = Sample(0.0, {"one": ProcessSample(7, 100.5, 40, 20)}, {"nodes": 5, "watches": 6, "topics": 7})
+    there = Sample(0.0, {"one": ProcessSample(7, 100.5, 60.5, 40, 20)}, {"nodes": 5, "watches": 6, "topics": 7})
     gone = Sample(10.0, {}, {})
     file = tmp_path / "looks.jsonl"
     file.write_text(f"{there.line()}\n{gone.line()}\n")
@@ -61,5 +62,9 @@ def test_looks_are_read_back_and_gaps_left_out(tmp_path: Path) -> None:
     assert found["cluster", "topics"] == [(0.0, 7)]
 
 
-def test_a_process_that_ended_has_no_figures() -> None:
-    assert look_at_process(2**22 + 1) is None
+def test_a_process_is_looked_at_while_it_runs() -> None:
+    own = look_at_process(os.getpid())
+    assert own is not None
+    assert own.resident_mb > own.anonymous_mb > 1
+    assert own.threads >= 1
+    assert look_at_process(2**22 + 1) is None  # above the largest id that there is
