@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ BROKERS = ("broker-1", "broker-2")
 SIDECARS = {"sidecar-1": "http://127.0.0.1:8750", "sidecar-2": "http://127.0.0.1:8751"}
 TOPICS = 40
 KILL_AFTER_ANSWERS = 8
+PROMETHEUS, GRAFANA = "http://127.0.0.1:9090", "http://admin:admin@127.0.0.1:3000"
 FINDINGS = 2
 _LABEL = f"label=com.docker.compose.project={PROJECT_NAME}"
 _SECONDS = 120
@@ -178,6 +180,56 @@ def delete_while_all_of_these_die(
         stack.crash(killed)
         list(pool.map(stack.cluster.restart, BROKERS))
         return [name for run in runs for name in run.result()]
+
+
+def image_or_skip(service: str) -> None:
+    """Images from a registry that not every machine reaches."""
+    image = YAML(typ="safe").load(PROJECT / FILE)["services"][service]["image"]
+    for looked in (("image", "inspect"), ("pull", "--quiet")):
+        command = ("docker", *looked, image)
+        if subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_SECONDS).returncode == 0:
+            return
+    pytest.skip(f"the image {image} is not here, and cannot be pulled from here")
+
+
+def start_monitoring(stack: Stack, *services: str) -> None:
+    for service in services:
+        image_or_skip(service)
+    stack.compose.run("--profile", "monitoring", "up", "--detach", "--wait", *services)
+
+
+def ask(url: str, **params: str) -> Any:
+    answer = requests.get(url, params=params, timeout=OPERATION_SECONDS)
+    assert answer.ok, f"{url}: {answer.text[:500]}"
+    return answer.json()
+
+
+def test_prometheus_has_both_sidecars_the_audits_and_every_rule(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCUMENTATION_URL", "https://docs.example.net/sidecar/")
+    start_monitoring(stack, "prometheus", "pushgateway")
+    pushed = "PUSHGATEWAY_URL=http://127.0.0.1:9091/metrics/job/pulsar-sidecar-audit"
+    stack.compose.run("run", "--rm", "--no-TTY", "--env", pushed, "audit", exit_codes=(0, FINDINGS))
+
+    def values(query: str) -> dict[str, str]:
+        found = ask(f"{PROMETHEUS}/api/v1/query", query=query)["data"]["result"]
+        return {each["metric"].get("instance", ""): each["value"][1] for each in found}
+
+    up = {address.removeprefix("http://"): "1" for address in SIDECARS.values()}
+    until(lambda: values('up{job="pulsar-sidecar"}') == up, "Prometheus has scraped both sidecars")
+    until(lambda: values("pulsar_sidecar_audit_timestamp_seconds"), "Prometheus has the audit")
+    groups = ask(f"{PROMETHEUS}/api/v1/rules")["data"]["groups"]
+    files = {Path(group["file"]).name for group in groups}
+    assert files == {path.name for path in (PROJECT / "deploy" / "prometheus").glob("*.rules.yml")}
+    links = [rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"]]
+    assert all(link.startswith("https://docs.example.net/sidecar/runbooks/") for link in links)
+
+
+def test_grafana_has_prometheus_and_every_dashboard(stack: Stack) -> None:
+    start_monitoring(stack, "prometheus", "grafana")
+    assert ask(f"{GRAFANA}/api/datasources/uid/prometheus/health")["status"] == "OK"
+    titles = {each["title"] for each in ask(f"{GRAFANA}/api/search", type="dash-db")}
+    files = (PROJECT / "deploy" / "grafana" / "dashboards").glob("*.json")
+    assert titles == {json.loads(file.read_text())["title"] for file in files}
 
 
 def test_an_audit_in_a_container_finds_the_ledgers_and_plans_nothing_at_its_first_look(stack: Stack) -> None:

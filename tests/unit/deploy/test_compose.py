@@ -1,5 +1,6 @@
 """The compose files follow the compose specification's schema and set only what exists. No engine is needed."""
 
+import json
 import os
 import re
 import shutil
@@ -185,3 +186,6 @@ def test_grafana_finds_prometheus_and_the_dashboards(services: dict[str, Any]) -
         "./deploy/compose/grafana": "/etc/grafana/provisioning",
         "./deploy/grafana/dashboards": provider["options"]["path"],
     }
+    for dashboard in (PROJECT / "deploy" / "grafana" / "dashboards").glob("*.json"):
+        variables = json.loads(dashboard.read_text())["templating"]["list"]
+        assert [each["query"] for each in variables if each["type"] == "datasource"] == [source["type"]], dashboard
