@@ -13,14 +13,14 @@ from pulsar_sidecar.adapters.pulsar.wire.binary_connections import BinaryConnect
 from pulsar_sidecar.adapters.pulsar.wire.sequenced_producers import BrokerSequencedProducers
 from pulsar_sidecar.adapters.pulsar.wire.topic_tails import BrokerTopicTails
 from pulsar_sidecar.bootstrap.process import asked_to_stop
-from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, PublishSteps, ReportBytes
+from pulsar_sidecar.deduplication.publishing.file_publisher import FilePublisher, PublishSteps
 from pulsar_sidecar.deduplication.publishing.publisher import ExactlyOncePublisher, PublisherOptions
 from pulsar_sidecar.deduplication.publishing.reader import ExactlyOnceReader, ReadPosition
 from pulsar_sidecar.deduplication.publishing.requests import Published, PublishFileRequest
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, identity_of, parse_credentials
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.names import parse_topic_name
-from pulsar_sidecar.model.progress import Report
+from pulsar_sidecar.model.progress import Report, ReportWork
 
 _READ_SECONDS = 30.0
 """A topic that replays its entries for deduplication keeps a producer waiting."""
@@ -102,7 +102,7 @@ def open_reader(
 
 
 def publish_file(
-    request: PublishFileRequest, report: Report, report_bytes: ReportBytes, steps: PublishSteps | None = None
+    request: PublishFileRequest, report: Report, report_work: ReportWork, steps: PublishSteps | None = None
 ) -> Published:
     """Publish a file's records, as `FilePublisher.run`, until its end or a signal.
 
@@ -125,11 +125,11 @@ def publish_file(
             source,
             request.publish,
             producers,
-            BrokerTopicTails(TopicOwners(url, connections), admin.internal_stats, admin.stats, clock),
+            BrokerTopicTails(TopicOwners(url, connections), admin.internal_stats, admin.stats, clock, report_work),
             CheckpointFile(place),
             clock,
             stop,
-            report=report_bytes,
+            report=report_work,
             steps=steps,
         )
         return publisher.run()

@@ -120,8 +120,8 @@ class Terminal:
     def _publish(
         self, request: PublishFileRequest, write: Callable[[str], None], report: Callable[[str, int, int], None]
     ) -> Published:
-        report("reading", 10, 10)
-        report("publishing", 5, 10)
+        report("reading, bytes", 10, 10)
+        report("publishing, bytes", 5, 10)
         published: Published = self._noted(self.published)(request)
         return published
 

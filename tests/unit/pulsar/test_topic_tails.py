@@ -238,3 +238,27 @@ def test_a_refusal_is_final(broker: BinaryBroker, tails: BrokerTopicTails) -> No
     broker.answer = refuses
     with pytest.raises(NotFoundError):
         tails.last_position(TOPIC)
+
+
+class SlowClock(FakeClock):
+    """Each look at it takes a tenth of a second."""
+
+    def monotonic_seconds(self) -> float:
+        self.advance_ms(100)
+        return super().monotonic_seconds()
+
+
+@pytest.mark.parametrize(("start", "total"), [(None, 109), (at(40), 60)])
+def test_a_long_reading_shows_how_far_it_has_come(
+    broker: BinaryBroker, topic: Topic, statistics: Statistics, start: Position | None, total: int
+) -> None:
+    topic.entries, statistics.end = [alone("mine", number) for number in range(100)], at(99)
+    reports: list[tuple[str, int, int]] = []
+    with closing(BinaryConnections(ClientCredentials(), TlsOptions(), FakeClock(), read_seconds=2)) as connections:
+        owners = TopicOwners(broker.url, connections)
+        tails = BrokerTopicTails(
+            owners, statistics.internal_stats, statistics.stats, SlowClock(), lambda *report: reports.append(report)
+        )
+        tails.read_back(TOPIC, start, "mine")
+    assert reports[0] == (f"reading {TOPIC} back, entries", 19, total)
+    assert [done for _, done, _ in reports] == list(range(19, 100 - (start.entry_id if start else 0), 5))

@@ -45,14 +45,12 @@ from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.progress import LongWork, ReportWork
 
 FLUSH_RECORDS: Final = 50_000
 FLUSH_SECONDS: Final = 1.0
 
 _RECORDS_PER_REPORT: Final = 4096
-
-ReportBytes = Callable[[str, int, int], None]
-"""Shows what is being done, and with how many bytes of how many."""
 
 
 class PublishStep(Enum):
@@ -146,7 +144,7 @@ class FilePublisher:
         clock: Clock,
         stop: StopSignal,
         *,
-        report: ReportBytes = lambda doing, done, total: None,
+        report: ReportWork = lambda doing, done, total: None,
         steps: PublishSteps | None = None,
     ) -> None:
         self._source = source
@@ -193,7 +191,7 @@ class FilePublisher:
                 self._source.file,
                 self._source.size,
                 checkpoint.marks,
-                lambda done, total: self._report("comparing what is published", done, total),
+                lambda done, total: self._report("comparing what is published, bytes", done, total),
             )
             self._records = checkpoint.records
             partitions = len(checkpoint.partitions) if checkpoint.is_partitioned else 0
@@ -263,11 +261,16 @@ class FilePublisher:
         if until < start:
             return
         records = takewhile(lambda record: record.offset <= until, self._reader().records(start))
-        routed = ((record, publisher.partition_of(_message(record))) for record in records)
+        work = LongWork("comparing the topic with the file, bytes", until, self._report, self._clock)
+        routed = (self._routed(publisher, record, work) for record in records)
         try:
             check_against_file(self._resume, start, routed)
         except InvalidInputError as error:
             raise ConflictError(f"the file is not the one that was published: {error}") from error
+
+    def _routed(self, publisher: ExactlyOncePublisher, record: FileRecord, work: LongWork) -> tuple[FileRecord, int]:
+        work.has_done(record.offset)
+        return record, publisher.partition_of(_message(record))
 
     # --- the records -----------------------------------------------------------------------------------------------
 
@@ -325,7 +328,7 @@ class FilePublisher:
         with self._steps.taking(PublishStep.FLUSHED):
             publisher.flush()
         self._write_checkpoint(self._checkpoint_here(publisher))
-        self._report("publishing", self._rolling.end, self._source.size)
+        self._report("publishing, bytes", self._rolling.end, self._source.size)
 
     def _checkpoint_here(self, publisher: ExactlyOncePublisher) -> Checkpoint:
         request = self._request
@@ -372,7 +375,7 @@ class FilePublisher:
             stored += record.offset > self._resume[publisher.partition_of(_message(record))].after
             self._records += 1
             if self._records % _RECORDS_PER_REPORT == 0:
-                self._report("reading", record.end, self._source.size)
+                self._report("reading, bytes", record.end, self._source.size)
             if self._stop.is_set():
                 break
         return self._published(reader, stored, 0)

@@ -189,7 +189,7 @@ def test_a_file_is_published_by_byte_offsets() -> None:
         is_stopped=False,
         partitions=[PublishedPartition(7, last)],
     )
-    assert job.reports[-1] == ("publishing", 11, 11)
+    assert job.reports[-1] == ("publishing, bytes", 11, 11)
 
 
 def test_a_file_published_twice_is_published_once() -> None:

@@ -21,6 +21,7 @@ from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerEntry
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.progress import LongWork, ReportWork
 from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 from pulsar_sidecar.wire import PulsarApi_pb2 as api
 
@@ -49,21 +50,25 @@ class BrokerTopicTails:
         internal_stats: Callable[[TopicName], TopicInternalStats],
         stats: Callable[[TopicName], TopicStats],
         clock: Clock,
+        report: ReportWork = lambda doing, done, total: None,
     ) -> None:
         self._owners = owners
         self._internal_stats = internal_stats
         self._stats = stats
         self._clock = clock
+        self._report = report
 
     def last_position(self, topic: TopicName) -> Position:
         last = self._reading(topic, None, lambda reader: reader.last_position())
         return last or self._before_the_first(topic)
 
     def read_back(self, topic: TopicName, start: Position | None, producer_name: str) -> Tail:
-        end = self._internal_stats(topic).last_confirmed
+        stats = self._internal_stats(topic)
+        total = _entries_from(start, stats)
 
         def read(reader: _TailReader) -> Tail | None:
-            return reader.tail(start, producer_name, self._last_shown(reader, topic, end))
+            work = LongWork(f"reading {topic} back, entries", total, self._report, self._clock)
+            return reader.tail(start, producer_name, self._last_shown(reader, topic, stats.last_confirmed), work)
 
         return self._reading(topic, start, read) or Tail((), self._before_the_first(topic))
 
@@ -90,6 +95,14 @@ class BrokerTopicTails:
                 if self._clock.monotonic_seconds() >= give_up:
                     raise TemporaryError(f"{topic} cannot be read back ({error}); try again") from error
                 self._clock.wait_seconds(_PAUSE_SECONDS)
+
+
+def _entries_from(start: Position | None, stats: TopicInternalStats) -> int:
+    """How many entries there are about, from ``start`` on: the count of the ledger that is written to lags behind."""
+    last = stats.last_confirmed
+    first_ledger = -1 if start is None else start.ledger_id
+    before = sum(count for ledger_id, count in stats.ledgers.items() if first_ledger <= ledger_id < last.ledger_id)
+    return max(0, before + last.entry_id + 1 - (0 if start is None else max(0, start.entry_id)))
 
 
 class TopicReader:
@@ -166,7 +179,7 @@ class TopicReader:
 
 
 class _TailReader(TopicReader):
-    def tail(self, start: Position | None, producer_name: str, last: Position | None) -> Tail | None:
+    def tail(self, start: Position | None, producer_name: str, last: Position | None, work: LongWork) -> Tail | None:
         """What lies up to the entry ``last``, that one included; None for an empty topic, whose last one is None."""
         if last is None:
             return None
@@ -174,7 +187,8 @@ class _TailReader(TopicReader):
         first: Position | None = None
         if start is not None and start > last:
             return Tail((), None)
-        for position, rows in self._entries(last, producer_name):
+        for done, (position, rows) in enumerate(self._entries(last, producer_name)):
+            work.has_done(done)
             first = first or position
             for row in rows:
                 if row.kind is MessageKind.MESSAGE and row.is_judged:

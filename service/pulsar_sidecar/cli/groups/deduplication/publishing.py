@@ -160,7 +160,7 @@ class _Progress:
     def report(self, doing: str, done: int, total: int) -> None:
         if self._bar is None or doing != self._doing:
             self.close()
-            self._doing, self._bar = doing, output.ProgressBar(f"{doing}, bytes", output.info)
+            self._doing, self._bar = doing, output.ProgressBar(doing, output.info)
         self._bar.report(done, total)
 
     def close(self) -> None:
