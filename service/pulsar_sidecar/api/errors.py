@@ -22,6 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
 from pulsar_sidecar.model import errors
+from pulsar_sidecar.observability.tracing import current_trace
 
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -136,7 +137,9 @@ def _methods_of(request: Request) -> list[str]:
 async def unforeseen(request: Request, error: Exception) -> JSONResponse:
     """The answer to a defect; of the error it has the class only."""
     _log.error("a request failed in an unforeseen way", method=request.method, error=type(error).__name__)
-    return reason_response(500, f"unforeseen {type(error).__name__}; the service's log has the details")
+    request_id = current_trace().request_id
+    details = f"the sidecar's log has the details, with the request_id {request_id}"
+    return reason_response(500, f"unforeseen {type(error).__name__}; {details}")
 
 
 HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {

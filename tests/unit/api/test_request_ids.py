@@ -11,6 +11,7 @@ from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.observability.tracing import add_request, current_trace
 from structlog.typing import EventDict
 
+from tests.cluster.patience import until
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.unit.api.serving import Served, served
 
@@ -60,6 +61,7 @@ def test_the_callers_id_comes_back_and_is_in_each_line(
     answer = noting_server.ask("GET", "/note", headers={"X-Request-Id": given})
     assert answer.headers["x-request-id"] == given
     assert noting.seen[-1] == given
+    until(lambda: len(lines) == 2, "the line that comes after the answer")
     assert [(line["event"], line["request_id"]) for line in lines] == [("in the route", given), ("request", given)]
 
 
@@ -71,6 +73,7 @@ def test_a_request_without_a_usable_id_gets_a_new_one(
     own = answer.headers["x-request-id"]
     assert NEW.fullmatch(own)
     assert noting.seen[-1] == own
+    until(lambda: len(lines) == 2, "the line that comes after the answer")
     assert {line["request_id"] for line in lines} == {own}
 
 
@@ -85,3 +88,8 @@ def test_every_kind_of_answer_has_it(noting_server: Served, path: str, status: i
 def test_two_requests_of_one_connection_have_two_ids(noting_server: Served) -> None:
     first, second = (noting_server.ask("GET", "/note").headers["x-request-id"] for _ in range(2))
     assert first != second
+
+
+def test_an_unforeseen_error_names_the_request_whose_lines_have_the_details(noting_server: Served) -> None:
+    reason = noting_server.ask("GET", "/fail", headers={"X-Request-Id": "r-3"}).reason
+    assert reason == "unforeseen ZeroDivisionError; the sidecar's log has the details, with the request_id r-3"

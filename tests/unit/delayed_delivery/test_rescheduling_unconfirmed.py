@@ -4,6 +4,7 @@ from collections.abc import Collection
 from itertools import pairwise
 
 import pytest
+import structlog
 from pulsar_sidecar.delayed_delivery.cancel.requests import CancellationStatus, Cause
 from pulsar_sidecar.delayed_delivery.ports import EntryFacts
 from pulsar_sidecar.delayed_delivery.workflow import rescheduling as workflow
@@ -12,6 +13,7 @@ from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.observability.tracing import add_request, identified
 
 from tests.fakes.delayed_messages import at
 from tests.fakes.rescheduling import DUE_MS, NEW_MS, Rescheduling, only
@@ -248,3 +250,15 @@ def test_who_stops_following_the_log_publishes_nothing(rescheduling: Reschedulin
         rescheduling.reschedule()
     assert rescheduling.copies == []
     assert rescheduling.cluster.compacted() == {}
+
+
+def test_what_another_sidecar_finishes_has_the_request_of_the_call(rescheduling: Rescheduling) -> None:
+    lose_receipt(rescheduling, stored=False)
+    with identified("r-1"):
+        rescheduling.reschedule()
+    with structlog.testing.capture_logs([add_request]) as lines:
+        for _ in range(10):
+            rescheduling.cluster.pass_ms(1_000, 1_000)
+            rescheduling.sidecar.round()
+    found = {line["request_id"] for line in lines if line["event"] == "a message was not published again"}
+    assert found == {"r-1"}

@@ -37,7 +37,7 @@ class _Record(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 @decodable
-class _IntentRecord(msgspec.Struct, rename="camel"):
+class _IntentRecord(msgspec.Struct, rename="camel", omit_defaults=True):
     """An intent's value: the part that its key does not have, in `RescheduleIntent`'s order."""
 
     version: Literal[1]
@@ -48,6 +48,7 @@ class _IntentRecord(msgspec.Struct, rename="camel"):
     requested_by: str | None
     copy: str | None
     done: bool
+    request_id: str | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_Record)
@@ -64,6 +65,7 @@ class RescheduleIntent(NamedTuple):
         after: the copy is stored beyond this position.
         copy: the copy's message id, once it is known to be stored.
         done: whether the old message was cancelled as well.
+        request_id: of the call that asked for it, for log lines.
     """
 
     topic: TopicName
@@ -76,6 +78,7 @@ class RescheduleIntent(NamedTuple):
     requested_by: str | None = None
     copy: str | None = None
     done: bool = False
+    request_id: str | None = None
 
     @property
     def message(self) -> Message:

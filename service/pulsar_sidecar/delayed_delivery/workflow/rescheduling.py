@@ -39,6 +39,7 @@ from pulsar_sidecar.model.ids import EntryId, Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
+from pulsar_sidecar.observability.tracing import current_trace, identified
 
 log = structlog.get_logger("delayed-delivery")
 
@@ -158,6 +159,7 @@ class Rescheduler:
             self.ports.clock.now_ms(),
             _stored_until(snapshot),
             options.requested_by,
+            request_id=current_trace().request_id,
         )
         valid = self._recorded(intent)
         if valid.token != intent.token:
@@ -286,12 +288,16 @@ class Rescheduler:
             progress = self._progress[intent.token]
             if self._is_due(intent, progress):
                 progress.postpone(self.ports.clock.now_ms(), intent.deliver_at_ms)
-                try:
-                    self._advance(intent, progress)
-                except NotFoundError:
-                    self.store.intents.drop(intent)  # the topic is gone
-                except SidecarError as error:
-                    progress.log_once(intent, "publishing a message again failed; the sidecar tries again", str(error))
+                with identified(intent.request_id):
+                    self._try_to_advance(intent, progress)
+
+    def _try_to_advance(self, intent: RescheduleIntent, progress: _Progress) -> None:
+        try:
+            self._advance(intent, progress)
+        except NotFoundError:
+            self.store.intents.drop(intent)  # the topic is gone
+        except SidecarError as error:
+            progress.log_once(intent, "publishing a message again failed; the sidecar tries again", str(error))
 
     def _is_due(self, intent: RescheduleIntent, progress: _Progress) -> bool:
         now_ms = self.ports.clock.now_ms()
