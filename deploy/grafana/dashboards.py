@@ -34,6 +34,7 @@ _NO_AUDIT: Final = "no audit's metrics.prom is scraped"
 _NO_INDEX: Final = "no topic in delayedIndexWatchedTopics has buckets"
 _NO_ACK_STATE: Final = "no topic in ackStateWatchedTopics"
 _NO_DEDUPLICATION: Final = "no topic in deduplicationWatchedTopics"
+_WATCHED: Final = '__name__=~"pulsar_subscription_.+|pulsar_sidecar_deduplication_.+"'
 _YES_OR_NO: Final = {0: ("no", GREEN), 1: ("yes", RED)}
 _ALARMING: Final = {1.0: RED}
 
@@ -83,8 +84,8 @@ def _overview() -> Dashboard:
             "Needed now": [
                 figure(
                     "Sidecars",
-                    "Sidecars that Prometheus reaches. They share the work, so one is enough; two survive a failure.",
-                    {"{{cluster}}": f"sum by (cluster) ({_chosen('pulsar_sidecar_info')})"},
+                    "Sidecars that are ready. They share the work, so one is enough; two survive a failure.",
+                    {"{{cluster}}": f"sum by (cluster) ({_chosen('pulsar_sidecar_ready')})"},
                     empty="no sidecar is scraped",
                     limits={0: RED, 1: ORANGE, 2: GREEN},
                 ),
@@ -94,13 +95,15 @@ def _overview() -> Dashboard:
                     {"{{cluster}}": _largest(f"{_DELETION}_paused")},
                     empty=_OFF,
                     names={0: ("no", GREEN), 1: ("paused", ORANGE)},
+                    more="pulsar-sidecar-deletion",
                 ),
                 figure(
-                    "Records given up",
-                    "Records that went to the dead-letter topic in the time shown: their ledgers stay.",
-                    {"{{cluster}}": _increase(f"{_DELETION}_max_retry_reached_total")},
+                    "Dead letters",
+                    "Records that were given up and not sent again: their ledgers stay.",
+                    {"{{cluster}}": _largest(f"{_DELETION}_dead_letters")},
                     empty=_OFF,
                     limits=_ALARMING,
+                    more="pulsar-sidecar-deletion",
                 ),
                 figure(
                     "Stuck topic deletions",
@@ -108,6 +111,7 @@ def _overview() -> Dashboard:
                     {"{{cluster}}": _largest(f"{_DELETION}_topic_deletions_stuck")},
                     empty=_OFF,
                     limits=_ALARMING,
+                    more="pulsar-sidecar-deletion",
                 ),
                 figure(
                     "The watch has braked",
@@ -115,6 +119,7 @@ def _overview() -> Dashboard:
                     {"{{cluster}}": _largest(f"{_DELETION}_watch_braked")},
                     empty=_NO_WATCH,
                     names=_YES_OR_NO,
+                    more="pulsar-sidecar-deletion",
                 ),
                 figure(
                     "Last audit",
@@ -123,6 +128,7 @@ def _overview() -> Dashboard:
                     empty=_NO_AUDIT,
                     unit="s",
                     limits={86_400: ORANGE, 172_800: RED},
+                    more="pulsar-sidecar-audits",
                 ),
             ],
             "Work": [
@@ -213,23 +219,38 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         unit="bytes",
     ),
     figure(
+        "Dead letters",
+        "Records that were given up and not sent again: their ledgers stay.",
+        _largest(f"{_DELETION}_dead_letters"),
+        empty=_OFF,
+        limits=_ALARMING,
+    ),
+    figure(
         "Topic deletions",
         "Under way.",
         _largest(f"{_DELETION}_topic_deletions_running"),
         empty=_OFF,
     ),
     figure(
+        "Stuck topic deletions",
+        "That do not continue by themselves.",
+        _largest(f"{_DELETION}_topic_deletions_stuck"),
+        empty=_OFF,
+        limits=_ALARMING,
+    ),
+    figure(
+        "Oldest topic deletion",
+        "Time since its request.",
+        _largest(f"{_DELETION}_topic_deletions_oldest_age_seconds"),
+        empty="none is under way",
+        unit="s",
+        limits={3_600: ORANGE, 86_400: RED},
+    ),
+    figure(
         "Namespace deletions",
         "Under way.",
         _largest(f"{_DELETION}_namespace_deletions_running"),
         empty=_OFF,
-    ),
-    figure(
-        "Given up",
-        "Records that went to the dead-letter topic in the time shown.",
-        _increase(f"{_DELETION}_max_retry_reached_total"),
-        empty=_OFF,
-        limits=_ALARMING,
     ),
     lines(
         "First phase: records sent",
@@ -281,6 +302,13 @@ _TWO_PHASES: Final[Sequence[Panel]] = [
         },
         empty=_NO_EVENT,
         unit="s",
+    ),
+    lines(
+        "Given up",
+        "Records that went to the dead-letter topic after the last try.",
+        _rate(f"{_DELETION}_max_retry_reached_total"),
+        empty=_OFF,
+        unit=PER_SECOND,
     ),
     lines(
         "Bytes freed",
@@ -472,6 +500,13 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
         _increase(f"{_CANCELLING}_reasserted_total"),
         empty=_NO_CANCELLING,
     ),
+    figure(
+        "Reconciling",
+        "Sidecars that repeat acknowledgements which a cursor has lost: one of a cluster.",
+        f"sum by (cluster) ({_chosen(f'{_CANCELLING}_leading')})",
+        empty=_NO_CANCELLING,
+        limits={0: RED, 1: GREEN, 2: RED},
+    ),
     lines(
         "Requests",
         "Messages whose cancellation was requested.",
@@ -484,6 +519,13 @@ _CANCELLATIONS: Final[Sequence[Panel]] = [
         "Cancellations by the status that they reached. After `persisted` a crash of the broker loses none.",
         {"{{proof}}": _rate(f"{_CANCELLING}_seconds_count", "proof")},
         empty=_NO_EVENT,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Readings that failed",
+        "Of a subscription: its cancellations were not reconciled then.",
+        _rate(f"{_CANCELLING}_reconcile_failed_total"),
+        empty=_NO_CANCELLING,
         unit=PER_SECOND,
     ),
     lines(
@@ -564,7 +606,7 @@ def _watched_topics() -> Dashboard:
         "pulsar-sidecar-watched-topics",
         "Pulsar sidecar: watched topics",
         "Acknowledgement states (PIP-299) and deduplication (PIP-6) of the topics that are watched.",
-        [_CLUSTER, variable("topic", "Topic", '{__name__=~"pulsar_subscription_.+|pulsar_sidecar_deduplication_.+"}')],
+        [_CLUSTER, variable("topic", "Topic", "", of=f'{_WATCHED}, cluster=~"$cluster"')],
         {"Acknowledgement states": _ACK_STATES, "Deduplication": _SNAPSHOTS},
     )
 
@@ -780,7 +822,7 @@ _TRUST: Final[Sequence[Panel]] = [
     ),
     lines(
         "Nodes that point to nothing",
-        "By kind; `audit prune` removes them.",
+        "By kind; the report of the audit lists them with the command that helps.",
         {"{{cluster}}, {{kind}}": _found("leftover_nodes", "kind")},
         empty="the audit did not look for them, or found none",
     ),

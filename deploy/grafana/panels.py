@@ -4,6 +4,7 @@ Invariant: a panel explains itself. Its description names what is counted, and w
 shows why instead of "No data".
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Final, TypeVar
@@ -33,12 +34,20 @@ def figure(
     unit: str = "short",
     limits: Mapping[float, Colour] | None = None,
     names: Mapping[int, tuple[str, Colour]] | None = None,
+    more: str = "",
 ) -> stat.Panel:
-    """The present value; ``limits`` is the colour from each value on, ``names`` what a value is called."""
+    """The present value.
+
+    ``limits`` is the colour from each value on, ``names`` what a value is called, ``more`` the uid of the dashboard to
+    look at next.
+    """
     panel = stat.Panel().title(title).description(about).no_value(empty).unit(unit).height(4)
     panel.color_mode(common.BigValueColorMode.VALUE).graph_mode(common.BigValueGraphMode.AREA)
     panel.reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.thresholds(_thresholds(limits or {})).mappings(_mappings(names or {}))
+    if more:
+        link = dashboard_builder.DashboardLink("More").type(dashboard.DashboardLinkType.LINK).url(f"/d/{more}")
+        panel.links([link.include_vars(True).keep_time(True)])
     return _asking(panel, queries)
 
 
@@ -127,12 +136,13 @@ def variable(name: str, label: str, metric: str, *, of: str = "") -> dashboard_b
 
 
 def _widths(panels: Sequence[Panel]) -> Sequence[tuple[Panel, int]]:
-    """Six figures or two graphs side by side; a last line that is not full is widened."""
+    """Six figures or two graphs side by side at most; a last line that is not full is widened."""
     widths: list[tuple[Panel, int]] = []
     for form in (stat.Panel, (statetimeline.Panel, timeseries.Panel)):
         of_form = [panel for panel in panels if isinstance(panel, form)]
-        most = 6 if form is stat.Panel else 2
-        for start in range(0, len(of_form), most):
+        needed = math.ceil(len(of_form) / (6 if form is stat.Panel else 2))
+        most = math.ceil(len(of_form) / max(1, needed))
+        for start in range(0, len(of_form), max(1, most)):
             line = of_form[start : start + most]
             shares = [_WIDE // len(line)] * len(line)
             shares[-1] += _WIDE - sum(shares)

@@ -1,7 +1,6 @@
 """``python -m tests.monitoring DIRECTORY [--pictures DIRECTORY]``: the acts, every panel's query, and pictures.
 
-The directory keeps Prometheus' data and ``series.json``, all series by five seconds. Where it has them already, the
-acts are not run again.
+The directory keeps Prometheus' data. Where it has them already, the acts are not run again.
 """
 
 import argparse
@@ -10,13 +9,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.cluster.choosing import PROJECT
 from tests.cluster.patience import until
 from tests.monitoring.acts import prepared
-from tests.monitoring.servers import Prometheus, prometheus, serving_newest_audit
-from tests.monitoring.shown import ShownPanel, ask, dashboard_files, panels_of
+from tests.monitoring.servers import SCRAPE_SECONDS, Prometheus, prometheus, serving_newest_audit
+from tests.monitoring.shown import ShownPanel, as_asked, ask, choices_of, dashboard_files, panels_of
 
 WITHOUT_DATA: Final[Mapping[tuple[str, str], str]] = {
     ("audits", "Inputs that could not be read"): "these acts damage nothing, so audits read everything",
@@ -28,8 +27,6 @@ WITHOUT_DATA: Final[Mapping[tuple[str, str], str]] = {
 """Panels that these acts give no data, by dashboard and title, and why."""
 
 _RULES: Final = PROJECT / "deploy" / "prometheus"
-_EVERYTHING: Final = '{__name__=~"pulsar_.+|process_.+|up|ALERTS"}'
-_RECORDED_SECONDS: Final = 5
 
 
 def main() -> int:
@@ -45,6 +42,7 @@ def main() -> int:
         _record(directory, times)
     start, end = json.loads(times.read_text())
     with prometheus(directory, {}) as kept:
+        _report(f"alerts that fired: {_fired(kept, start, end)}")
         failed = [_show(file, kept, start, end, arguments.pictures) for file in dashboard_files()]
     return 1 if any(failed) else 0
 
@@ -63,19 +61,21 @@ def _record(directory: Path, times: Path) -> None:
         start = time.time()  # noqa: TID251 - Prometheus' clock
         acts.run()
         end = time.time()  # noqa: TID251
-        (directory / "series.json").write_text(json.dumps(_series(scraping, start, end)))
         times.write_text(json.dumps([start, end]))
 
 
-def _series(scraping: Prometheus, start: float, end: float) -> list[dict[str, Any]]:
-    """Every series as it was; a step without a value is a step without a sample."""
-    found = scraping.over(_EVERYTHING, start, end, _RECORDED_SECONDS)
-    return [{"labels": dict(one.labels), "points": one.points} for one in found]
+def _fired(asked: Prometheus, start: float, end: float) -> str:
+    firing = asked.over('ALERTS{alertstate="firing"}', start, end, SCRAPE_SECONDS)
+    return ", ".join(sorted({one.labels["alertname"] for one in firing}))
 
 
 def _show(file: Path, asked: Prometheus, start: float, end: float, pictures: Path | None) -> list[ShownPanel]:
     """Ask what a dashboard asks; the panels that have no data without a reason."""
     panels = panels_of(file)
+    for label, selector in choices_of(file).items():
+        assert asked.values_of(label, as_asked(selector, end - start), start, end), (
+            f"{file.stem}: {label} has no values"
+        )
     for panel in panels:
         ask(panel, asked, start, end)
     empty = [panel for panel in panels if panel.kind != "row" and not panel.lines]

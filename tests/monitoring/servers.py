@@ -41,6 +41,13 @@ class Prometheus:
         found = answer.json()["data"]["result"]
         return [Series(one["metric"], [(at, float(value)) for at, value in one["values"]]) for one in found]
 
+    def values_of(self, label: str, selector: str, start: float, end: float) -> list[str]:
+        """The values that a label has had."""
+        params = {"match[]": selector, "start": str(start), "end": str(end)}
+        answer = requests.get(f"{self.url}/api/v1/label/{label}/values", params=params, timeout=OPERATION_SECONDS)
+        assert answer.ok, f"{selector}: {answer.text[:500]}"
+        return list(answer.json()["data"])
+
     def healthy_targets(self) -> int:
         """How many answered the last scrape."""
         targets = requests.get(f"{self.url}/api/v1/targets", timeout=OPERATION_SECONDS).json()["data"]["activeTargets"]

@@ -12,6 +12,7 @@ from tests.monitoring.servers import SCRAPE_SECONDS, Prometheus, Series
 
 DASHBOARDS = PROJECT / "deploy" / "grafana" / "dashboards"
 _POINTS = 240
+_LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 _LABEL = re.compile(r"{{\s*(\w+)\s*}}")
 
 
@@ -46,6 +47,13 @@ def dashboard_files() -> list[Path]:
 def panels_of(file: Path) -> list[ShownPanel]:
     """All of them, rows' headings included."""
     return [_panel(each) for each in json.loads(file.read_text())["panels"]]
+
+
+def choices_of(file: Path) -> dict[str, str]:
+    """What a dashboard lets its reader choose, by name: which series have the label."""
+    variables = json.loads(file.read_text())["templating"]["list"]
+    asked = [_LABEL_VALUES.fullmatch(each["query"]) for each in variables if each["type"] == "query"]
+    return {found[2]: found[1] for found in asked if found}
 
 
 def as_asked(expression: str, seconds: float, variables: Mapping[str, str] | None = None) -> str:

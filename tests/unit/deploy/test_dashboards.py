@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,18 @@ from ruamel.yaml import YAML
 from deploy.grafana.dashboards import main
 from tests.cluster.go_tools import PROMTOOL, tool_or_skip
 from tests.monitoring.shown import as_asked, dashboard_files, panels_of
+from tests.unit.deploy.reported import reported
 
+_METRIC = re.compile(r"\b((?:pulsar|process)_\w+)({[^}]*})?")
+_OF_PROMETHEUS = {"job", "instance"}
+"""Labels that Prometheus adds."""
+_NOT_SHOWN = {
+    "pulsar_delayed_message_cancellations_seconds_sum",
+    "pulsar_ledger_deletion_batch_seconds_count",
+    "pulsar_ledger_deletion_batch_seconds_sum",
+    "pulsar_sidecar_delayed_message_index_bucket_op_latency_ms",
+}
+"""Parts of histograms whose other parts are shown."""
 FILES = [pytest.param(file, id=file.stem) for file in dashboard_files()]
 
 
@@ -42,6 +54,29 @@ def test_every_panel_explains_itself_and_takes_any_data_source(file: Path) -> No
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def queries() -> set[str]:
+    return {expression for file in dashboard_files() for panel in panels_of(file) for _, expression in panel.queries}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_query_is_about_what_sidecars_and_audits_report(file: Path) -> None:
+    for panel in panels_of(file):
+        for legend, expression in panel.queries:
+            found = _METRIC.findall(expression)
+            assert found, panel.title
+            known = {label for metric, _ in found for label in reported()[metric]} | _OF_PROMETHEUS
+            named = {*re.findall(r"{{(\w+)}}", legend), *re.findall(r"(\w+)[!=]~?\"", expression)}
+            for labels in re.findall(r"\b(?:by|on) \(([^)]+)\)", expression):
+                named |= set(labels.split(", "))
+            assert named <= known, panel.title
+
+
+def test_everything_that_sidecars_and_audits_report_is_shown() -> None:
+    shown = {metric for expression in queries() for metric, _ in _METRIC.findall(expression)}
+    missing = {name for name in reported() if name not in shown and not name.startswith(("python_", "process_"))}
+    assert missing == _NOT_SHOWN
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_no_two_panels_overlap_and_every_line_is_full(file: Path) -> None:
     taken = [
@@ -54,8 +89,9 @@ def test_no_two_panels_overlap_and_every_line_is_full(file: Path) -> None:
 
 
 def test_prometheus_understands_every_query(tmp_path: Path) -> None:
-    asked = {expression for file in dashboard_files() for panel in panels_of(file) for _, expression in panel.queries}
-    rules = [{"record": f"query:{number}", "expr": as_asked(each, 3_600)} for number, each in enumerate(sorted(asked))]
+    rules = [
+        {"record": f"query:{number}", "expr": as_asked(each, 3_600)} for number, each in enumerate(sorted(queries()))
+    ]
     file = tmp_path / "queries.yml"
     YAML().dump({"groups": [{"name": "queries", "rules": rules}]}, file)
     checked = subprocess.run(
