@@ -77,7 +77,11 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
                 "customLabels": {"release": "prometheus"},
                 "metricRelabelings": [{"action": "labeldrop", "regex": "cluster"}],
             },
-            "prometheusRule": {"enabled": True, "customLabels": {"release": "prometheus"}},
+            "prometheusRule": {
+                "enabled": True,
+                "customLabels": {"release": "prometheus"},
+                "runbookUrlBase": "https://docs.example.com/sidecar/",
+            },
             "networkPolicy": {"ingressFrom": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]},
         },
         "audit": {"enabled": True, "volume": {"storageClassName": "fast", "accessModes": ["ReadWriteMany"]}},

@@ -221,10 +221,20 @@ def test_probes_and_metrics_ask_what_is_open_without_a_credential() -> None:
     assert paths == OPEN_PATHS
 
 
-def test_all_alerts_are_in_the_rule() -> None:
-    (rule,) = by_kind("everything", "PrometheusRule")
-    files = sorted((PROJECT / "deploy" / "prometheus").glob("*.rules.yml"))
-    assert rule["spec"]["groups"] == [group for path in files for group in YAML(typ="safe").load(path)["groups"]]
+def test_all_alerts_are_in_the_rule_for_as_many_sidecars_and_with_the_operators_runbooks() -> None:
+    for name, base, replicas in (
+        ("everything", "https://docs.example.com/sidecar", 3),
+        ("beside-pulsar-chart", "https://pulsar-sidecar.example.org", 2),
+    ):
+        (rule,) = by_kind(name, "PrometheusRule")
+        files = sorted((PROJECT / "deploy" / "prometheus").glob("*.rules.yml"))
+        expected = [group for path in files for group in YAML(typ="safe").load(path)["groups"]]
+        for alert in (alert for group in expected for alert in group["rules"]):
+            page = alert["annotations"]["runbook_url"].rpartition("/runbooks/")[2]
+            alert["annotations"]["runbook_url"] = f"{base}/runbooks/{page}"
+            if alert["alert"] == "PulsarSidecarsFewerThanExpected":
+                alert["expr"] = f"count by (cluster) (pulsar_sidecar_info) < {replicas}"
+        assert rule["spec"]["groups"] == expected
 
 
 def test_spark_has_what_its_driver_mounts_and_the_executors_its_directory() -> None:
