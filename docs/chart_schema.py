@@ -21,6 +21,7 @@ CHART = Path(__file__).parents[1] / "deploy" / "helm" / "pulsar-sidecar"
 _SCALAR = {"type": ["string", "number", "boolean"], "pattern": "^[^\\n\\r]*$"}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _NARROWED: Mapping[str, Mapping[str, Any]] = {
+    "monitoringOperator": {"enum": ["prometheus", "victoria-metrics"]},
     "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]},
     "podManagementPolicy": {"enum": ["Parallel", "OrderedReady"]},
     "sidecar.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},

@@ -86,6 +86,13 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
         },
         "audit": {"enabled": True, "volume": {"storageClassName": "fast", "accessModes": ["ReadWriteMany"]}},
     },
+    "victoria-metrics": _MINIMAL
+    | {
+        "monitoringOperator": "victoria-metrics",
+        "sidecar": {
+            "podMonitor": {"enabled": True, "metricRelabelings": [{"action": "labeldrop", "regex": "cluster"}]}
+        },
+    },
     "bare": _MINIMAL
     | {
         "serviceAccount": {"create": False},

@@ -72,7 +72,7 @@ def test_helm_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", VALUES)
 def test_objects_follow_the_schemas_of_kubernetes(name: str, version: str) -> None:
     for document in rendered(name):
-        if not document["apiVersion"].startswith("monitoring.coreos.com/"):
+        if not document["apiVersion"].startswith(("monitoring.coreos.com/", "operator.victoriametrics.com/")):
             kubernetes_validate.validate(document, version, strict=True)
         for text in [text for key, text in document.get("data", {}).items() if key == "executor.yaml"]:
             pod = YAML(typ="safe").load(text)
@@ -92,10 +92,9 @@ def test_the_schemas_would_notice_a_misspelt_name() -> None:
         kubernetes_validate.validate(stateful, NEWEST, strict=True)
 
 
-@pytest.mark.parametrize("name", ["everything", "beside-pulsar-chart"])
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
-def test_objects_follow_the_schemas_of_the_prometheus_operator(name: str, kind: str) -> None:
-    (document,) = by_kind(name, kind)
+def test_objects_follow_the_schemas_of_the_prometheus_operator(kind: str) -> None:
+    (document,) = by_kind("everything", kind)
     directory = module_or_skip(OPERATOR, OPERATOR_VERSION) / "example" / "prometheus-operator-crd"
     definition = YAML(typ="safe").load(directory / f"monitoring.coreos.com_{kind.lower()}s.yaml")
     (version,) = definition["spec"]["versions"]
@@ -165,7 +164,7 @@ def test_what_pods_mount_and_select_is_there(name: str) -> None:
     labels = stateful["spec"]["template"]["metadata"]["labels"].items()
     assert ("Service", stateful["spec"]["serviceName"]) in made
     selectors = [each["spec"]["selector"] for each in by_kind(name, "Service")]
-    for kind in ("PodDisruptionBudget", "PodMonitor", "StatefulSet"):
+    for kind in ("PodDisruptionBudget", "PodMonitor", "VMPodScrape", "StatefulSet"):
         selectors += [each["spec"]["selector"]["matchLabels"] for each in by_kind(name, kind)]
     selectors += [each["spec"]["podSelector"]["matchLabels"] for each in by_kind(name, "NetworkPolicy")]
     others = [
@@ -222,11 +221,11 @@ def test_probes_and_metrics_ask_what_is_open_without_a_credential() -> None:
 
 
 def test_all_alerts_are_in_the_rule_for_as_many_sidecars_and_with_the_operators_runbooks() -> None:
-    for name, base, replicas in (
-        ("everything", "https://docs.example.com/sidecar", 3),
-        ("beside-pulsar-chart", "https://pulsar-sidecar.example.org", 2),
+    for name, kind, base, replicas in (
+        ("everything", "PrometheusRule", "https://docs.example.com/sidecar", 3),
+        ("beside-pulsar-chart", "VMRule", "https://pulsar-sidecar.example.org", 2),
     ):
-        (rule,) = by_kind(name, "PrometheusRule")
+        (rule,) = by_kind(name, kind)
         files = sorted((PROJECT / "deploy" / "prometheus").glob("*.rules.yml"))
         expected = [group for path in files for group in YAML(typ="safe").load(path)["groups"]]
         for alert in (alert for group in expected for alert in group["rules"]):
@@ -237,6 +236,20 @@ def test_all_alerts_are_in_the_rule_for_as_many_sidecars_and_with_the_operators_
         assert rule["spec"]["groups"] == expected
 
 
+def test_monitors_of_victoria_metrics_are_those_of_prometheus_under_its_own_names() -> None:
+    (scrape,) = by_kind("victoria-metrics", "VMPodScrape")
+    (endpoint,) = scrape["spec"]["podMetricsEndpoints"]
+    assert scrape["apiVersion"] == "operator.victoriametrics.com/v1beta1"
+    assert endpoint.pop("metricRelabelConfigs") == [{"action": "labeldrop", "regex": "cluster"}]
+    assert endpoint == {
+        "port": "http",
+        "path": "/metrics",
+        "honorLabels": True,
+        "interval": "30s",
+        "scrapeTimeout": "10s",
+    }
+
+
 def test_spark_has_what_its_driver_mounts_and_the_executors_its_directory() -> None:
     (job,) = [each for each in by_kind("spark", "CronJob") if each["metadata"]["name"].endswith("-audit")]
     driver, executor = (pod for pod in pods("spark") if pod["volumes"][0]["name"] == "audits")
@@ -244,7 +257,7 @@ def test_spark_has_what_its_driver_mounts_and_the_executors_its_directory() -> N
     words = variables(driver)["SPARK_SUBMIT_OPTIONS"].split()
     conf = dict(word.split("=", 1) for word in words if "=" in word)
     assert conf["spark.kubernetes.container.image"] == driver["containers"][0]["image"]
-    assert conf["spark.kubernetes.executor.podTemplateFile"] == "/scripts/executor.yaml"
+    assert conf["spark.kubernetes.executor.podTemplateFile"] == "/pulsar-sidecar/scripts/executor.yaml"
     assert driver["volumes"][0] == executor["volumes"][0]
     assert driver["nodeSelector"] == executor["nodeSelector"] == {"disk": "large"}
     assert job["spec"]["concurrencyPolicy"] == "Forbid"

@@ -119,7 +119,7 @@ def test_tidying_up_that_fails_is_no_finding(night: Night) -> None:
 def test_the_cronjob_fails_where_no_audit_was_made(night: Night, code: str, seen: int) -> None:
     (cronjob,) = [each for each in rendered("beside-pulsar-chart") if each["kind"] == "CronJob"]
     (container,) = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
-    command = [word.replace("/scripts", str(SPARK)) for word in container["command"]]
+    command = [word.replace("/pulsar-sidecar/scripts", str(SPARK)) for word in container["command"]]
     assert night.run(command=command, AUDIT_CODE=code).returncode == seen
     assert night.run(command=command, LIST_CODE="2").returncode == 1
     assert night.run(command=command, DUMP_CODE="2").returncode == 1

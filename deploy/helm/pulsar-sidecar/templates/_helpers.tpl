@@ -218,3 +218,14 @@ tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* Kinds of Prometheus' operator, or those of VictoriaMetrics' that have the same fields. */}}
+{{- define "pulsar-sidecar.monitoring" -}}
+{{- if eq .root.Values.monitoringOperator "victoria-metrics" -}}
+apiVersion: operator.victoriametrics.com/v1beta1
+kind: {{ get (dict "PodMonitor" "VMPodScrape" "PrometheusRule" "VMRule") .kind }}
+{{- else -}}
+apiVersion: monitoring.coreos.com/v1
+kind: {{ .kind }}
+{{- end }}
+{{- end }}
