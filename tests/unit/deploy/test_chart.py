@@ -336,10 +336,14 @@ def test_helm_obeys_the_schema() -> None:
         ({"auth": {"authentication": {"jwt": {"secretName": "key"}}}}, "auth.superUsers: the roles"),
         ({"tls": {"broker": {"enabled": True}}}, "tls.broker.caSecretName: the Secret with ca.crt"),
         ({"tls": {"sidecar": {"enabled": True}}}, "tls.sidecar.secretName: the Secret with tls.crt and tls.key"),
+        (
+            {"sidecar": {"configData": {"listenTlsRequireTrustedClientCertOnConnect": True}}},
+            "refuses Kubernetes' probes, which show no certificate",
+        ),
         ({"duplicates": {"enabled": True}}, "duplicates.scope: a tenant, a namespace or a topic"),
     ],
 )
-def test_what_is_missing_is_named(values: Mapping[str, Any], reason: str) -> None:
+def test_what_is_missing_or_cannot_work_is_named(values: Mapping[str, Any], reason: str) -> None:
     answer = helm_template(json.dumps({**VALUES["minimal"], **values}))
     assert answer.returncode != 0
     assert reason in answer.stderr
