@@ -33,12 +33,13 @@ HOURS ?= 2
 FAULTS ?= tests/faults
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --no-annotate --no-header
-SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana
+SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana \
+  deploy/healthcheck.py deploy/spark
 
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release monitoring demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release images monitoring demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -197,6 +198,9 @@ release: $(INSTALLED) ## build wheel and sdist into dist/, and check the wheel i
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
 	sh deploy/check_wheel.sh dist/*.whl $(PYTHON)
+
+images: ## build the three images, with a list of what is in each in dist/ (needs Docker; docs/releasing.md)
+	sh deploy/build_images.sh $(BUILD_OPTIONS)
 
 clean: ## remove what the build made; the demo's processes are not touched
 	rm -rf $(VENV) dist mutants docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

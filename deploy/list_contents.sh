@@ -10,6 +10,6 @@ mkdir -p "$3"
     printf 'pulsar-sidecar\nLicensed under the Apache License, Version 2.0.\n\n'
     printf 'It comes with these packages, each under its own licence.\n\n'
     "$tools/pip-licenses" --python="$python" --from=mixed --with-urls --with-license-file --with-notice-file \
-        --no-license-path --ignore-packages pulsar-sidecar --format=plain-vertical
+        --no-license-path --ignore-packages pulsar-sidecar --format=plain-vertical | grep -vx UNKNOWN
 } > "$3/NOTICE"
 cp LICENSE "$3/LICENSE"
