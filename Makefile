@@ -118,10 +118,11 @@ test-on-shared-cluster:
 test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, and the commands on a cluster in containers (ten minutes; an engine with compose needed)
 	PULSAR_SIDECAR_TEST_CLUSTER=containers $(BIN)/python -m pytest --tb=short -rs -m "not kubernetes and not browser" tests/containers tests/e2e
 
-test-kubernetes: ## tests that need the Kubernetes of kubectl's current context
-test-browser: ## tests that need Chromium
-test-kubernetes test-browser: test-%: $(INSTALLED)
-	$(BIN)/python -m pytest --tb=short -rs -m $* tests/e2e
+test-kubernetes: $(INSTALLED) ## an operator's acts with the chart, on KUBECONFIG's cluster or on a node that this starts (root, Docker and Go needed; tests/kubernetes)
+	$(BIN)/python -m tests.kubernetes
+
+test-browser: $(INSTALLED) ## tests that need Chromium
+	$(BIN)/python -m pytest --tb=short -rs -m browser tests/e2e
 
 test-admin-clients: $(INSTALLED) ## pulsar-admin and the Java and Go admin clients, at brokers and at the sidecar (ten minutes; Go needed)
 	$(BIN)/python -m pytest --tb=short -rN tests/admin_clients

@@ -86,12 +86,74 @@ class CommandAnswer:
         return json.loads(self.stdout)
 
 
-class SidecarProcess:
-    """One running sidecar."""
+class SidecarDoors:
+    """What callers ask of a sidecar, wherever it runs."""
 
-    def __init__(self, name: str, url: str, start: Callable[[], ProcessIdentity], log: Path) -> None:
+    def __init__(self, name: str, url: str, token: str | None = None) -> None:
+        """``token`` is shown by every caller."""
         self.name = name
         self.url = url
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def log(self) -> str:
+        """The end of what it wrote, where that can be read."""
+        return ""
+
+    @property
+    def is_ready(self) -> bool:
+        try:
+            return requests.get(f"{self.url}/readyz", timeout=30).status_code == 200
+        except requests.RequestException:
+            return False
+
+    def request(
+        self, method: str, path: str, body: object = None, *, seconds: float = OPERATION_SECONDS, **params: str
+    ) -> requests.Response:
+        """Any answer; redirects are not followed."""
+        return requests.request(
+            method, self.url + path, json=body, params=params, headers=self._headers, timeout=seconds,
+            allow_redirects=False,
+        )  # fmt: skip
+
+    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
+        """A call that must succeed; its JSON, None for an empty answer."""
+        answer = self.request(method, path, body, **params)
+        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}\n{self.log()}"
+        return answer.json() if answer.content else None
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.call("GET", f"{BASE}/status")
+        return status
+
+    def inflight(self) -> int:
+        """The estimated number of records that wait."""
+        return int(self.call("GET", f"{BASE}/inflight")["count"])
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Record ledgers; every one must arrive."""
+        answer = self.call("POST", f"{BASE}/pending", {"ledgers": list(records)})
+        assert answer == {"sent": [each["ledgerId"] for each in records], "notSent": []}
+
+    def metrics(self) -> dict[str, float]:
+        """Sums over all labels, by name of the sample."""
+        sums: dict[str, float] = {}
+        for line in requests.get(f"{self.url}/metrics", timeout=OPERATION_SECONDS).text.splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                name = name.partition("{")[0]
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return sums
+
+    def command(self, *arguments: str) -> CommandAnswer:
+        """``pulsar-sidecar --admin-url <this one> ...``."""
+        return run_command("--admin-url", self.url, *arguments)
+
+
+class SidecarProcess(SidecarDoors):
+    """One running sidecar of this machine."""
+
+    def __init__(self, name: str, url: str, start: Callable[[], ProcessIdentity], log: Path) -> None:
+        super().__init__(name, url)
         self._start = start
         self._log = log
         _logs.append(log)
@@ -106,13 +168,6 @@ class SidecarProcess:
     @property
     def is_running(self) -> bool:
         return is_running(self._process)
-
-    @property
-    def is_ready(self) -> bool:
-        try:
-            return requests.get(f"{self.url}/readyz", timeout=30).status_code == 200
-        except requests.RequestException:
-            return False
 
     def wait_until_ready(self) -> None:
         def ready_or_ended() -> bool:
@@ -157,47 +212,6 @@ class SidecarProcess:
     def log(self, lines: int = _LINES_OF_A_LOG) -> str:
         """The end of what it wrote."""
         return "\n".join(self.whole_log.splitlines()[-lines:])
-
-    # --- its doors -------------------------------------------------------------------------------------------------
-
-    def request(self, method: str, path: str, body: object = None, **params: str) -> requests.Response:
-        """Any answer; redirects are not followed."""
-        return requests.request(
-            method, self.url + path, json=body, params=params, timeout=OPERATION_SECONDS, allow_redirects=False
-        )
-
-    def call(self, method: str, path: str, body: object = None, **params: str) -> Any:
-        """A call that must succeed; its JSON, None for an empty answer."""
-        answer = self.request(method, path, body, **params)
-        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text[:500]}\n{self.log()}"
-        return answer.json() if answer.content else None
-
-    def status(self) -> dict[str, Any]:
-        status: dict[str, Any] = self.call("GET", f"{BASE}/status")
-        return status
-
-    def inflight(self) -> int:
-        """The estimated number of records that wait."""
-        return int(self.call("GET", f"{BASE}/inflight")["count"])
-
-    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Record ledgers; every one must arrive."""
-        answer = self.call("POST", f"{BASE}/pending", {"ledgers": list(records)})
-        assert answer == {"sent": [each["ledgerId"] for each in records], "notSent": []}
-
-    def metrics(self) -> dict[str, float]:
-        """Sums over all labels, by name of the sample."""
-        sums: dict[str, float] = {}
-        for line in requests.get(f"{self.url}/metrics", timeout=OPERATION_SECONDS).text.splitlines():
-            if line and not line.startswith("#"):
-                name, _, value = line.rpartition(" ")
-                name = name.partition("{")[0]
-                sums[name] = sums.get(name, 0.0) + float(value)
-        return sums
-
-    def command(self, *arguments: str) -> CommandAnswer:
-        """``pulsar-sidecar --admin-url <this one> ...``."""
-        return run_command("--admin-url", self.url, *arguments)
 
 
 def run_command(*arguments: str) -> CommandAnswer:

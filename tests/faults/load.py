@@ -20,7 +20,7 @@ from pulsar_sidecar.model.names import TopicName
 
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import PATIENCE_SECONDS, until
-from tests.cluster.sidecars import BASE, SidecarProcess
+from tests.cluster.sidecars import BASE, SidecarDoors
 from tests.cluster.topics import record
 
 _Item = TypeVar("_Item")
@@ -65,9 +65,7 @@ class Answers:
 class Load:
     """One round's work: topics to be deleted, topics to be kept, and ledgers that were left behind."""
 
-    def __init__(
-        self, scene: Scene, sidecars: Sequence[SidecarProcess], dice: random.Random, *, topics: int = 6
-    ) -> None:
+    def __init__(self, scene: Scene, sidecars: Sequence[SidecarDoors], dice: random.Random, *, topics: int = 6) -> None:
         self._scene = scene
         self._sidecars = list(sidecars)
         self._dice = dice
@@ -87,7 +85,7 @@ class Load:
         """Those to be deleted and those to be kept."""
         return [*self.doomed, *self.kept]
 
-    def use(self, sidecars: Sequence[SidecarProcess]) -> None:
+    def use(self, sidecars: Sequence[SidecarDoors]) -> None:
         """Turn to other sidecars from now on."""
         self._sidecars = list(sidecars)
 
@@ -167,9 +165,7 @@ class Load:
     def _ask(self, method: str, path: str, body: object = None, **params: str) -> requests.Response | None:
         sidecar = random.choice(self._sidecars)
         try:
-            answer = requests.request(
-                method, sidecar.url + path, json=body, params=params, timeout=_REQUEST_SECONDS, allow_redirects=False
-            )
+            answer = sidecar.request(method, path, body, seconds=_REQUEST_SECONDS, **params)
         except requests.RequestException as error:
             self.answers.count(type(error).__name__)
             return None
