@@ -112,6 +112,7 @@ def list_dead(dead_letters: DeadLetters, limit: int, after: str | None = None) -
             reason=delivery.properties.get(REASON, "written by another client without a reason"),
             tries=tries(delivery.properties),
             dead_since_ms=delivery.publish_time_ms,
+            request_id=RequestTrace.of(delivery.properties).request_id,
         )
         for delivery in found[:limit]
     ]

@@ -44,6 +44,7 @@ class TopicDeletionStatus:
         failures: how often it has now failed the same way, one after another.
         failing_since_ms: when it failed that way first; None while it has not.
         next_attempt_ms: a sidecar tries again at this time or later; None once it has ended.
+        request_id: of the call that asked for it, as the log has it.
     """
 
     operation_id: OperationId
@@ -57,6 +58,7 @@ class TopicDeletionStatus:
     failures: int = 0
     failing_since_ms: int | None = None
     next_attempt_ms: int | None = None
+    request_id: str | None = None
 
     @property
     def remedy(self) -> str | None:
@@ -281,6 +283,7 @@ class DeadLetter:
     reason: str
     tries: int
     dead_since_ms: int
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

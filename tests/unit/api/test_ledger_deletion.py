@@ -121,12 +121,13 @@ def test_topic_deletions(service: FakeDeletionService, server: Served) -> None:
             "failures": 0,
             "failingSinceMs": None,
             "nextAttemptMs": None,
+            "requestId": None,
             "remedy": None,
         }
     ]
 
 
-STUCK = TopicDeletionStatus(OperationId("o"), TOPIC, OperationState.STUCK, 3, 2, 9, "it fails", "me", 12, 11, 13)
+STUCK = TopicDeletionStatus(OperationId("o"), TOPIC, OperationState.STUCK, 3, 2, 9, "it fails", "me", 12, 11, 13, "r-1")
 UNREADABLE = TopicDeletionStatus(OperationId("o"), None, OperationState.UNREADABLE, None, None, 9, "newer")
 
 
@@ -147,6 +148,7 @@ def test_a_stuck_deletion_has_its_remedy(service: FakeDeletionService, server: S
         "failures": 12,
         "failingSinceMs": 11,
         "nextAttemptMs": 13,
+        "requestId": "r-1",
         "remedy": STUCK.remedy,
         "driver": "sidecar-2",
         "leftNodes": ["/managed-ledgers/public/default/persistent/orders"],
@@ -192,7 +194,7 @@ def test_an_id_is_a_nodes_name_and_nothing_else(name: str, service: FakeDeletion
 
 
 def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService, server: Served) -> None:
-    malformed = DeadLetter("1:2:0", None, "\x00not json", "the record is not a JSON document", 0, 9)
+    malformed = DeadLetter("1:2:0", None, "\x00not json", "the record is not a JSON document", 0, 9, "r-1")
     service.dead = [letter(7), malformed]
     assert server.ask("GET", f"{BASE}/dead-letters").json == [
         {
@@ -202,6 +204,7 @@ def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService,
             "reason": "no bookie answers",
             "tries": 10,
             "deadSinceMs": 1_700_000_000_000,
+            "requestId": None,
         },
         {
             "messageId": "1:2:0",
@@ -210,6 +213,7 @@ def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService,
             "reason": "the record is not a JSON document",
             "tries": 0,
             "deadSinceMs": 9,
+            "requestId": "r-1",
         },
     ]
     assert service.calls("dead_letters") == [100]

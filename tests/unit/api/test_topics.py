@@ -167,6 +167,7 @@ def test_a_deletion_that_goes_on_is_answered_with_its_state(service: FakeDeletio
         "failures": 0,
         "failingSinceMs": None,
         "nextAttemptMs": None,
+        "requestId": None,
         "remedy": None,
     }
     assert answer.headers["location"] == "/admin/v2/ledger-deletion/topic-deletions/op-1"

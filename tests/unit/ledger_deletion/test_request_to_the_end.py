@@ -6,7 +6,9 @@ import structlog
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import encode_record
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy, fresh, reconsume
+from pulsar_sidecar.ledger_deletion.send import list_dead
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.request_traces import NO_REQUEST, REQUEST_ID, TRACE_PARENT, RequestTrace
@@ -54,7 +56,7 @@ def test_a_sidecar_that_takes_the_deletion_over_goes_on_with_the_id(fake_pulsar:
     first._runtime.ready.set()
     with identified("r-1"):
         status = first.delete_topic(topic, partitioned=False, force=False, requested_by="me")
-    assert status.state is OperationState.RUNNING
+    assert (status.state, status.request_id) == (OperationState.RUNNING, "r-1")
     fake_pulsar.clock.advance_ms(60_000)
     second = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin, instance=OTHER)._runtime
     held = second.deleter.take_due()
@@ -63,6 +65,8 @@ def test_a_sidecar_that_takes_the_deletion_over_goes_on_with_the_id(fake_pulsar:
         second.driver._continue(held)
     events = [(line["event"], line["request_id"]) for line in lines]
     assert events == [("continuing a topic deletion", "r-1"), ("topic deletion ended", "r-1")]
+    ended = end_of(fake_pulsar.topics, status.operation_id, 0)
+    assert (ended.status.state, ended.status.request_id) == (OperationState.DONE, "r-1")
     assert {line["request_id"] for line in second_phase(fake_pulsar)} == {"r-1"}
 
 
@@ -84,6 +88,8 @@ def test_a_retry_and_a_redriven_dead_letter_keep_the_request(fake_pulsar: FakePu
     policy = RetryPolicy(reconsume_later_ms=1, max_redeliver_count=1)
     again = reconsume(delivery, policy, "in use").message
     assert RequestTrace.of(again.properties) == trace
+    fake_pulsar.topics.put(DeletionTopic.DEAD_LETTER, again.payload, key=again.key, properties=again.properties)
+    assert [letter.request_id for letter in list_dead(fake_pulsar.topics.dead_letters(), 10)] == ["r-1"]
     assert RequestTrace.of(fresh(replace(delivery, properties=again.properties)).properties) == trace
 
 

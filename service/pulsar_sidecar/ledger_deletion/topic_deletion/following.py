@@ -151,6 +151,8 @@ def end_document(status: TopicDeletionStatus, abandoned_by: str | None = None) -
         "requestedMs": status.requested_ms,
         "reason": status.reason,
     }
+    if status.request_id is not None:
+        document["requestId"] = status.request_id
     return document | ({"abandonedBy": abandoned_by} if status.state is OperationState.ABANDONED else {})
 
 
@@ -175,7 +177,8 @@ def end_of(topics: DeletionTopics, operation_id: OperationId, since_ms: int) -> 
 
 def _ended(operation_id: OperationId, note: Note) -> FollowedDeletion | None:
     document = note.document
-    name, reason, abandoned_by = (document.get(key) for key in ("topicName", "reason", "abandonedBy"))
+    keys = ("topicName", "reason", "abandonedBy", "requestId")
+    name, reason, abandoned_by, request_id = (document.get(key) for key in keys)
     requested_ms = _number(document.get("requestedMs"))
     if requested_ms is None:
         return None
@@ -188,6 +191,7 @@ def _ended(operation_id: OperationId, note: Note) -> FollowedDeletion | None:
             _number(document.get("attempts")),
             requested_ms,
             reason if isinstance(reason, str) else None,
+            request_id=request_id if isinstance(request_id, str) else None,
         )
     except (ValueError, InvalidInputError):
         return None

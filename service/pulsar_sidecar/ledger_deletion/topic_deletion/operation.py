@@ -155,6 +155,7 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
             failures=self.failures,
             failing_since_ms=self.failing_since_ms if self.failures else None,
             next_attempt_ms=self.not_before_ms if state in (OperationState.RUNNING, OperationState.STUCK) else None,
+            request_id=self.request_id,
         )
 
 

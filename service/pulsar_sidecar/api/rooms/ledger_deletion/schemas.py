@@ -195,6 +195,8 @@ class TopicDeletionAnswer(Answer):
     """When it failed that way first."""
     next_attempt_ms: int | None
     """A sidecar tries again then or soon after."""
+    request_id: str | None
+    """The `X-Request-Id` of the call that asked for it, as the log has it."""
     remedy: str | None
     """What to do about one that does not continue by itself."""
 
@@ -299,6 +301,8 @@ class DeadLetterAnswer(Answer):
     reason: str
     tries: int
     dead_since_ms: int
+    request_id: str | None
+    """The `X-Request-Id` of the call that recorded it, as the log has it; null if no call did."""
 
 
 class RedriveAnswer(Answer):
