@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.go_tools import GoTool, ToolMissingError, path_of
+from tests.cluster.go_tools import GoTool, ToolMissingError, path_of, reason_not_built
 
 TOOL = GoTool("tool", "example.org/tool/cmd/tool", "v1.2.3")
 BUILDS = """#!/bin/sh
@@ -21,9 +21,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin")
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("PULSAR_SIDECAR_CACHE", str(tmp_path / "cache"))
-    path_of.cache_clear()
+    reason_not_built.cache_clear()
     yield
-    path_of.cache_clear()
+    reason_not_built.cache_clear()
 
 
 def install(directory: Path, name: str, script: str) -> Path:
@@ -43,7 +43,7 @@ def test_a_tool_is_built_once_in_its_version(tmp_path: Path) -> None:
     install(tmp_path, "go", BUILDS)
     built = path_of(TOOL)
     assert (built, built.read_text()) == (tmp_path / "cache" / "tools" / "tool-v1.2.3", "built\n")
-    path_of.cache_clear()
+    reason_not_built.cache_clear()
     assert path_of(TOOL) == built
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [call.split()[0] for call in calls] == ["get", "build"]
@@ -61,3 +61,6 @@ def test_a_build_that_fails_gives_its_reason_and_leaves_no_tool(tmp_path: Path) 
     with pytest.raises(ToolMissingError, match=r"could not build .*: no such host"):
         path_of(TOOL)
     assert not TOOL.built.exists()
+    (tmp_path / "bin" / "go").unlink()
+    with pytest.raises(ToolMissingError, match="no such host"):
+        path_of(TOOL)
