@@ -302,14 +302,14 @@ def test_dead_letters_have_one_user_and_wait_until_acknowledged(subject: Subject
         subject.other_sidecar.dead_letters()
     some = first.receive(2)
     rest = first.receive(10)
-    assert subject.topics.dead_letter_count() == 5
+    assert subject.topics.backlog().dead_letters == 5
     assert [delivery.payload for delivery in some + rest] == [b"record %d" % number for number in range(5)]
     first.acknowledge(some)
     assert first.receive(10) == []
     first.close()
     second = subject.other_sidecar.dead_letters()
     assert [delivery.payload for delivery in second.receive(10)] == [b"record 2", b"record 3", b"record 4"]
-    assert subject.topics.dead_letter_count() == 3
+    assert subject.topics.backlog().dead_letters == 3
     second.close()
     second.close()
 

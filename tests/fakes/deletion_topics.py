@@ -152,12 +152,8 @@ class FakeDeletionTopics:
             waiting = {log.uri: log.waiting() for topic in _CONSUMED for log in self.logs[topic]}
             times = [message.publish_time_ms for messages in waiting.values() for message in messages]
             counts = {uri: len(messages) for uri, messages in waiting.items()}
-            return Backlog(counts, min(times, default=None), self.clock.now_ms())
-
-    def dead_letter_count(self) -> int:
-        self.hooks.arrive("dead_letter_count")
-        with self.lock:
-            return sum(len(log.waiting()) for log in self.logs[DeletionTopic.DEAD_LETTER])
+            dead = sum(len(log.waiting()) for log in self.logs[DeletionTopic.DEAD_LETTER])
+            return Backlog(counts, min(times, default=None), self.clock.now_ms(), dead)
 
     # For the publishers and consumers ----------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 Call = Literal[
     "ensure", "publisher", "publish", "pending", "receive", "acknowledge", "postpone", "overdue", "dead_letters",
-    "outcomes_since", "backlog", "dead_letter_count", "views", "owner_url", "load_topics", "delete_topic", "shadows_of",
+    "outcomes_since", "backlog", "views", "owner_url", "load_topics", "delete_topic", "shadows_of",
     "all_shadows",
 ]  # fmt: skip
 

@@ -81,7 +81,7 @@ class DeletionMetrics(Collector):
         self.max_retry_reached, self.batch_seconds = given_up.labels(cluster), seconds.labels(cluster)
 
     def bind(self, read: Callable[[], GaugeReadings]) -> None:
-        """Read the gauges through ``read`` at every scrape; it must answer from memory."""
+        """Read the gauges through ``read`` at every scrape; it must answer within seconds, whatever brokers do."""
         self._read = read
 
     def sent(self, ledger_type: LedgerType, component: LedgerComponent) -> None:

@@ -209,11 +209,13 @@ class Backlog:
         per_topic: estimated messages not acknowledged yet, by topic (partitions and retry).
         oldest_publish_ms: publish time of the oldest of them, None when there is none.
         measured_ms: when it was measured.
+        dead_letters: how many wait on the dead-letter topic; None if its broker did not answer.
     """
 
     per_topic: Mapping[str, int]
     oldest_publish_ms: int | None
     measured_ms: int
+    dead_letters: int | None = None
 
     @property
     def total(self) -> int:
@@ -267,9 +269,6 @@ class DeletionTopics(Protocol):
 
     def backlog(self) -> Backlog:
         """Measure the backlog now."""
-
-    def dead_letter_count(self) -> int:
-        """How many dead letters wait now."""
 
 
 # --- storage -------------------------------------------------------------------------------------------------------

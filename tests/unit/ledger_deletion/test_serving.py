@@ -140,9 +140,17 @@ def test_gauges_show_dead_letters_and_the_age_of_the_oldest_topic_deletion(fake_
     runtime.oldest_topic_deletion_since_ms = fake_pulsar.clock.now_ms() - 90_000
     assert service._gauges().dead_letters is None, "not known before the topics are there"
     runtime.ready.set()
+    runtime.inflight()
     assert (service._gauges().dead_letters, service._gauges().oldest_topic_deletion_ms) == (2, 90_000)
-    fake_pulsar.topics.hooks.fail_next("dead_letter_count", TemporaryError("no broker answers"))
-    assert service._gauges().dead_letters is None
+
+
+def test_a_scrape_does_not_wait_for_brokers_that_hang(fake_pulsar: FakePulsar) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service._runtime.ready.set()
+    began = fake_pulsar.clock.monotonic_seconds()
+    readings = service._gauges()
+    assert (readings.inflight, readings.dead_letters) == (None, None)
+    assert fake_pulsar.clock.monotonic_seconds() - began < 3.5
 
 
 class FailingRelease(Steps):

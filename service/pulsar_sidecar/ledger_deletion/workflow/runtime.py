@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import structlog
 
@@ -64,12 +63,12 @@ from pulsar_sidecar.runtime import SupervisedLoops
 
 log = structlog.get_logger("ledger-deletion")
 
-T = TypeVar("T")
-
 MAX_AGE_MS = 1_000
 _PERIOD_SECONDS = 0.4
 _INTEREST_SECONDS = 3.0
 _ESTIMATE_LOOK_SECONDS = 0.2
+_SCRAPE_SECONDS = 3.0
+_SOON_LOOK_SECONDS = 0.02
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _NAMESPACES_AT_ONCE = 2
@@ -156,6 +155,13 @@ class BacklogCache:
         """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
         self._asked_at = self.clock.monotonic_seconds()
         return self._young()
+
+    def soon(self, seconds: float, stop: StopSignal) -> Backlog | None:
+        """The same, waited for at most so long: brokers that hang do not hold up the caller."""
+        give_up = self.clock.monotonic_seconds() + seconds
+        while (backlog := self.cached()) is None and self.clock.monotonic_seconds() < give_up and not stop.is_set():
+            self.clock.wait_seconds(_SOON_LOOK_SECONDS, stop)
+        return backlog
 
     def fresh(self) -> Backlog:
         """The last measurement, or a new one when it is too old.
@@ -372,23 +378,21 @@ class Runtime:
 
     def inflight_or_none(self) -> InflightEstimate | None:
         """The same as `inflight`, None while brokers cannot be asked."""
-        return self._known(self.inflight)
+        try:
+            return self.inflight()
+        except SidecarError as error:
+            self.last_error = str(error)
+            return None
 
-    def dead_letters_or_none(self) -> int | None:
-        """How many dead letters wait; None while brokers cannot be asked."""
-        return self._known(self.ports.topics.dead_letter_count)
+    def inflight_soon(self) -> tuple[InflightEstimate | None, int | None]:
+        """The work that waits and the number of dead letters, each None unless brokers report it soon."""
+        backlog = self._backlog.soon(_SCRAPE_SECONDS, self.stop)
+        return (None, None) if backlog is None else (self._estimate(backlog), backlog.dead_letters)
 
     def oldest_topic_deletion_ms(self) -> int | None:
         """How long the oldest topic deletion under way has run; None where none runs."""
         since_ms = self.oldest_topic_deletion_since_ms
         return None if since_ms is None else max(0, self.ports.clock.now_ms() - since_ms)
-
-    def _known(self, ask: Callable[[], T]) -> T | None:
-        try:
-            return ask()
-        except SidecarError as error:
-            self.last_error = str(error)
-            return None
 
     def _estimate(self, backlog: Backlog) -> InflightEstimate:
         now_ms, oldest = self.ports.clock.now_ms(), backlog.oldest_publish_ms

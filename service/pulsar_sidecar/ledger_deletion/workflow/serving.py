@@ -396,10 +396,10 @@ class LedgerDeletion:
 
     def _gauges(self) -> GaugeReadings:
         runtime = self._runtime
-        ready = runtime.ready.is_set()
+        inflight, dead_letters = runtime.inflight_soon() if runtime.ready.is_set() else (None, None)
         return GaugeReadings(
-            inflight=runtime.inflight_or_none() if ready else None,
-            dead_letters=runtime.dead_letters_or_none() if ready else None,
+            inflight=inflight,
+            dead_letters=dead_letters,
             paused=runtime.control.paused,
             rate_per_second=runtime.rate_per_second(),
             running_topic_deletions=runtime.running_topic_deletions,

@@ -19,7 +19,7 @@ from pulsar_sidecar.adapters.pulsar.topics.topics_setup import DEAD_LETTERS_SUBS
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, Backlog, DeletionTopic, Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
@@ -94,9 +94,6 @@ class PulsarDeletionTopics:
     def backlog(self) -> Backlog:
         return self._gauge.measure()
 
-    def dead_letter_count(self) -> int:
-        return dead_letters_in(self._admin, topic_name(DeletionTopic.DEAD_LETTER))
-
 
 def dead_letters_in(admin: BrokerTopicAdmin, topic: TopicName) -> int:
     """How many entries wait on the dead-letter topic, as its broker counts them."""
@@ -136,7 +133,13 @@ class BacklogGauge:
             counts[topic] = self._messages(topic, waiting.msg_backlog, stats.msg_in_counter)
             if waiting.msg_backlog > 0 and waiting.earliest_msg_publish_time_in_backlog > 0:
                 earliest.append(waiting.earliest_msg_publish_time_in_backlog)
-        return Backlog(counts, min(earliest, default=None), measured_ms)
+        return Backlog(counts, min(earliest, default=None), measured_ms, self._dead_letters())
+
+    def _dead_letters(self) -> int | None:
+        try:
+            return dead_letters_in(self._admin, topic_name(DeletionTopic.DEAD_LETTER))
+        except SidecarError:
+            return None
 
     def _messages(self, topic: str, entries: int, messages_in: int) -> int:
         if entries == 0:
