@@ -5,20 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
+from tests.alerts.rules import RULES
 from tests.cluster.choosing import PROJECT
 from tests.unit.deploy.reported import reported
 
 RUNBOOKS = PROJECT / "docs" / "runbooks"
 SITE = "https://pulsar-sidecar.example.org/"
-RULES = {
-    str(rule["alert"]): rule
-    for path in sorted((PROJECT / "deploy" / "prometheus").glob("*.rules.yml"))
-    for group in YAML(typ="safe").load(path)["groups"]
-    for rule in group["rules"]
-}
-_METRIC = re.compile(r"\b(?:pulsar|process)_\w+")
 _MATCHED = re.compile(r"(\w+)([!=]~?)\"([^\"]+)\"")
 _OF_PROMETHEUS = {"job"}
 """Labels that Prometheus adds."""
