@@ -263,7 +263,7 @@ def test_abandoning_names_what_is_left_and_keeps_who_asked(fake_pulsar: FakePuls
     assert abandoned.remains.nodes == (managed_ledger_path(topic.managed_ledger_name),)
     assert set(abandoned.remains.ledger_ids) == fake_pulsar.ledgers()
     (line,) = [line for line in lines if line["event"] == "topic deletion ended"]
-    assert (line["state"], line["abandonedBy"], line["topicName"]) == ("abandoned", "an operator", str(topic))
+    assert (line["state"], line["abandoned_by"], line["topic"]) == ("abandoned", "an operator", str(topic))
     (note,) = ends(fake_pulsar)
     assert note["abandonedBy"] == "an operator"
     assert service.topic_deletions() == []
