@@ -232,9 +232,13 @@ def test_grafana_has_prometheus_and_every_dashboard(stack: Stack) -> None:
     assert titles == {json.loads(file.read_text())["title"] for file in files}
 
 
-def test_an_audit_in_a_container_finds_the_ledgers_and_plans_nothing_at_its_first_look(stack: Stack) -> None:
-    stack.compose.run("run", "--rm", "--no-TTY", "audit", exit_codes=(0, FINDINGS))
-    shown = ("--entrypoint", "sh", "audit", "-c", "cat /audits/audits/*/summary.json")
+@pytest.mark.parametrize(("service", "engine"), [("audit", "embedded"), ("audit-on-spark", "spark")])
+def test_an_audit_looks_at_every_ledger_and_plans_nothing_at_its_first_look(
+    stack: Stack, service: str, engine: str
+) -> None:
+    stack.compose.run("run", "--build", "--rm", "--no-TTY", service, exit_codes=(0, FINDINGS))
+    shown = ("--entrypoint", "sh", service, "-c", "cat $(ls -d /audits/audits/* | tail -1)/summary.json")
     summary = json.loads(stack.compose.run("run", "--rm", "--no-TTY", *shown))
+    assert summary["engine"] == engine
     assert summary["existing"]["ledgers"] > 0
     assert summary["plan"]["rows"] == 0

@@ -89,7 +89,7 @@ def test_the_example_for_a_cluster_that_exists_is_accepted_by_the_service() -> N
 
 def test_a_service_that_ends_is_started_again_unless_it_is_to_end(services: dict[str, Any]) -> None:
     lasting = {name: service["restart"] for name, service in services.items() if "restart" in service}
-    once = {"sidecar-secret", "audit"}
+    once = {"sidecar-secret", "audit", "audit-on-spark"}
     extended = set(SIDECARS)
     assert set(services) - set(lasting) == once | extended
     assert lasting.pop("pulsar-init") == "on-failure:3"
