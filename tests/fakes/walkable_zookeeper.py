@@ -13,8 +13,11 @@ from typing import Any
 from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from pulsar_sidecar.adapters.metadata.multiread import GET_CHILDREN, GET_DATA, MultiOperations, Sync
+from pulsar_sidecar.adapters.metadata.node_walk import Matches, NodeWalk
 from pulsar_sidecar.adapters.metadata.session import KazooSession, Patience
+from pulsar_sidecar.adapters.metadata.whole_store import ZooKeeperWholeStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import Clock
 
 from tests.fakes.clock import FakeClock
@@ -82,6 +85,10 @@ class WalkableZooKeeper:
         """A walk over this server."""
         return _Walk(self, clock or FakeClock(), **order)
 
+    def whole_store(self, ledgers_root: str = DEFAULT_LEDGERS_ROOT) -> ZooKeeperWholeStore:
+        """Everything on this server, by walks of its own."""
+        return _WholeStore(self, ledgers_root)
+
     def children(self, path: str) -> list[str]:
         """Names of a node's children."""
         return list(self._names.get(path, ()))
@@ -137,6 +144,15 @@ class _Walk(ZooKeeperWalk):
 
     def _session(self) -> KazooSession:
         return _Session(self._server, self._clock)
+
+
+class _WholeStore(ZooKeeperWholeStore):
+    def __init__(self, server: WalkableZooKeeper, ledgers_root: str) -> None:
+        super().__init__("zk:memory", FakeClock(), ledgers_root)
+        self._server = server
+
+    def _walk(self, root: str, is_skipped: Matches, is_unread: Matches) -> NodeWalk:
+        return self._server.walk(root=root, is_skipped=is_skipped, is_unread=is_unread)
 
 
 class _Session(KazooSession):

@@ -8,6 +8,7 @@ import numpy as np
 from pulsar_sidecar.adapters.metadata.node_walk import (
     NOT_PERMITTED,
     UNLIMITED,
+    Matches,
     NodeWalk,
     WalkedNodes,
     WalkOptions,
@@ -53,15 +54,16 @@ class ZooKeeperWholeStore:
 
     def nodes(self) -> Iterator[Sequence[WalkedNode]]:
         is_skipped = re.compile(rf"/(?!({MANAGED_LEDGERS[1:]}|{SCHEMAS[1:]})(/|$)).*").fullmatch
-        for piece in NodeWalk(self._url, self._clock, self._options, is_skipped=is_skipped).pieces():
+        for piece in self._walk("/", is_skipped, lambda path: False).pieces():
             yield [
                 *(WalkedNode(path, value) for path, value in _read(piece) if path.startswith(_REFERRING)),
                 *(WalkedNode(path, b"", NOT_PERMITTED) for path in piece.unreadable),
             ]
 
     def _walk_of_ledgers(self, *, with_metadata: bool) -> NodeWalk:
-        root = self._ledgers_root
-        is_skipped, is_unread = ledger_filters(root, with_metadata=with_metadata)
+        return self._walk(self._ledgers_root, *ledger_filters(self._ledgers_root, with_metadata=with_metadata))
+
+    def _walk(self, root: str, is_skipped: Matches, is_unread: Matches) -> NodeWalk:
         return NodeWalk(self._url, self._clock, self._options, root=root, is_skipped=is_skipped, is_unread=is_unread)
 
 
