@@ -37,6 +37,8 @@ _SETTINGS = {
     "two_phase_deletion_outcome_retention_in_minutes": 30,
     "two_phase_deletion_reconsume_later_in_seconds": 60,
     "two_phase_deletion_in_use_settle_in_seconds": 60,
+    "two_phase_deletion_open_ledger_min_age_in_seconds": 60,
+    "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 60,
     "log_format": "text",
 }
 """The rest has its defaults: half an hour and a minute, so that all of it comes to its end within the run."""
