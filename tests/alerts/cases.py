@@ -211,7 +211,7 @@ CASES = [
         "watched-topics",
         15,
         f"1900 acknowledged entries of {HOLES} would be delivered again.",
-        {**OF_HOLES, "instance": "sidecar-14:8750", "job": "pulsar-sidecar"},
+        OF_HOLES,
         "For ten minutes the broker has not stored them. If it died, they would be delivered to with holes again.",
         scaled={"pulsar_subscription_ack_state_unstored_entries": 100},
     ),
