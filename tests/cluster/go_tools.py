@@ -15,18 +15,23 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.local_cluster.processes import exclusive
 from pulsar_sidecar.local_cluster.spec import cache_directory
+from pulsar_sidecar.model.clocks import SystemClock
 
 _DOWNLOAD_SECONDS = 300
 _BUILD_SECONDS = 500
+_FAILED_FOR_SECONDS = 900
 _GO_MODULE = "module tools\n\ngo 1.24.0\n"
 
 
 @dataclass(frozen=True, slots=True)
 class GoTool:
-    """A ``main`` package at a version of its module, such as ``helm.sh/helm/v3/cmd/helm`` at ``v3.19.4``."""
+    """A ``main`` package at a version of its module, such as ``helm.sh/helm/v3/cmd/helm`` at ``v3.19.4``.
+
+    Without a package it is never built; ``version`` then is where to install it from.
+    """
 
     name: str
-    package: str
+    package: str | None
     version: str
 
     @property
@@ -36,7 +41,7 @@ class GoTool:
 
 
 HELM = GoTool("helm", "helm.sh/helm/v3/cmd/helm", "v3.19.4")
-PROMTOOL = GoTool("promtool", "github.com/prometheus/prometheus/cmd/promtool", "v0.305.0")
+PROMTOOL = GoTool("promtool", None, "Debian: the package prometheus")  # its module takes Go longer than a test may
 COREDNS = GoTool("coredns", "github.com/coredns/coredns", "v1.12.4")
 
 
@@ -67,29 +72,41 @@ def path_of(tool: GoTool) -> Path:
 @functools.cache
 def reason_not_built(tool: GoTool) -> str | None:
     """Build it; why it cannot be built, which is asked once, since a network that is away takes minutes to notice."""
+    if tool.package is None:
+        return f"no {tool.name}: install it ({tool.version})"
     go = shutil.which("go")
     if go is None:
         return f"no {tool.name}: install it, or Go, with which these tests build it once"
     try:
-        _build(go, tool)
+        _build(go, tool, tool.package)
     except ToolMissingError as error:
         return str(error)
     return None
 
 
-def _build(go: str, tool: GoTool) -> None:
-    """Build it beside its place and move it there, so that a half-written program is never found."""
+def _build(go: str, tool: GoTool, package: str) -> None:
+    """Build it beside its place and move it there, so that a half-written program is never found.
+
+    A failure counts for the processes that wait beside this one, too: each would wait as long again.
+    """
     tool.built.parent.mkdir(parents=True, exist_ok=True)
     work = tool.built.with_name(f".{tool.built.name}.build")
     work.mkdir(exist_ok=True)
     with exclusive(work):
         if tool.built.exists():
             return
+        failed = work / "failed"
+        if failed.exists() and SystemClock().now_ms() / 1000 - failed.stat().st_mtime < _FAILED_FOR_SECONDS:
+            raise ToolMissingError(failed.read_text())
         program = work / tool.name
         (work / "go.mod").write_text(_GO_MODULE)
-        build = ["build", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(program), tool.package]
-        _run(tool, work, [go, "get", "-tool", f"{tool.package}@{tool.version}"], _DOWNLOAD_SECONDS)
-        _run(tool, work, [go, *build], _BUILD_SECONDS)
+        build = ["build", "-buildvcs=false", "-ldflags", "-s -w", "-o", str(program), package]
+        try:
+            _run(tool, work, [go, "get", "-tool", f"{package}@{tool.version}"], _DOWNLOAD_SECONDS)
+            _run(tool, work, [go, *build], _BUILD_SECONDS)
+        except ToolMissingError as error:
+            failed.write_text(str(error))
+            raise
         program.rename(tool.built)
 
 

@@ -61,6 +61,13 @@ def test_a_build_that_fails_gives_its_reason_and_leaves_no_tool(tmp_path: Path) 
     with pytest.raises(ToolMissingError, match=r"could not build .*: no such host"):
         path_of(TOOL)
     assert not TOOL.built.exists()
-    (tmp_path / "bin" / "go").unlink()
+    install(tmp_path, "go", BUILDS)
+    reason_not_built.cache_clear()  # as in a process beside this one
     with pytest.raises(ToolMissingError, match="no such host"):
         path_of(TOOL)
+
+
+def test_a_tool_that_is_never_built_is_asked_for(tmp_path: Path) -> None:
+    install(tmp_path, "go", BUILDS)
+    with pytest.raises(ToolMissingError, match=r"^no tool: install it \(Debian"):
+        path_of(GoTool("tool", None, "Debian: a package"))
