@@ -92,7 +92,8 @@ def test_metrics_count_what_was_done(scene: Scene) -> None:
     producer.close()
     scene.oracles.wait_for_finals([*left.all, in_use])
     scene.oracles.wait_until_drained(sidecar)
-    seen = {name.removeprefix(PREFIX): value for name, value in sidecar.metrics().items() if name.startswith(PREFIX)}
+    counted = until(lambda: (read := sidecar.metrics()).keys() & {f"{PREFIX}inflight"} and read, "brokers have counted")
+    seen = {name.removeprefix(PREFIX): value for name, value in counted.items() if name.startswith(PREFIX)}
     assert seen["sent_total"] == 5
     assert seen["deleted_total"] == 4
     assert seen["deleted_bytes_total"] == length_bytes
