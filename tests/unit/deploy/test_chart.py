@@ -143,7 +143,7 @@ def test_only_the_driver_of_spark_has_a_token_and_only_for_its_executors(name: s
     roles = by_kind(name, "Role")
     assert with_token == [each["subjects"][0]["name"] for each in by_kind(name, "RoleBinding")]
     assert bool(with_token) == bool(roles) == (name == "spark")
-    assert [rule["resources"] for role in roles for rule in role["rules"]] == [["pods", "configmaps"]] * len(roles)
+    assert [rule["resources"] for role in roles for rule in role["rules"]] == [["pods"]] * len(roles)
     for account in by_kind(name, "ServiceAccount"):
         assert account["metadata"]["name"] in with_token or account["automountServiceAccountToken"] is False
 
