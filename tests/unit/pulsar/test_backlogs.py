@@ -25,7 +25,7 @@ class CountingBrokers:
     def get(self, path: str, params: Mapping[str, str] | None = None) -> object:
         if path == f"{PENDING_PATH}/partitioned-stats":
             return {"partitions": {PARTITION: self._stats(self._messages, self._entries)}}
-        if path == f"{PENDING_PATH}-RETRY/stats":
+        if path in (f"{PENDING_PATH}-RETRY/stats", f"{PENDING_PATH}-DLQ/stats"):
             return self._stats(0, 0)
         assert path == f"{PENDING_PATH}-partition-0/internalStats"
         return {
