@@ -41,7 +41,7 @@ def draw(samples: Sequence[Sample], picture: Path) -> None:
     import matplotlib as mpl  # `make soak` installs it; judging does without
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "soak"
+    mpl.rcParams.update({"svg.hashsalt": "soak", "svg.fonttype": "none"})
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(4, 2, figsize=(11, 11), sharex=True, layout="constrained")
