@@ -80,7 +80,8 @@ def test_spark_makes_the_plan_that_the_embedded_engine_makes(
         for made in $here/audits/$newest /tmp/again; do
             pulsar-sidecar audit apply $made --output-format json | tr -d '\\n'; echo
         done"""
-    of_spark, embedded = (answer(line) for line in run_beside(audited, "spark-compared", again).splitlines()[-2:])
+    printed = run_beside(audited, "spark-compared", again).splitlines()
+    of_spark, embedded = (json.loads(line) for line in printed if line.startswith("{"))
     assert of_spark["plan"] == embedded["plan"]
     assert of_spark["ledgers"], "the plan has no ledgers, so its hash compares nothing"
 

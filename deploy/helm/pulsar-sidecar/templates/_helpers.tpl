@@ -136,7 +136,7 @@ metadata-store secrets/metadata-store {{ required "auth.metadataStore.secretName
 - name: {{ index $words 0 }}
   secret:
     secretName: {{ index $words 2 }}
-    defaultMode: 0440
+    defaultMode: 288 # 0440, which YAML 1.2 reads as decimal
 {{- end }}
 {{- end }}
 {{- end }}
