@@ -51,7 +51,9 @@ class PartitionPublisher:
     Invariants: a batch is confirmed by a receipt of its own, in order; what is sent again is sent in the same batches;
     nothing beyond the resume point is sent before everything up to it is confirmed; after any error nothing is sent
     before a new producer is open and has reported its resume point. A broker that is connected again and remembers
-    nothing of the name is not believed: what was sent may be stored.
+    nothing of the name is not believed: what was sent may be stored. Nor is one that remembers less than it reported at
+    first, unless the program publishes from there on, or knows by itself what is stored: bookies may fail what a
+    predecessor had pushed, and the program would skip it.
     """
 
     def __init__(
@@ -81,6 +83,8 @@ class PartitionPublisher:
         self._highest_added = self._highest_sent = self._sent_again_up_to = self._confirmed = NOTHING_PUBLISHED
         self._may_be_stored = NOTHING_PUBLISHED
         """The highest id that was sent to its end, that the first broker had, or that the caller knows to be stored."""
+        self._first_added: int | None = None
+        self._knows_what_is_stored = False
         self._has_been_open = False
         self.next_sequence_id = 0
         """Where messages bring no ids: the next one's."""
@@ -94,6 +98,7 @@ class PartitionPublisher:
 
     def know_stored(self, sequence_id: int) -> None:
         """What is stored up to here, although the broker may have forgotten it."""
+        self._knows_what_is_stored = True
         self._may_be_stored = max(self._may_be_stored, sequence_id)
 
     def connect(self) -> None:
@@ -113,6 +118,8 @@ class PartitionPublisher:
         self._filling.append(message)
         self._filling_bytes += size_bytes
         self._highest_added, self.next_sequence_id = sequence_id, sequence_id + 1
+        if self._first_added is None:
+            self._first_added = sequence_id
         if alone or len(self._filling) >= self._limits.messages or self._filling_bytes >= self._limits.size_bytes:
             self._seal()
         if self._waiting:
@@ -256,14 +263,14 @@ class PartitionPublisher:
 
     def _check_resume_point(self, last: int) -> None:
         is_all_forgotten = last == NOTHING_PUBLISHED < self._may_be_stored
-        if last < self._confirmed or is_all_forgotten:
+        if last < self._confirmed or is_all_forgotten or self._may_skip(last):
             confirmed = f"has confirmed message {self._confirmed}"
             if self._confirmed == NOTHING_PUBLISHED:
                 confirmed = f"may have stored messages up to {self._may_be_stored}, has confirmed none here"
             raise SequencesForgottenError(
                 f"the broker of {self.topic} {confirmed} and now remembers {last}: deduplication was off meanwhile, "
-                "the topic was deleted and created again, the broker has forgotten this producer, or nothing was "
-                "stored. What was not confirmed may be stored: compare with the end of the topic before you publish "
+                "the topic was deleted and created again, the broker has forgotten this producer, or bookies failed to "
+                "store it. What was not confirmed may be stored: compare with the end of the topic before you publish "
                 "it again"
             )
         if last > self._highest_sent or any(
@@ -273,6 +280,12 @@ class PartitionPublisher:
                 f"the broker of {self.topic} has the message {last} of this producer name, which was not sent from "
                 "here: another publisher uses the name; stop it, or choose another name"
             )
+
+    def _may_skip(self, last: int) -> bool:
+        """Whether the program resumed behind messages that the broker had only pushed, and has lost since."""
+        if self._knows_what_is_stored or max(last, self._confirmed) >= self._pushed_before:
+            return False
+        return self._first_added is None or self._first_added > last + 1
 
     def _start_patience(self) -> None:
         self._give_up_at = self._clock.monotonic_seconds() + self._patience.seconds

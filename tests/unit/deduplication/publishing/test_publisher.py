@@ -323,6 +323,31 @@ def test_a_broker_that_forgot_before_the_first_receipt_gets_nothing_again(
     assert len(brokers.sent) == sent + 1
 
 
+@pytest.mark.parametrize(("first", "knows"), [(4, False), (1, False), (2, False), (4, True)])
+def test_what_a_predecessor_had_only_pushed_is_not_skipped(
+    first: int, knows: bool, brokers: FakeDeduplicatingBrokers
+) -> None:
+    """The predecessor's messages 2 to 4 are pushed when this publisher asks, and then bookies fail to write them."""
+    publish_and_flush(predecessor := opened(brokers), range(2))
+    brokers.hold = True
+    publish(predecessor, range(2, 5))
+    predecessor.abandon()
+    publisher = opened(brokers)
+    assert publisher.last_sequence_id_of(0) == 4
+    if knows:
+        publisher.know_stored(0, 1)
+    brokers.topic(TOPIC).fail_writes()
+    brokers.hold = False
+
+    if first > 2 and not knows:
+        with pytest.raises(SequencesForgottenError, match=r"up to 4, .* now remembers 1"):
+            publish_and_flush(publisher, range(first, 8))
+        assert brokers.topic(TOPIC).sequence_ids == [0, 1]
+    else:
+        publish_and_flush(publisher, range(2 if knows else first, 8))
+        assert brokers.topic(TOPIC).sequence_ids == [*range(8)]
+
+
 def test_what_the_program_knows_to_be_stored_may_be_forgotten_too(brokers: FakeDeduplicatingBrokers) -> None:
     """The name is forgotten when it is opened, and the topic is made again before anything is sent."""
     publisher = opened(brokers)
