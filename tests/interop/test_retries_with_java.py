@@ -16,6 +16,7 @@ from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.request_traces import REQUEST_ID
 
 from tests.cluster.choosing import version_under_test
 from tests.cluster.dead_letters import listed, redrive
@@ -150,6 +151,7 @@ def test_java_continues_the_sidecars_retries_and_the_sidecar_redrives_what_java_
                 "DELAY_TIME": "1000",
                 "ORIGIN_MESSAGE_ID": origin,
                 "ORIGIN_MESSAGE_IDY_TIME": origin,
+                REQUEST_ID: first.properties[REQUEST_ID],
                 "REAL_SUBSCRIPTION": SUBSCRIPTION,
                 "REAL_TOPIC": PENDING,
                 "RECONSUMETIMES": str(tries),

@@ -1,8 +1,8 @@
 """One node of Kubernetes on this machine: API server, controllers, scheduler, kubelet, kube-proxy, DNS and containerd.
 
 Invariant: the node lives in namespaces of processes, network and mounts of its own. When the command for which it was
-started ends, however it ends, the kernel ends every process in them, and nothing of this machine was changed. The
-command runs in the same namespaces, so it reaches pods and services by address and by name. Pods reach nothing else.
+started ends, however it ends, the kernel ends every process in them, and nothing of this machine was changed, but for
+empty control groups below ``k8s.io``. The command runs in the same namespaces, so it reaches pods and services by address and by name. Pods reach nothing else.
 """
 
 import hashlib
