@@ -2,7 +2,8 @@
 
 Invariant: the node lives in namespaces of processes, network and mounts of its own. When the command for which it was
 started ends, however it ends, the kernel ends every process in them, and nothing of this machine was changed, but for
-empty control groups below ``k8s.io``. The command runs in the same namespaces, so it reaches pods and services by address and by name. Pods reach nothing else.
+empty control groups below ``k8s.io``. The command runs in the same namespaces, so it reaches pods and services by
+address and by name. Pods reach nothing else.
 """
 
 import hashlib
