@@ -122,13 +122,13 @@ def _ended_by_signal() -> threading.Event:
 
 def _report(samples: Sequence[Sample], picture: Path, tally: Tally) -> int:
     courses = [judge(series) for series in series_of(samples, [_PLAIN, _TWO_ARENAS])]
-    draw(samples, picture)
     minutes = samples[-1].seconds / 60
     _show(table(courses, f"{minutes:,.0f} minutes of mixed work").markdown())
     for what, count in sorted(tally.done.items()):
         _show(f"- {what}: {count:,}")
     for wrong in tally.wrong:
         _show(f"- **wrong**: {wrong}")
+    draw(samples, picture)
     return 1 if tally.wrong or not all(course.is_flat for course in courses) else 0
 
 
