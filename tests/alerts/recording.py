@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.alerts.rules import FILES
+from tests.cluster.background import running_until
 from tests.cluster.choosing import PROJECT
 from tests.cluster.sidecars import SidecarProcess
 
@@ -146,12 +148,9 @@ def _number(value: float) -> str:
 def recording(name: str, *sidecars: SidecarProcess, files: Sequence[Path] = ()) -> Iterator[None]:
     """Records what these sidecars report within the block, and keeps it under this name."""
     stop, recorder = threading.Event(), Recorder(sidecars, files)
-    thread = threading.Thread(target=recorder.run, args=(stop,), daemon=True)
-    thread.start()
     try:
-        yield
+        with running_until(stop, [partial(recorder.run, stop)]):
+            yield
     finally:
-        stop.set()
-        thread.join()
         RECORDED.mkdir(exist_ok=True)
         (RECORDED / f"{name}.series").write_text("".join(f"{line}\n" for line in recorder.lines()))

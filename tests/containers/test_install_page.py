@@ -6,21 +6,20 @@ Only what the page has its reader write is written here: the cluster's addresses
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.choosing import COMPOSE_MEMBERS, PROJECT
 from tests.cluster.compose import PROJECT_NAME, composed
+from tests.cluster.install_pages import commands_of, run, shown
 
 pytestmark = pytest.mark.containers
 
 PAGE = PROJECT / "docs" / "install-containers.md"
 SOURCES = ("deploy", "service", "pyspark_jobs", "pyproject.toml", "README.md", "LICENSE", ".dockerignore")
 HOST = "pulsar"
-_SECONDS = 800
 
 
 @pytest.fixture
@@ -41,11 +40,6 @@ def checkout(tmp_path: Path) -> Path:
         source = PROJECT / name
         shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy)
     return copy
-
-
-def commands() -> list[str]:
-    blocks = re.findall(r"^ *```console\n(.*?)^ *```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    return [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
 
 
 def edited(example: str) -> str:
@@ -70,11 +64,11 @@ def test_every_command_of_the_page_in_its_order(cluster: None, checkout: Path) -
     editor.chmod(0o755)
 
     environment = os.environ | {"EDITOR": str(editor), "COMPOSE_PROJECT_NAME": f"{PROJECT_NAME}-page"}
-    script = "\n".join(f"echo '$ {command}'\n{command}" for command in commands())
+    script = "\n".join(map(shown, commands_of(PAGE)))
     try:
-        done = bash(script, checkout, environment)
+        done = run(script, checkout, environment)
     finally:
-        bash(f"cd {parts}; docker compose --profile '*' down --volumes", checkout, environment)
+        run(f"cd {parts}; docker compose --profile '*' down --volumes", checkout, environment)
 
     assert done.returncode == 0, done.stdout[-3_000:]
     _, _, doctor = done.stdout.partition(" doctor\n")
@@ -83,17 +77,3 @@ def test_every_command_of_the_page_in_its_order(cluster: None, checkout: Path) -
     assert re.search(r"^ok +brokers ", doctor, re.MULTILINE), doctor
     assert "sidecar-1" in after.partition("ledger-deletion status\n")[2], after
     assert "ledgers in the listing" in after
-
-
-def bash(script: str, directory: Path, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        ["bash", "-euc", script],
-        cwd=directory,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )

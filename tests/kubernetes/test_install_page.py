@@ -7,7 +7,6 @@ left out, since `Images` has done it.
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,13 +14,13 @@ import pytest
 import yaml
 
 from tests.cluster.choosing import PROJECT
+from tests.cluster.install_pages import commands_of, run, shown
 from tests.kubernetes.images import Images
 from tests.kubernetes.release import Release
 
 pytestmark = pytest.mark.kubernetes
 
 PAGE = PROJECT / "docs" / "install-kubernetes.md"
-_SECONDS = 800
 _MAKES_A_TOKEN = """#!{python}
 import sys
 import jwt
@@ -34,11 +33,9 @@ _LISTENS = "until (exec 3<>/dev/tcp/127.0.0.1/8750) 2>/dev/null; do sleep 0.2; d
 
 
 def commands(namespace: str) -> list[str]:
-    blocks = re.findall(r"^```console\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines()]
     return [
         re.sub("--namespace pulsar$|--namespace pulsar ", f"--namespace {namespace} ", line)
-        for line in lines
+        for line in commands_of(PAGE)
         if "docker" not in line
     ]
 
@@ -68,21 +65,11 @@ def test_every_command_of_the_page_in_its_order(release: Release, images: Images
     path = f"{programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = os.environ | {"EDITOR": str(programs / "editor"), "PATH": path}
     script = "\n".join(
-        f"echo '$ {command}'\n{command}" + (f"\n{_LISTENS}" if command.endswith("&") else "")
+        shown(command) + (f"\n{_LISTENS}" if command.endswith("&") else "")
         for command in commands(release.namespace.name)
     )
     try:
-        done = subprocess.run(
-            ["bash", "-euc", f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}"],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=_SECONDS,
-        )
+        done = run(f"trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{script}", tmp_path, environment)
     finally:
         release.namespace.kubectl("delete", "secret", "pulsar-sidecar-callers", "--ignore-not-found")
         release.uninstall()
