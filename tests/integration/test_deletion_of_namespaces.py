@@ -49,12 +49,15 @@ def left_of(workload: Workload, namespace: str) -> list[str]:
     return found + [f"{SCHEMAS}/{namespace}/{name}" for name in workload.store.children(f"{SCHEMAS}/{namespace}") or []]
 
 
-def check_gone(scene: Scene, sidecar: SidecarProcess, before: Iterable[LedgerId]) -> None:
-    """Nothing is left of the scene's namespace, and no ledger of it."""
+def check_gone(
+    scene: Scene, sidecar: SidecarProcess, before: Iterable[LedgerId], recorded: Iterable[LedgerId] | None = None
+) -> None:
+    """Nothing is left of the namespace, and no ledger; all of them, or those `recorded`, have an outcome."""
+    recorded = before if recorded is None else recorded
     until(lambda: sidecar.call("GET", RUNNING) == [], f"the namespace's deletion has ended\n{sidecar.log()}", SECONDS)
     assert left_of(scene.workload, scene.namespace) == []
-    scene.oracles.add_accepted(before)
-    scene.oracles.wait_for_finals(before)
+    scene.oracles.add_accepted(recorded)
+    scene.oracles.wait_for_finals(recorded)
     scene.oracles.wait_until_drained(sidecar)
     assert not scene.workload.existing(before)
     assert scene.oracles.leaks_in(scene.namespace) == (frozenset(), frozenset())
@@ -176,9 +179,13 @@ def test_a_namespace_created_again_is_left_alone(scene: Scene) -> None:
 
 def test_it_continues_whatever_dies(scene: Scene, pytestconfig: pytest.Config) -> None:
     first, second = scene.start_together({}, {})
-    filled(scene)
+    topics = filled(scene)
     unfilled(scene, pytestconfig.getoption("--namespace-topics"))
     before = ledgers_in(scene.workload, scene.namespace)
+    # A broker that loads a topic after another has died deletes the empty last ledger itself
+    # (`ManagedLedgerImpl.initializeBookKeeper`): no record is made of that one.
+    with_messages = frozenset().union(*(scene.workload.ledgers(topic).data for topic in topics))
+    assert with_messages
     count = begin(scene, first)["topicsFound"]
     until_deleted(scene, second, count // 4)
     first.kill()
@@ -190,7 +197,7 @@ def test_it_continues_whatever_dies(scene: Scene, pytestconfig: pytest.Config) -
     scene.cluster.kill(BROKERS[0])
     second.kill()
     scene.cluster.restart(BROKERS[0])
-    check_gone(scene, scene.start_alone(), before)
+    check_gone(scene, scene.start_alone(), before, with_messages)
 
 
 def test_pending_acknowledgements_of_transactions_go_too(special_cluster: ClusterFactory, tmp_path: Path) -> None:
