@@ -1,0 +1,163 @@
+"""Cancelling, and the delayed indexes of watched topics."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from deploy.grafana.panels import GREEN, ORANGE, PER_SECOND, RED, Panel, board, figure, lines, states, variable
+from deploy.grafana.queries import (
+    CANCELLING,
+    CLUSTER,
+    NO_CANCELLING,
+    NO_EVENT,
+    chosen,
+    increase,
+    largest,
+    of_topic,
+    per_subscription,
+    quantile,
+    rate,
+)
+
+_INDEX: Final = "pulsar_sidecar_delayed_message_index"
+_NO_INDEX: Final = "no topic in delayedIndexWatchedTopics has buckets"
+
+
+def delayed_messages() -> Dashboard:
+    return board(
+        "pulsar-sidecar-delayed-messages",
+        "Pulsar sidecar: delayed messages",
+        "Cancelling delayed messages (PIP-423), and the delayed indexes of watched topics (PIP-195).",
+        [CLUSTER, variable("topic", "Topic", f"{_INDEX}_bucket_total", of='cluster=~"$cluster"')],
+        {"Cancelling": _CANCELLATIONS, "Delayed indexes of watched topics": _INDEXES},
+    )
+
+
+def _rate_of_loads(what: str) -> str:
+    loads = of_topic(f"{_INDEX}_bucket_op_latency_ms_{what}")
+    return f"sum by (topic, subscription) (rate({loads}[$__rate_interval]))"
+
+
+_CANCELLATIONS: Final[Sequence[Panel]] = [
+    figure(
+        "Open",
+        "Cancellations in the log that have not ended.",
+        largest(f"{CANCELLING}_open"),
+        empty=NO_CANCELLING,
+    ),
+    figure(
+        "Requested",
+        "In the time shown.",
+        increase(f"{CANCELLING}_requested_total"),
+        empty=NO_CANCELLING,
+    ),
+    figure(
+        "Refused or failed",
+        "In the time shown.",
+        increase(f"{CANCELLING}_refused_total"),
+        empty=NO_EVENT,
+        limits={1: ORANGE},
+    ),
+    figure(
+        "Acknowledged again",
+        "Acknowledgements that a cursor had lost, in the time shown.",
+        increase(f"{CANCELLING}_reasserted_total"),
+        empty=NO_CANCELLING,
+    ),
+    figure(
+        "Reconciling",
+        "Sidecars that repeat acknowledgements which a cursor has lost: one of a cluster.",
+        f"sum by (cluster) ({chosen(f'{CANCELLING}_leading')})",
+        empty=NO_CANCELLING,
+        limits={0: RED, 1: GREEN, 2: RED},
+    ),
+    lines(
+        "Requests",
+        "Messages whose cancellation was requested.",
+        rate(f"{CANCELLING}_requested_total"),
+        empty=NO_CANCELLING,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Status reached",
+        "Cancellations by the status that they reached. After `persisted` a crash of the broker loses none.",
+        {"{{proof}}": rate(f"{CANCELLING}_seconds_count", "proof")},
+        empty=NO_EVENT,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Readings that failed",
+        "Of a subscription: its cancellations were not reconciled then.",
+        rate(f"{CANCELLING}_reconcile_failed_total"),
+        empty=NO_CANCELLING,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Time until a status, 99th percentile",
+        "From the request.",
+        {"{{proof}}": quantile(0.99, f"{CANCELLING}_seconds", "proof")},
+        empty=NO_EVENT,
+        unit="s",
+    ),
+    lines(
+        "Refused or failed, by cause",
+        "`dispatched`: a consumer may have had the message before.",
+        {"{{cause}}": rate(f"{CANCELLING}_refused_total", "cause")},
+        empty=NO_EVENT,
+        unit=PER_SECOND,
+    ),
+]
+
+_INDEXES: Final[Sequence[Panel]] = [
+    states(
+        "The next load recovers the buckets",
+        "Whether a broker that loads the topic goes on with its buckets, or reads the whole backlog.",
+        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_next_load_on_buckets")},
+        empty=_NO_INDEX,
+        names={0: ("reads the backlog", RED), 1: ("recovers", GREEN)},
+    ),
+    lines(
+        "Buckets",
+        "That are stored.",
+        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_total")},
+        empty=_NO_INDEX,
+    ),
+    lines(
+        "Bytes of buckets",
+        "That a load reads.",
+        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_snapshot_size_bytes")},
+        empty=_NO_INDEX,
+        unit="bytes",
+    ),
+    lines(
+        "Indexes in memory",
+        "That a broker would load into memory with the topic.",
+        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_loaded")},
+        empty=_NO_INDEX,
+    ),
+    lines(
+        "Unreadable buckets",
+        "Whose metadata could not be read.",
+        {"{{topic}} {{subscription}}": per_subscription(f"{_INDEX}_bucket_unreadable")},
+        empty=_NO_INDEX,
+    ),
+    lines(
+        "Operations on buckets",
+        "The sidecar's own loads, and changes by brokers between two of them.",
+        {
+            "{{type}}, {{state}}": "sum by (type, state) (rate("
+            + of_topic(f"{_INDEX}_bucket_op_count", 'state!="all"')
+            + "[$__rate_interval]))"
+        },
+        empty=_NO_INDEX,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Time of the sidecar's loads",
+        "Mean, for all buckets of a subscription.",
+        {"{{topic}} {{subscription}}": _rate_of_loads("sum") + " / " + _rate_of_loads("count")},
+        empty=_NO_INDEX,
+        unit="ms",
+    ),
+]

@@ -1,0 +1,262 @@
+"""Two-phase deletion, and the watch for leaked ledgers."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from deploy.grafana.panels import GREEN, ORANGE, PER_SECOND, RED, Panel, board, figure, lines, states
+from deploy.grafana.queries import ALARMING, CLUSTER, DELETION, NO_EVENT, NO_WATCH, OFF, chosen, largest, quantile, rate
+
+
+def deletion() -> Dashboard:
+    return board(
+        "pulsar-sidecar-deletion",
+        "Pulsar sidecar: ledger deletion",
+        "Two-phase deletion (PIP-186) and the watch for leaked ledgers.",
+        [CLUSTER],
+        {"Two phases": _TWO_PHASES, "How fast": _PACE, "The watch": _WATCH},
+    )
+
+
+_TWO_PHASES: Final[Sequence[Panel]] = [
+    figure(
+        "Records that wait",
+        "Backlog over all partitions and the retry topic.",
+        largest(f"{DELETION}_inflight"),
+        empty=OFF,
+    ),
+    figure(
+        "Oldest of them",
+        "Age of the oldest record that waits.",
+        largest(f"{DELETION}_oldest_pending_age_seconds"),
+        empty="no record waits",
+        unit="s",
+        limits={3_600: ORANGE, 86_400: RED},
+    ),
+    figure(
+        "Their bytes",
+        "Estimated from the mean length of ledgers deleted lately.",
+        largest(f"{DELETION}_waiting_bytes"),
+        empty="no ledger was deleted yet, so no mean length is known",
+        unit="bytes",
+    ),
+    figure(
+        "Dead letters",
+        "Records that were given up and not sent again: their ledgers stay.",
+        largest(f"{DELETION}_dead_letters"),
+        empty=OFF,
+        limits=ALARMING,
+    ),
+    figure(
+        "Topic deletions",
+        "Under way.",
+        largest(f"{DELETION}_topic_deletions_running"),
+        empty=OFF,
+    ),
+    figure(
+        "Stuck topic deletions",
+        "That do not continue by themselves.",
+        largest(f"{DELETION}_topic_deletions_stuck"),
+        empty=OFF,
+        limits=ALARMING,
+    ),
+    figure(
+        "Oldest topic deletion",
+        "Time since its request.",
+        largest(f"{DELETION}_topic_deletions_oldest_age_seconds"),
+        empty="none is under way",
+        unit="s",
+        limits={3_600: ORANGE, 86_400: RED},
+    ),
+    figure(
+        "Namespace deletions",
+        "Under way.",
+        largest(f"{DELETION}_namespace_deletions_running"),
+        empty=OFF,
+    ),
+    lines(
+        "First phase: records sent",
+        "By what the ledgers belong to.",
+        {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_sent_total", "component", "ledger_type")},
+        empty=OFF,
+        unit=PER_SECOND,
+        stacked=True,
+    ),
+    lines(
+        "Second phase: ledgers deleted",
+        "By what the ledgers belonged to.",
+        {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_deleted_total", "component", "ledger_type")},
+        empty=OFF,
+        unit=PER_SECOND,
+        stacked=True,
+    ),
+    lines(
+        "Decisions",
+        "What the sidecar decided about records, and why.",
+        {"{{decision}}, {{reason}}": rate(f"{DELETION}_decisions_total", "decision", "reason")},
+        empty=NO_EVENT,
+        unit=PER_SECOND,
+        stacked=True,
+    ),
+    lines(
+        "Refused or unconfirmed",
+        "Deletions that a store refused or did not confirm; the sidecar tries them again later.",
+        {"{{component}}, {{ledger_type}}": rate(f"{DELETION}_delete_failed_total", "component", "ledger_type")},
+        empty=OFF,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Messages",
+        "Received from the pending-deletion topic and its retry topic, and acknowledged.",
+        {
+            "received": f"sum({rate(f'{DELETION}_received_total')})",
+            "acknowledged": f"sum({rate(f'{DELETION}_acknowledged_total')})",
+        },
+        empty=OFF,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Time of a batch",
+        "From receiving a batch to acknowledging it.",
+        {
+            "half take at most": quantile(0.5, f"{DELETION}_batch_seconds"),
+            "99 of 100": quantile(0.99, f"{DELETION}_batch_seconds"),
+        },
+        empty=NO_EVENT,
+        unit="s",
+    ),
+    lines(
+        "Given up",
+        "Records that went to the dead-letter topic after the last try.",
+        rate(f"{DELETION}_max_retry_reached_total"),
+        empty=OFF,
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Bytes freed",
+        "Length of the ledgers deleted, before replication.",
+        rate(f"{DELETION}_deleted_bytes_total", "ledger_type"),
+        empty=OFF,
+        unit="binBps",
+    ),
+]
+
+_PACE: Final[Sequence[Panel]] = [
+    states(
+        "Paused",
+        "Whether an operator has paused the second phase.",
+        largest(f"{DELETION}_paused"),
+        empty=OFF,
+        names={0: ("runs", GREEN), 1: ("paused", ORANGE)},
+    ),
+    lines(
+        "Limit set by an operator",
+        "Deletions a second.",
+        largest(f"{DELETION}_rate_limit_per_second"),
+        empty="no limit is set",
+        unit=PER_SECOND,
+    ),
+    lines(
+        "Deletions in flight at a time",
+        "The limit that the sidecar sets itself, so that the metadata store stays quick.",
+        {"{{instance}}": chosen(f"{DELETION}_in_flight_limit")},
+        empty="the adaptive limit is off",
+    ),
+    lines(
+        "Metadata store, 99th percentile",
+        "Of the sidecar's probes, while it is idle and while it deletes.",
+        {
+            "idle, {{instance}}": chosen(f"{DELETION}_metadata_store_idle_p99_seconds"),
+            "deleting, {{instance}}": chosen(f"{DELETION}_metadata_store_working_p99_seconds"),
+        },
+        empty="the adaptive limit is off, or nothing was deleted yet",
+        unit="s",
+    ),
+]
+
+_WATCH: Final[Sequence[Panel]] = [
+    figure(
+        "Ledgers",
+        "Ledgers that exist.",
+        largest(f"{DELETION}_watch_ledgers"),
+        empty=NO_WATCH,
+    ),
+    figure(
+        "References",
+        "References to ledgers in nodes.",
+        largest(f"{DELETION}_watch_references"),
+        empty=NO_WATCH,
+    ),
+    figure(
+        "Never linked",
+        "Ledgers that no node was ever seen to reference.",
+        largest(f"{DELETION}_watch_unlinked_ledgers"),
+        empty=NO_WATCH,
+    ),
+    figure(
+        "Unreadable nodes",
+        "Nodes that could not be read or understood; while there is one, ledgers that it may name are kept.",
+        largest(f"{DELETION}_watch_unreadable_nodes"),
+        empty=NO_WATCH,
+        limits=ALARMING,
+    ),
+    figure(
+        "Behind",
+        "Delay between a change and the watch's reading of it.",
+        largest(f"{DELETION}_watch_lag_seconds"),
+        empty=NO_WATCH,
+        unit="s",
+        limits={10: ORANGE, 60: RED},
+    ),
+    figure(
+        "Last whole reading",
+        "Time since its end.",
+        f"time() - {largest(f'{DELETION}_watch_walk_timestamp_seconds')}",
+        empty=NO_WATCH,
+        unit="s",
+    ),
+    states(
+        "State",
+        "One sidecar of a cluster watches; the others stand by.",
+        {"{{instance}} {{state}}": f"{chosen(f'{DELETION}_watch_state')} == 1"},
+        empty=OFF,
+        names={1: ("in this state", GREEN)},
+    ),
+    lines(
+        "Unreferenced ledgers",
+        "By state: settling (a broker may still delete it), kept, leaked, appended to the pending-deletion topic.",
+        {"{{state}}": largest(f"{DELETION}_watch_candidates", "state")},
+        empty=NO_WATCH,
+        stacked=True,
+    ),
+    lines(
+        "Ledgers leaked",
+        "By what they lost their last reference; since the sidecar that watches began to.",
+        {"{{cause}}": largest(f"{DELETION}_watch_leaks_total", "cause")},
+        empty=NO_WATCH,
+        stacked=True,
+    ),
+    lines(
+        "Ledgers appended",
+        "Leaked ledgers handed to the second phase since the sidecar that watches began to.",
+        largest(f"{DELETION}_watch_appended_total"),
+        empty=NO_WATCH,
+    ),
+    lines(
+        "Vanished references and the brake",
+        "References that vanished within 10 minutes while their ledgers stayed. Above the limit the brake holds.",
+        {
+            "vanished": largest(f"{DELETION}_watch_vanished_references"),
+            "limit": largest(f"{DELETION}_watch_brake_limit"),
+        },
+        empty=NO_WATCH,
+    ),
+    lines(
+        "Duration of a whole reading",
+        "Of all nodes with references.",
+        largest(f"{DELETION}_watch_walk_seconds"),
+        empty=NO_WATCH,
+        unit="s",
+    ),
+]
