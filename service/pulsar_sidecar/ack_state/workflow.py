@@ -11,12 +11,15 @@ from cachetools import TTLCache
 from pulsar_sidecar.ack_state.limits import PauseSettings, TopicPolicy
 from pulsar_sidecar.ack_state.ports import PausePolicies, StoredCursors, SubscriptionStats
 from pulsar_sidecar.ack_state.states import AckState, DetailOptions, ack_state_of
+from pulsar_sidecar.ack_state.survey import AckStateSurvey, AckStateSurveyor
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
 MOST_SUBSCRIPTIONS: Final = 1_000
 REMEMBERED_SECONDS: Final = 300.0
+SURVEYED_SECONDS: Final = 10.0
+_MOST_SURVEYS: Final = 32
 _TRIES: Final = 3
 _THREADS: Final = 8
 
@@ -169,6 +172,25 @@ class AckStateService:
             stored = ports.stored.stored(topic, one.name, internal.ledgers, internal.cursor(one.name))
             states.append(ack_state_of(topic, one, stats.broker, internal, stored, limits, policies, options))
         return states
+
+
+class RememberedSurveys:
+    """One survey at a time, each remembered for some seconds: pages of a list, and several readers, cost one."""
+
+    def __init__(self, surveyor: AckStateSurveyor, clock: Clock) -> None:
+        self._surveyor = surveyor
+        self._lock = threading.Lock()
+        self._known: TTLCache[TopicName | str | None, AckStateSurvey] = TTLCache(
+            _MOST_SURVEYS, SURVEYED_SECONDS, timer=clock.monotonic_seconds
+        )
+
+    def survey(self, scope: TopicName | str | None) -> AckStateSurvey:
+        """As `AckStateSurveyor.survey`; ``as_of_ms`` is when it was read."""
+        with self._lock:
+            known = self._known.get(scope)
+            if known is None:
+                known = self._known[scope] = self._surveyor.survey(scope)
+            return known
 
 
 _NOTHING_TO_REMOVE = (

@@ -43,6 +43,13 @@ _TOKEN_PLUGINS = frozenset({"token", "org.apache.pulsar.client.impl.auth.Authent
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="persistent://tenant/namespace/topic")]
 NamespaceArgument = Annotated[str, typer.Argument(metavar="NAMESPACE", help="tenant/namespace")]
+OptionalScope = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SCOPE",
+        help="persistent://tenant/namespace/topic, tenant/namespace, or a tenant. Default: all topics.",
+    ),
+]
 Subscription = Annotated[
     str | None, typer.Option("--subscription", "-s", help="Only this subscription. Default: all durable ones.")
 ]
@@ -205,6 +212,13 @@ def topic_or_namespace_path(name: str) -> str:
     """The REST path of a topic by its full name, or of a namespace by ``tenant/namespace``; raises as `topic_path`."""
     is_topic = "://" in name or name.count("/") != _NAMESPACE_PARTS - 1
     return topic_path(name) if is_topic else namespace_path(name)
+
+
+def scope_path(name: str | None) -> str:
+    """The REST path of a topic, of a namespace, of a tenant, or of everything; raises as `topic_path`."""
+    if name is None:
+        return "/admin/v2"
+    return topic_or_namespace_path(name) if "/" in name else f"/admin/v2/tenants/{java_url_encode(name)}"
 
 
 def client_conf_of(settings: Mapping[str, str]) -> ClientConf:

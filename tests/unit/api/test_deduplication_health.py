@@ -102,6 +102,12 @@ def test_what_could_not_be_read_is_an_exit_code(shell: Terminal, setup: Setup) -
         assert (ran.code, f"not read: {ORDERS}: ledger 3 cannot be measured" in ran.out) == (4, True)
 
 
+def test_a_forecast_without_a_namespace_is_of_all_topics(shell: Terminal, setup: Setup) -> None:
+    setup.switched(on=True)
+    found = json.loads(shell.run("deduplication", "forecast", "--output", "json").out)
+    assert {load["topic"] for load in found["slowest"]} == {str(ORDERS), str(ELSEWHERE)}
+
+
 def test_forecast_shows_seconds_and_what_they_rest_on(shell: Terminal, setup: Setup) -> None:
     setup.switched(on=True)
     ran = shell.run("deduplication", "forecast", "public/default")

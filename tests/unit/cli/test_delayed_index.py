@@ -165,3 +165,8 @@ def test_calendars_of_many_topics(shell: Terminal, scope: str) -> None:
     assert (found["exact"], found["fromBuckets"], found["resolutionMs"], found["unread"] > 0) == (True, 2, 0, True)
     assert [part["subscription"] for part in found["subscriptions"]] == ["billing/eu", "empty"]
     assert shell.run("delayed-index", "calendar", "nobody").code == 1
+
+
+def test_a_calendar_without_a_scope_is_of_all_topics(shell: Terminal) -> None:
+    found = json.loads(shell.run("delayed-index", "calendar", "--output", "json").out)
+    assert {part["topic"] for part in found["subscriptions"]} == {TOPIC, V1_TOPIC}

@@ -300,10 +300,16 @@ def health_router(health: DeduplicationHealth) -> APIRouter:
         """The same of one namespace."""
         return StuckReportAnswer.model_validate(health.stuck(namespace, parameters.limits, parameters.most))
 
+    @routes.get("/admin/v2/deduplication/forecast")
+    @takes(Right.CLUSTER_STATE)
+    def deduplication_forecast() -> LoadForecastsAnswer:
+        """The ten slowest loads of all topics, because of deduplication. Loads no topic."""
+        return LoadForecastsAnswer.model_validate(health.slowest_loads(None))
+
     @routes.get(f"{NAMESPACE_PATH}/deduplication/forecast")
     @takes(Right.STATE)
-    def deduplication_forecast(namespace: V2Namespace) -> LoadForecastsAnswer:
-        """The ten slowest loads of a namespace, because of deduplication. Loads no topic."""
+    def deduplication_forecast_of_namespace(namespace: V2Namespace) -> LoadForecastsAnswer:
+        """The same of a namespace."""
         return LoadForecastsAnswer.model_validate(health.slowest_loads(namespace))
 
     return routes

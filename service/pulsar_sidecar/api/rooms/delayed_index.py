@@ -240,6 +240,12 @@ def calendar_router(reader: CalendarReader) -> APIRouter:
             """
             return CalendarAnswer.model_validate(reader.of_topic(topic, parameters.options()))
 
+    @routes.get("/admin/v2/delayedCalendar")
+    @takes(Right.CLUSTER_STATE)
+    def delayed_calendar_of_all(parameters: given) -> CalendarAnswer:
+        """The same for all topics, without those of brokers."""
+        return CalendarAnswer.model_validate(reader.below(None, parameters.options()))
+
     @routes.get(f"{NAMESPACE_PATH}/delayedCalendar")
     @takes(Right.STATE)
     def delayed_calendar_of_namespace(namespace: V2Namespace, parameters: given) -> CalendarAnswer:

@@ -2,10 +2,14 @@
 
 from pulsar_sidecar.ack_state.metrics import AckStateMetrics
 from pulsar_sidecar.ack_state.states import DetailOptions
-from pulsar_sidecar.ack_state.workflow import AckStateService, Ports
+from pulsar_sidecar.ack_state.survey import AckStateSurveyor
+from pulsar_sidecar.ack_state.workflow import AckStateService, Ports, RememberedSurveys
 from pulsar_sidecar.api.rooms.ack_state import router
+from pulsar_sidecar.api.rooms.stored_ack_states import stored_router
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry, topic_watch
+
+_TOPICS_AT_ONCE = 8
 
 
 def open_ack_state(cluster: ClusterAccess) -> Room:
@@ -21,7 +25,11 @@ def open_ack_state(cluster: ClusterAccess) -> Room:
         settings.ack_state_watch_interval_in_seconds,
     )
     metrics = AckStateMetrics(cluster.cluster_name, states.recent)
-    return Room([states], watch.start, watch.close, collectors=[metrics])
+    threads = cluster.threads(_TOPICS_AT_ONCE, "ack-state-survey")
+    surveyor = AckStateSurveyor(
+        cluster.store, cluster.cursors, cluster.lengths, cluster.ack_states, cluster.clock, threads.map
+    )
+    return Room([states, RememberedSurveys(surveyor, cluster.clock)], watch.start, watch.close, collectors=[metrics])
 
 
-ENTRY = RoomEntry([router], open_ack_state)
+ENTRY = RoomEntry([router, stored_router], open_ack_state)

@@ -5,10 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
 from pulsar_sidecar.cli import output
-from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
-from pulsar_sidecar.cli.connecting import Context, Subscription, Topic, subscription_path
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
+from pulsar_sidecar.cli.connecting import (
+    Context,
+    OptionalScope,
+    Subscription,
+    Topic,
+    scope_path,
+    show_answer,
+    subscription_path,
+)
 
 _PAUSES = {
     "off": "continues whatever is lost (no policy enables the pause)",
@@ -46,6 +54,58 @@ def ack_state(
     states = ctx.obj.client().call("GET", path, parameters={"ranges": ranges, "stretches": width})
     paragraphs = ["\n".join(_lines(state)) for state in states]
     output.answer(states, ["\n\n".join(paragraphs) or "no durable subscription"], ctx.obj.format)
+
+
+@app.command("fullest", epilog=EXIT_CODES, short_help="Find subscriptions that are full, or will be soon.")
+def fullest(
+    ctx: Context,
+    scope: OptionalScope = None,
+    holes: Annotated[
+        bool, typer.Option("--holes", help="Only subscriptions with acknowledgements beyond the mark-delete position.")
+    ] = False,
+    contains: Annotated[
+        str, typer.Option("--contains", metavar="TEXT", help="Only topics or subscriptions with this in their names.")
+    ] = "",
+    offset: Annotated[int, typer.Option(min=0, help="Number of subscriptions to pass over.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of subscriptions shown.")] = 50,
+) -> None:
+    """Find the subscriptions with the most acknowledged ranges, as stored: full, nearly full, or with room.
+
+    A subscription is full when it has more ranges than managedLedgerMaxUnackedRangesToPersist. The service reads the
+    metadata store and the bookies, and loads no topic; a loaded topic may have acknowledged more since its broker last
+    wrote. `ack-state` asks the broker. Exit code 4: not everything could be read.
+
+    Example: pulsar-sidecar subscriptions fullest public/default
+    """
+    parameters = {"offset": offset, "limit": limit, "holes": "true" if holes else None, "contains": contains or None}
+    path = f"{scope_path(scope)}/storedAckStates"
+    answer = show_answer(ctx, "GET", path, parameters=parameters, lines=_fullest)
+    if answer["unreadable"]:
+        raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _fullest(answer: Mapping[str, Any]) -> Iterator[str]:
+    fits = answer["maxUnackedRangesToPersist"]
+    yield (
+        f"{answer['subscriptions']:,} subscriptions of {answer['topics']:,} topics or partitions: "
+        f"{answer['full']:,} full, {answer['nearlyFull']:,} nearly full ({fits:,} ranges fit)"
+    )
+    rows = [
+        {
+            "topic": state["topic"],
+            "subscription": state["subscription"],
+            "ranges": f"{state['ranges']:,}",
+            "fullness": state["fullness"],
+            "unacknowledged": f"{state['entries'] - state['acknowledged']:,}",
+        }
+        for state in answer["states"]
+    ]
+    if rows:
+        yield from format_columns(rows).splitlines()
+    left = answer["found"] - len(rows)
+    if left > 0:
+        yield f"{left:,} more; see them with --offset or --limit"
+    yield from (f"not read: {reason}" for reason in answer["reasons"])
 
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:

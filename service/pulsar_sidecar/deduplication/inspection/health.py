@@ -81,14 +81,12 @@ class DeduplicationHealth:
             NotFoundError: there is no such namespace.
             TemporaryError: the metadata store, or any broker, could not be asked.
         """
-        topics = self._stored.topics
-        places = topics.all_places() if namespace is None else topics.places_below(namespace)
         search = StuckCursors(self._stored, BrokerDeduplicationSettings(self._policies), self._running)
-        return search.find(places, limits, most)
+        return search.find(self._places(namespace), limits, most)
 
-    def slowest_loads(self, namespace: str) -> LoadForecasts:
-        """The loads of a namespace that would take longest; raises as `stuck`."""
-        places = self._stored.topics.places_below(namespace)
+    def slowest_loads(self, namespace: str | None) -> LoadForecasts:
+        """The loads of a namespace, or of all, that would take longest; raises as `stuck`."""
+        places = self._places(namespace)
         settings = BrokerDeduplicationSettings(self._policies)
         topics, cursors = 0, 0
         costs: list[tuple[float, StoredDeduplication]] = []
@@ -108,6 +106,10 @@ class DeduplicationHealth:
         costs.sort(key=lambda cost: (-cost[0], str(cost[1].topic)))
         slowest = islice(_deduplicated(costs, settings, unreadable), MOST_SHOWN)
         return LoadForecasts(topics, cursors, settings.broker().load_timeout_seconds, tuple(slowest), tuple(unreadable))
+
+    def _places(self, namespace: str | None) -> Iterator[TopicName]:
+        topics = self._stored.topics
+        return topics.all_places() if namespace is None else topics.places_below(namespace)
 
 
 def _deduplicated(

@@ -9,7 +9,7 @@ import typer
 from pulsar_sidecar.analysis.formatting import format_bytes
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
-from pulsar_sidecar.cli.connecting import Context, NamespaceArgument, namespace_path, show_answer
+from pulsar_sidecar.cli.connecting import Context, namespace_path, show_answer
 from pulsar_sidecar.cli.groups.deduplication.show import app
 from pulsar_sidecar.deduplication.inspection.lag_limits import DEFAULT_BYTES, DEFAULT_ENTRIES, LagLimits
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -19,13 +19,15 @@ _STUCK_EXIT_CODES = (
     "error, or wrong usage; 3 no answer came."
 )
 
+_OptionalNamespace = Annotated[
+    str | None, typer.Argument(metavar="NAMESPACE", help="tenant/namespace. Default: all topics.")
+]
+
 
 @app.command(epilog=_STUCK_EXIT_CODES, short_help="Find cursors that retain ledgers needlessly.")
 def stuck(
     ctx: Context,
-    namespace: Annotated[
-        str | None, typer.Argument(metavar="NAMESPACE", help="tenant/namespace. Default: all topics.")
-    ] = None,
+    namespace: _OptionalNamespace = None,
     dump: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read a dump (metadata dump) instead of asking the service.")
     ] = None,
@@ -58,14 +60,17 @@ def stuck(
     """
     answer = _in_dump(ctx, dump, namespace, LagLimits(entries, size_bytes), limit, enabled=enabled)
     if answer is None:
-        place = "/admin/v2" if namespace is None else namespace_path(namespace)
         parameters = {"entries": entries, "sizeBytes": size_bytes, "most": limit}
-        answer = ctx.obj.client().call("GET", f"{place}/deduplication/stuck", parameters=parameters)
+        answer = ctx.obj.client().call("GET", f"{_place(namespace)}/deduplication/stuck", parameters=parameters)
     output.answer(answer, _stuck_lines(answer), ctx.obj.format)
     if answer["found"]:
         raise typer.Exit(ExitCode.FINDINGS)
     if answer["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
+
+
+def _place(namespace: str | None) -> str:
+    return "/admin/v2" if namespace is None else namespace_path(namespace)
 
 
 def _in_dump(
@@ -86,16 +91,17 @@ def _in_dump(
     return StuckReportAnswer.model_validate(found).model_dump(mode="json")
 
 
-@app.command(epilog=EXIT_CODES, short_help="Show the slowest loads of a namespace.")
-def forecast(ctx: Context, namespace: NamespaceArgument) -> None:
-    """Show the ten slowest loads of a namespace, because of deduplication: entries, bytes, seconds.
+@app.command(epilog=EXIT_CODES, short_help="Show the slowest loads.")
+def forecast(ctx: Context, namespace: _OptionalNamespace = None) -> None:
+    """Show the ten slowest loads of a namespace, or of all topics, because of deduplication: entries, bytes, seconds.
 
     A broker that loads a topic replays the entries after the snapshot before it serves the topic. The service loads no
     topic. Exit code 4: not everything could be read, or too many topics would have to be asked for their policies.
 
     Example: pulsar-sidecar deduplication forecast public/default
     """
-    answer = show_answer(ctx, "GET", f"{namespace_path(namespace)}/deduplication/forecast", lines=_forecast_lines)
+    path = f"{_place(namespace)}/deduplication/forecast"
+    answer = show_answer(ctx, "GET", path, lines=_forecast_lines)
     if answer["unreadable"]:
         raise typer.Exit(ExitCode.NOT_ALL)
 

@@ -10,14 +10,14 @@ from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
     Context,
+    OptionalScope,
     Subscription,
     Topic,
+    scope_path,
     show_answer,
     subscription_path,
-    topic_or_namespace_path,
 )
 from pulsar_sidecar.cli.groups.waiting_messages import due_rows, known_count, span, utc
-from pulsar_sidecar.model.names import java_url_encode
 
 _NAME_WIDTH = 14
 _TRACKERS = {
@@ -58,10 +58,7 @@ def show(
 @app.command("calendar", epilog=EXIT_CODES)
 def calendar(
     ctx: Context,
-    scope: Annotated[
-        str,
-        typer.Argument(metavar="SCOPE", help="persistent://tenant/namespace/topic, tenant/namespace, or a tenant."),
-    ],
+    scope: OptionalScope = None,
     subscription: Subscription = None,
     exact: Annotated[
         bool,
@@ -72,7 +69,7 @@ def calendar(
         int, typer.Option(min=0, max=10_000_000, help="Maximum number of entries in no bucket to read.")
     ] = 200_000,
 ) -> None:
-    """Show how many messages are due when: in a topic, a namespace or a tenant.
+    """Show how many messages are due when: in a topic, a namespace, a tenant, or everywhere.
 
     The service counts messages in buckets by the buckets' metadata, which has a range of due times for up to some
     thousand messages; the table shows how much later they may be due, and --exact reads the due times. It reads
@@ -82,8 +79,7 @@ def calendar(
     Example: pulsar-sidecar delayed-index calendar public/default --exact
     """
     parameters = {"subscription": subscription, "rows": rows, "limit": limit, "exact": "true" if exact else None}
-    place = topic_or_namespace_path(scope) if "/" in scope else f"/admin/v2/tenants/{java_url_encode(scope)}"
-    answer = show_answer(ctx, "GET", f"{place}/delayedCalendar", parameters=parameters, lines=_calendar)
+    answer = show_answer(ctx, "GET", f"{scope_path(scope)}/delayedCalendar", parameters=parameters, lines=_calendar)
     problems = [part for part in answer["subscriptions"] if part["problem"]]
     if answer["unread"] or answer["unreadable"] or problems:
         output.info(

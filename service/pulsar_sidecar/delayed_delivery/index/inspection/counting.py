@@ -174,14 +174,15 @@ class CalendarReader:
             raise NotFoundError(f"{topic} has no durable subscription {options.subscription}")
         return found
 
-    def below(self, scope: str, options: CalendarOptions) -> Calendar:
-        """The calendar of a namespace's or a tenant's topics, but for brokers' own.
+    def below(self, scope: str | None, options: CalendarOptions) -> Calendar:
+        """The calendar of a namespace's or a tenant's topics, or of all, but for brokers' own.
 
         Raises:
             NotFoundError: there is no such namespace or tenant.
             TemporaryError: the metadata store could not be asked.
         """
-        places = self.stored.topics.places_below(scope)
+        topics = self.stored.topics
+        places = topics.all_places() if scope is None else topics.places_below(scope)
         return self._of((place for place in places if not place.local_name.startswith(_SYSTEM_PREFIX)), options)
 
     def _of(self, places: Iterable[TopicName], options: CalendarOptions) -> Calendar:
