@@ -30,6 +30,7 @@ _WORTH_A_STEP: Final = 3
 _EXACT: Final = 100_000
 """Smaller figures have six digits."""
 _PART: Final = re.compile(r"(.+?)(?:(?<!e)([+-][^+x]+)x(\d+))?")
+_NAMESPACE_OF_A_TEST: Final = re.compile(r"\bt-[0-9a-f]{8}\b")
 Samples = Sequence[float | None]
 
 
@@ -153,4 +154,5 @@ def recording(name: str, *sidecars: SidecarProcess, files: Sequence[Path] = ()) 
             yield
     finally:
         RECORDED.mkdir(exist_ok=True)
-        (RECORDED / f"{name}.series").write_text("".join(f"{line}\n" for line in recorder.lines()))
+        series = "".join(f"{line}\n" for line in recorder.lines())
+        (RECORDED / f"{name}.series").write_text(_NAMESPACE_OF_A_TEST.sub("recorded", series))
