@@ -42,6 +42,11 @@ def format_time(time_ms: int | None) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def format_instant(time_ms: int) -> str:
+    """UTC for programs, as ``<time datetime>`` takes it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def format_minute(time_ms: int) -> str:
     """UTC to the minute, short."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_time
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_instant, format_time
 
 REPORT_NAME: Final = "report.html"
 
@@ -30,5 +30,11 @@ def page_environment(package: str) -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"age": format_age, "bytes": format_bytes, "number": "{:,}".format, "time": format_time}
+    environment.filters |= {
+        "age": format_age,
+        "bytes": format_bytes,
+        "instant": format_instant,
+        "number": "{:,}".format,
+        "time": format_time,
+    }
     return environment

@@ -11,6 +11,7 @@ from jinja2 import Environment
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.responses import HTMLResponse, Response
 
+from pulsar_sidecar.api import who
 from pulsar_sidecar.api.document import complete, operation_id
 from pulsar_sidecar.api.errors import HANDLERS
 from pulsar_sidecar.api.guard import GuardedRoute, guarded_router, guarded_routes
@@ -79,7 +80,7 @@ def create_app(
     app.token_required = token_required
     app.state.rights = rights
     app.router.route_class = GuardedRoute
-    for router in (*routers, _probes(missing, registry, draining)):
+    for router in (*routers, who.router(rights), _probes(missing, registry, draining)):
         app.include_router(router)
     if docs:
         page = Environment(autoescape=True).from_string(_REFERENCE)

@@ -47,6 +47,8 @@ from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, Sidec
 from pulsar_sidecar.observability.logging import configure_logging
 from pulsar_sidecar.observability.metrics import process_registry
 from pulsar_sidecar.settings.fields import Settings, load_settings
+from pulsar_sidecar.web.app import Dashboard
+from pulsar_sidecar.web.elsewhere import OtherSidecars
 
 _CLOSING_SECONDS = 25.0
 _CLOSING_WITHOUT_ZOOKEEPER_SECONDS = 5.0
@@ -109,10 +111,15 @@ class _Process:
             lambda: self._waits_for,
         )
         limits = Limits(connections_for_callers(settings.max_http_server_connections))
-        self._server = DrainingServer(RequestIds(self._gate), self._draining, limits, listener_tls_of(settings))
+        door = RequestIds(self._dashboard() if settings.dashboard_enabled else self._gate)
+        self._server = DrainingServer(door, self._draining, limits, listener_tls_of(settings))
         close_at_the_end(stack, self._watch.close)
         self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
+
+    def _dashboard(self) -> Dashboard:
+        others = OtherSidecars(self._settings.tls_trust_certs_file_path)
+        return Dashboard(self._gate, self._clock, others, sign_in=self._settings.authentication_enabled)
 
     def run(self) -> None:
         """Serve until the process is asked to stop, or the rooms cannot be opened and waiting changes nothing."""

@@ -130,6 +130,8 @@ class Listening(_Group):
     admin_pass_through_auth_params: SecretStr | None = None
     """Parameters of that plugin. Brokers must name its role in ``proxyRoles``, and give it every right that such a
     caller may use. It is another role than the sidecar's own: brokers refuse a proxy that speaks for itself. Secret."""
+    dashboard_enabled: bool = True
+    """Whether the sidecar has its dashboard, at ``/ui/``. It shows and does what the caller's own credential may."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of

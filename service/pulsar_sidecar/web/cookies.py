@@ -1,0 +1,83 @@
+"""The dashboard's cookies: the caller's token, the secret of its forms, one message after a change.
+
+Invariants: none of them can be read by a script, and none is sent with another site's requests; where the connection
+is TLS, each is bound to TLS and to this host (`__Host-`).
+"""
+
+import secrets
+from urllib.parse import quote, unquote
+
+from fastapi import Request
+from starlette.responses import Response
+
+_PIECE = 3_800
+"""Characters of a token in one cookie: browsers keep 4,096 bytes."""
+_MOST_PIECES = 5
+_MOST_OF_A_MESSAGE = 1_000
+_MESSAGE_SECONDS = 30
+
+
+def _name(request: Request, name: str) -> str:
+    return f"{'__Host-' if request.url.scheme == 'https' else ''}pulsar-sidecar-{name}"
+
+
+def token_of(request: Request) -> str | None:
+    """The token that the caller signed in with."""
+    pieces = [request.cookies.get(_name(request, f"token-{number}"), "") for number in range(_MOST_PIECES)]
+    return "".join(pieces) or None
+
+
+def keep_token(request: Request, response: Response, token: str) -> None:
+    """Keep it in the browser until that is closed, or the caller signs out."""
+    for number in range(_MOST_PIECES):
+        piece = token[number * _PIECE : (number + 1) * _PIECE]
+        if piece:
+            _set(request, response, f"token-{number}", piece)
+        else:
+            _remove(request, response, f"token-{number}")
+
+
+def forget_token(request: Request, response: Response) -> None:
+    keep_token(request, response, "")
+
+
+def form_secret_of(request: Request) -> tuple[str, bool]:
+    """The secret that this browser's forms must show, and whether it is a new one."""
+    kept = request.cookies.get(_name(request, "form"), "")
+    return (kept, False) if len(kept) >= 32 else (secrets.token_urlsafe(32), True)
+
+
+def keep_form_secret(request: Request, response: Response, secret: str) -> None:
+    _set(request, response, "form", secret)
+
+
+def keep_message(request: Request, response: Response, kind: str, text: str) -> None:
+    """One message for the next page; ``kind`` as in the macro ``state``."""
+    shortened = text if len(text) <= _MOST_OF_A_MESSAGE else text[:_MOST_OF_A_MESSAGE] + "…"
+    _set(request, response, "message", quote(f"{kind}:{shortened}"), _MESSAGE_SECONDS)
+
+
+def message_of(request: Request) -> tuple[str, str] | None:
+    """Kind and text."""
+    kept = request.cookies.get(_name(request, "message"))
+    if not kept:
+        return None
+    kind, _, text = unquote(kept).partition(":")
+    return kind, text
+
+
+def forget_message(request: Request, response: Response) -> None:
+    _remove(request, response, "message")
+
+
+def _set(request: Request, response: Response, name: str, value: str, seconds: int | None = None) -> None:
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        _name(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def _remove(request: Request, response: Response, name: str) -> None:
+    full = _name(request, name)
+    if full in request.cookies:
+        response.delete_cookie(full, path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict")

@@ -1,0 +1,173 @@
+"""Overview: is anything wrong, and what first? Every number leads to its list."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes
+from pulsar_sidecar.web.ask import Reading, read
+from pulsar_sidecar.web.shell import page
+
+_BASE = "/admin/v2/ledger-deletion"
+_OPEN_LEAKS = ("leaked", "settling", "kept")
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Something that is wrong, or may be; ``kind`` as in the macro ``state``."""
+
+    kind: str
+    word: str
+    text: str
+    href: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number that leads to its list."""
+
+    label: str
+    text: str
+    href: str
+    kind: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The answers that this page is made of."""
+
+    deletion: Reading
+    watch: Reading
+    delayed: Reading
+
+    def all(self) -> Sequence[Reading]:
+        return (self.deletion, self.watch, self.delayed)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The page: what is wrong, the worst first, then the figures."""
+
+    concerns: Sequence[Concern]
+    figures: Sequence[Figure]
+    instances: Sequence[Any]
+    readings: Sequence[Reading]
+
+
+@router.get("/ui/")
+async def overview(request: Request) -> Response:
+    """What every room reports of itself."""
+    paths = (f"{_BASE}/status", f"{_BASE}/watch", "/admin/v2/delayed-delivery/status")
+    readings = Readings(*await asyncio.gather(*(read(request, path) for path in paths)))
+    return await page(request, "overview.html.j2", view=overview_of(readings), title="Overview")
+
+
+def overview_of(readings: Readings) -> Overview:
+    """The page of these answers."""
+    concerns = [
+        *_unread(readings),
+        *_deletion_concerns(readings.deletion.value),
+        *_watch_concerns(readings.watch.value),
+    ]
+    delayed = readings.delayed.value
+    if delayed and delayed["lastError"]:
+        concerns.append(Concern("warn", "Delayed messages", delayed["lastError"], "/ui/"))
+    concerns.sort(key=lambda concern: concern.kind != "bad")
+    deletion = readings.deletion.value
+    figures = [*_deletion_figures(deletion), *_watch_figures(readings.watch.value)]
+    if delayed:
+        figures.append(_cancellations(delayed))
+    return Overview(concerns, figures, deletion["instances"] if deletion else (), readings.all())
+
+
+def _unread(readings: Readings) -> Iterator[Concern]:
+    names = ("Ledger deletion", "Watch for leaks", "Delayed messages")
+    problems: dict[str, list[str]] = {}
+    for name, reading in zip(names, readings.all(), strict=True):
+        if reading.problem is not None:
+            problems.setdefault(reading.problem, []).append(name)
+    for problem, found in problems.items():
+        yield Concern("bad", "Not readable", f"{', '.join(found)}: {problem}", "/ui/")
+
+
+def _deletion_concerns(status: Any) -> Iterator[Concern]:
+    if status is None or not status["enabled"]:
+        return
+    control = status["control"]
+    if control["paused"]:
+        yield Concern("warn", "Paused", control["pausedReason"] or "deletion is paused", "/ui/deletions")
+    if stuck := status["stuckTopicDeletions"]:
+        yield Concern("bad", "Stuck", f"{stuck:,} topic deletions do not continue by themselves", "/ui/deletions")
+    if status["inflight"] is None:
+        yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", "/ui/deletions")
+    for warning in status["warnings"]:
+        yield Concern("warn", "Warning", warning, "/ui/deletions")
+    if status["lastError"]:
+        yield Concern("warn", "Last error", status["lastError"], "/ui/deletions")
+
+
+def _watch_concerns(watch: Any) -> Iterator[Concern]:
+    if watch is None or watch["mode"] == "off":
+        return
+    if watch["braked"]:
+        yield Concern("bad", "Brake", watch["braked"], "/ui/leaks")
+    leaked = sum((watch["leaks"] or {}).get(state, 0) for state in ("leaked",))
+    if leaked:
+        yield Concern("warn", "Leaks", f"{leaked:,} ledgers leaked: nothing references them", "/ui/leaks")
+    if watch["unreadable"]:
+        yield Concern("warn", "Unreadable nodes", f"{watch['unreadable']:,} nodes could not be read", "/ui/leaks")
+
+
+def _deletion_figures(status: Any) -> Iterator[Figure]:
+    if status is None:
+        return
+    list_ = "/ui/deletions"
+    if not status["enabled"]:
+        yield Figure("Two-phase deletion", "off", list_, "off", "topicTwoPhaseDeletionEnabled is false")
+        return
+    inflight, control = status["inflight"], status["control"]
+    if inflight is None:
+        yield Figure("Pending deletions", "unknown", list_, "bad")
+    else:
+        oldest = inflight["oldestAgeMs"]
+        note = None if oldest is None else f"oldest {format_age(oldest)}, {format_bytes(inflight['waitingBytes'])}"
+        kind = "warn" if control["paused"] else "busy" if inflight["count"] else "good"
+        yield Figure("Pending deletions", f"{inflight['count']:,}", list_, kind, note)
+    stuck = status["stuckTopicDeletions"]
+    yield Figure(
+        "Topic deletions",
+        f"{status['runningTopicDeletions']:,}",
+        f"{list_}#topics",
+        "bad" if stuck else None,
+        f"{stuck:,} stuck" if stuck else None,
+    )
+    yield Figure("Namespace deletions", f"{status['runningNamespaceDeletions']:,}", f"{list_}#namespaces")
+    yield Figure("Sidecars", f"{len(status['instances']):,}", "/ui/#sidecars")
+
+
+def _watch_figures(watch: Any) -> Iterator[Figure]:
+    if watch is None:
+        return
+    leaks = watch["leaks"]
+    if watch["mode"] == "off":
+        yield Figure("Watch for leaks", "off", "/ui/leaks", "off")
+    elif leaks is None:
+        note = watch["detail"] or (f"{watch['leader']['name']} watches" if watch["leader"] else None)
+        yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", note)
+    else:
+        count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
+        note = f"of {watch['ledgers']:,} ledgers" if watch["ledgers"] is not None else None
+        yield Figure("Unreferenced ledgers", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note)
+
+
+def _cancellations(delayed: Any) -> Figure:
+    if not delayed["enabled"]:
+        return Figure("Cancelling", "off", "/ui/", "off", "delayedMessageCancellingEnabled is false")
+    return Figure("Open cancellations", f"{delayed['openCancellations']:,}", "/ui/")

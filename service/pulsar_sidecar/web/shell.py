@@ -1,0 +1,114 @@
+"""What every page has: the frame with navigation and caller, and the way from a form back to its page."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from jinja2 import Environment
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from pulsar_sidecar.analysis.pages import page_environment
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.web import ask
+from pulsar_sidecar.web.cookies import forget_message, keep_message, message_of
+from pulsar_sidecar.web.forms import FORM_FIELD, form_of
+from pulsar_sidecar.web.in_process import Parameters
+from pulsar_sidecar.web.static_files import versioned
+
+__all__ = ["NavigationItem", "act", "form_of", "page"]
+
+_CALLER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationItem:
+    """One page of the dashboard, as the navigation names it."""
+
+    path: str
+    title: str
+
+
+@cache
+def environment() -> Environment:
+    made = page_environment("pulsar_sidecar.web")
+    made.globals |= {"static": versioned, "form_field": FORM_FIELD, "element_id": element_id}
+    made.filters["path"] = lambda text: quote(str(text), safe="")
+    return made
+
+
+def element_id(text: str) -> str:
+    """An id for an element, the same for the same text."""
+    return "e" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+async def page(request: Request, template: str, *, view: Any, title: str, status: int = 200) -> HTMLResponse:
+    """The page as HTML.
+
+    Its template has ``view``, ``title``, ``now_ms``, ``caller`` (the JSON of ``/admin/v2/caller``, or None), ``here``
+    (path and query of this page), and what `shell.html.j2` needs.
+    """
+    reading = await ask.read(request, "/admin/v2/caller", keep_seconds=_CALLER_SECONDS)
+    return framed(request, template, view=view, title=title, status=status, caller=reading.value)
+
+
+def framed(
+    request: Request, template: str, *, view: Any, title: str, status: int = 200, caller: Any = None
+) -> HTMLResponse:
+    """`page` for a caller that is known already, or is not signed in."""
+    state = request.app.state
+    clock: Clock = state.clock
+    message = message_of(request)
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            view=view,
+            title=title,
+            caller=caller,
+            sign_in=state.sign_in,
+            navigation=state.navigation,
+            message=message,
+            now_ms=clock.now_ms(),
+            path=request.url.path,
+            here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            form_secret=request.state.form_secret,
+        )
+    )
+    response = HTMLResponse(text, status)
+    if message is not None and "hx-request" not in request.headers:
+        forget_message(request, response)
+    return response
+
+
+async def act(
+    request: Request,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    back: str,
+    done: str | Callable[[Any], str],
+    parameters: Parameters | None = None,
+) -> Response:
+    """Ask for a change, then show ``back`` with what was done, or with the reason why it was not.
+
+    ``done`` may make its text of the answer's JSON.
+    """
+    try:
+        answer = await ask.change(request, method, path, body, parameters)
+    except ask.SignInNeededError:
+        raise
+    except ask.RefusedError as error:
+        return returning(request, back, "bad", f"Nothing was done ({error.status}): {error}")
+    return returning(request, back, "good", done if isinstance(done, str) else done(answer))
+
+
+def returning(request: Request, back: str, kind: str, text: str) -> Response:
+    """To ``back``, which shows the text."""
+    response = RedirectResponse(back, 303)
+    keep_message(request, response, kind, text)
+    return response

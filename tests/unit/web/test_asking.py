@@ -1,0 +1,142 @@
+"""How pages ask the REST door: as whom, how often, and what of an answer goes where."""
+
+from fastapi import APIRouter, Request
+from pulsar_sidecar.web import ask
+from pulsar_sidecar.web.in_process import Answer
+from pulsar_sidecar.web.pages import Page
+from pulsar_sidecar.web.shell import act, form_of
+from starlette.responses import JSONResponse, Response
+
+from tests.fakes.rest_door import FakeBrowser
+
+STATUS = "GET /admin/v2/ledger-deletion/status"
+LEAKS = "/admin/v2/ledger-deletion/watch/leaks?limit=5"
+ELSEWHERE = f"http://one:8750{LEAKS}"
+
+router = APIRouter()
+
+
+@router.get("/ui/read")
+async def read_page(request: Request) -> Response:
+    reading = await ask.read(request, "/admin/v2/ledger-deletion/watch/leaks", {"limit": 5, "cause": None})
+    return JSONResponse({"value": reading.value, "problem": reading.problem, "asOf": reading.as_of_ms})
+
+
+@router.post("/ui/change")
+async def change_page(request: Request) -> Response:
+    await form_of(request)
+    return await act(
+        request,
+        "POST",
+        ask.path("/admin/v2/persistent", "t", "n", "a/b c"),
+        {"x": 1},
+        back="/ui/read",
+        done="It is done.",
+    )
+
+
+PAGES = (Page("/ui/read", "Read", router),)
+
+
+def ready(browser: FakeBrowser) -> FakeBrowser:
+    browser.pages = PAGES
+    browser.door.answers[f"GET {LEAKS}"] = {"total": 1}
+    browser.get("/ui/read")  # has the form's secret now
+    browser.door.asked.clear()
+    browser.clock.advance_ms(10_000)
+    return browser
+
+
+def test_what_was_read_is_kept_for_seconds_and_shared(browser: FakeBrowser) -> None:
+    ready(browser)
+    first = browser.get("/ui/read").text
+    browser.clock.advance_ms(3_000)
+    assert browser.get("/ui/read").text == first
+    assert len(browser.door.asked) == 1
+    browser.clock.advance_ms(3_000)
+    assert browser.get("/ui/read").text != first
+    assert len(browser.door.asked) == 2
+
+
+def test_nothing_that_was_kept_for_one_caller_is_shown_to_another(browser: FakeBrowser) -> None:
+    ready(browser).sign_in = True
+    browser.get("/ui/read")
+    browser.door.token = "right"
+    browser.cookies["pulsar-sidecar-token-0"] = "other"
+    shown = browser.get("/ui/read")
+    assert (shown.status, shown.header("location")) == (303, "/ui/sign-in?next=%2Fui%2Fread")
+    browser.cookies["pulsar-sidecar-token-0"] = "right"
+    assert '"total":1' in browser.get("/ui/read").text
+    assert browser.door.asked[-1].headers["authorization"] == "Bearer right"
+
+
+def test_what_was_kept_is_not_shown_under_another_host(browser: FakeBrowser) -> None:
+    ready(browser)
+    browser.get("/ui/read")
+    browser.door.answers[f"GET {LEAKS}"] = (403, {"reason": "the Host header is neither"})
+    shown = browser.get("/ui/read", host="evil.example")
+    assert '"value":null' in shown.text
+    assert browser.door.asked[-1].headers["host"] == "evil.example"
+    assert browser.door.asked[-1].address == "192.0.2.7"
+
+
+def test_a_refusal_ends_what_was_kept_and_a_failure_does_not(browser: FakeBrowser) -> None:
+    ready(browser)
+    browser.get("/ui/read")
+    for answer, value in (
+        ((503, {"reason": "no broker answers"}), '"value":{"total":1},"problem":"no broker answers"'),
+        ((403, {"reason": "role 'x' may not do this"}), '"value":null,"problem":"role'),
+        ((503, {"reason": "no broker answers"}), '"value":null,"problem":"no broker answers"'),
+    ):
+        browser.clock.advance_ms(10_000)
+        browser.door.answers[f"GET {LEAKS}"] = answer
+        assert value in browser.get("/ui/read").text
+
+
+def test_a_change_is_asked_for_once_and_what_was_kept_is_read_again(browser: FakeBrowser) -> None:
+    path = "/admin/v2/persistent/t/n/a%2Fb%20c"
+    ready(browser).door.answers[f"POST {path}"] = {"ok": True}
+    browser.get("/ui/read")
+    shown = browser.post("/ui/change")
+    assert (shown.status, shown.header("location")) == (303, "/ui/read")
+    assert browser.door.calls("POST") == [(path, {"x": 1})]
+    browser.clock.advance_ms(1)
+    browser.get("/ui/read")
+    assert len(browser.door.calls("GET")) == 2
+
+
+def test_the_reason_of_a_refused_change_is_shown_once(browser: FakeBrowser) -> None:
+    ready(browser).door.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (409, {"reason": "<b>in use</b>; wait"})
+    assert browser.post("/ui/change").status == 303
+    shown = browser.get("/ui/nothing")
+    assert shown.status == 404
+    assert "Nothing was done (409): &lt;b&gt;in use&lt;/b&gt;; wait" in shown.text
+    assert "in use" not in browser.get("/ui/nothing").text
+
+
+def test_a_redirect_is_followed_to_a_registered_sidecar_with_the_token(browser: FakeBrowser) -> None:
+    browser.cookies["pulsar-sidecar-token-0"] = "secret"
+    ready(browser).door.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
+    browser.others[ELSEWHERE] = Answer(200, {"total": 7})
+    assert '"total":7' in browser.get("/ui/read").text
+    assert browser.sent_elsewhere == [("GET", ELSEWHERE, "Bearer secret", None)]
+
+
+def test_a_redirect_to_another_address_gets_nothing(browser: FakeBrowser) -> None:
+    ready(browser).door.answers[f"GET {LEAKS}"] = (307, "http://evil.example:8750/admin")
+    assert "redirected to evil.example:8750, which is not a registered sidecar" in browser.get("/ui/read").text
+    assert browser.sent_elsewhere == []
+
+
+def test_a_sidecar_that_does_not_answer_is_a_problem_of_the_page(browser: FakeBrowser) -> None:
+    ready(browser).door.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
+    assert "does not answer" in browser.get("/ui/read").text
+
+
+def test_a_defect_of_a_page_names_the_request(browser: FakeBrowser) -> None:
+    ready(browser).door.answers[f"GET {LEAKS}"] = RuntimeError("secret")
+    try:
+        browser.get("/ui/read")
+    except RuntimeError:
+        return
+    raise AssertionError("the server logs what it is")

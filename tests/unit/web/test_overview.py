@@ -1,0 +1,55 @@
+from tests.fakes.rest_door import FakeBrowser
+from tests.unit.web.answers import deletion_status
+
+STATUS = "GET /admin/v2/ledger-deletion/status"
+WATCH = "GET /admin/v2/ledger-deletion/watch"
+DELAYED = "GET /admin/v2/delayed-delivery/status"
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
+
+
+def test_figures_lead_to_their_lists(browser: FakeBrowser) -> None:
+    shown = browser.get("/ui/")
+    assert shown.status == 200
+    assert '<a href="/ui/deletions">100,000</a>' in shown.text
+    assert "oldest 5 minutes, 1.5 GiB" in shown.words
+    assert "Nothing is wrong" in shown.words
+    assert "As of 2023-11-14 22:13:20 UTC" in shown.words
+
+
+def test_what_is_wrong_comes_first_the_worst_before_the_rest(browser: FakeBrowser) -> None:
+    browser.door.answers[STATUS] = deletion_status(
+        control={"paused": True, "pausedReason": HOSTILE, "ratePerSecond": None}, stuckTopicDeletions=2
+    )
+    shown = browser.get("/ui/")
+    assert "Nothing is wrong" not in shown.words
+    assert shown.words.index("2 topic deletions do not continue") < shown.words.index("Paused")
+    assert "<script>alert" not in shown.text
+    assert "&lt;script&gt;alert" in shown.text
+    assert "{{ 7*7 }}" in shown.text
+
+
+def test_what_cannot_be_read_is_no_absence(browser: FakeBrowser) -> None:
+    browser.door.answers[WATCH] = (503, {"reason": "no broker answers"})
+    shown = browser.get("/ui/")
+    assert shown.status == 200
+    assert "Watch for leaks: no broker answers" in shown.words
+    assert "Nothing is wrong" not in shown.words
+
+
+def test_an_older_reading_stays_with_its_time_when_brokers_are_gone(browser: FakeBrowser) -> None:
+    browser.get("/ui/")
+    browser.door.answers[STATUS] = (503, {"reason": "no broker answers"})
+    browser.clock.advance_ms(10_000)
+    shown = browser.get("/ui/")
+    assert "100,000" in shown.words
+    assert "As of 2023-11-14 22:13:20 UTC 10 seconds ago" in shown.words
+    assert "Not up to date no broker answers" in shown.words
+
+
+def test_a_sidecar_that_is_starting_is_shown_as_that(browser: FakeBrowser) -> None:
+    starting = (503, {"reason": "the sidecar is starting: its rooms are being opened"})
+    for name in (STATUS, WATCH, DELAYED, "GET /admin/v2/caller"):
+        browser.door.answers[name] = starting
+    shown = browser.get("/ui/")
+    assert shown.status == 200
+    assert "Ledger deletion, Watch for leaks, Delayed messages: the sidecar is starting" in shown.words
