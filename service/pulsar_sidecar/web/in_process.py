@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from pulsar_sidecar.api.authentication import CLIENT_CERTIFICATE
 
+_JSON_LINES = "application/x-ndjson"
+
 Parameters = Mapping[str, str | int | bool | None]
 
 
@@ -22,7 +24,7 @@ class Answer:
     """What the REST door answered.
 
     Attributes:
-        value: the JSON; None for an empty body, or one that is not JSON.
+        value: the JSON, or a list of it from JSON lines; None for an empty body, or one that is not JSON.
         location: where a redirect leads.
     """
 
@@ -123,6 +125,7 @@ class _Received:
     def __init__(self) -> None:
         self.status = 0
         self._location = ""
+        self._media_type = ""
         self._body = bytearray()
 
     async def __call__(self, message: Message) -> None:
@@ -130,18 +133,23 @@ class _Received:
             self.status = message["status"]
             headers = {bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())}
             self._location = headers.get(b"location", b"").decode("latin-1")
+            self._media_type = headers.get(b"content-type", b"").decode("latin-1")
         elif message["type"] == "http.response.body":
             self._body += message.get("body", b"")
 
     @property
     def answer(self) -> Answer:
-        return answer_of(self.status, bytes(self._body), self._location)
+        return answer_of(self.status, bytes(self._body), self._location, self._media_type)
 
 
-def answer_of(status: int, body: bytes, location: str = "") -> Answer:
-    """An answer whose body may be JSON, or not."""
+def answer_of(status: int, body: bytes, location: str = "", media_type: str = "") -> Answer:
+    """An answer whose body may be JSON, JSON lines, or neither."""
+    value: Any = None
     try:
-        value = orjson.loads(body) if body else None
+        if media_type.startswith(_JSON_LINES):
+            value = [orjson.loads(line) for line in body.splitlines()]
+        elif body:
+            value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        value = None
+        pass
     return Answer(status, value, len(body), location)

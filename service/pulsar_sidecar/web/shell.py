@@ -91,12 +91,12 @@ async def act(
     body: Any = None,
     *,
     back: str,
-    done: str | Callable[[Any], str],
+    done: str | Callable[[Any], str | tuple[str, str]],
     parameters: Parameters | None = None,
 ) -> Response:
     """Ask for a change, then show ``back`` with what was done, or with the reason why it was not.
 
-    ``done`` may make its text of the answer's JSON.
+    ``done`` may make its text of the answer's JSON, or a kind of message ("warn": not all was done) and the text.
     """
     try:
         answer = await ask.change(request, method, path, body, parameters)
@@ -104,7 +104,9 @@ async def act(
         raise
     except ask.RefusedError as error:
         return returning(request, back, "bad", f"Nothing was done ({error.status}): {error}")
-    return returning(request, back, "good", done if isinstance(done, str) else done(answer))
+    ended = done if isinstance(done, str) else done(answer)
+    kind, text = ("good", ended) if isinstance(ended, str) else ended
+    return returning(request, back, kind, text)
 
 
 def returning(request: Request, back: str, kind: str, text: str) -> Response:

@@ -53,3 +53,121 @@ def watch_status(**changed: Any) -> dict[str, Any]:
         "appended": 0,
         **changed,
     }
+
+
+def calendar(*subscriptions: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    counts = {"delayed": 12_000, "due": 3, "undelayed": 0, "unreadable": 0, "unread": 0, "fromBuckets": 11_000}
+    times = [{"fromMs": START_MS + hour * 3_600_000, "messages": 6_000} for hour in (0, 1)]
+    return {
+        **counts,
+        "nowMs": START_MS,
+        "exact": False,
+        "stepSeconds": 3600,
+        "resolutionMs": 300_000,
+        "times": times,
+        "subscriptions": list(subscriptions),
+        **changed,
+    }
+
+
+def due_counts(topic: str, subscription: str = "billing", **changed: Any) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "subscription": subscription,
+        "delayed": 10,
+        "due": 0,
+        "undelayed": 0,
+        "unreadable": 0,
+        "unread": 0,
+        "fromBuckets": 10,
+        "firstDueMs": START_MS + 60_000,
+        "lastDueMs": START_MS + 7_200_000,
+        "problem": None,
+        **changed,
+    }
+
+
+def delayed_index(topic: str, *buckets: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    tracker = {"tracker": "bucket", "reason": "by its broker's setting"}
+    return {
+        "topic": topic,
+        "subscription": "billing",
+        "markDeletePosition": "7:0",
+        "configured": tracker,
+        "running": tracker,
+        "nextLoad": tracker,
+        "unreadable": 0,
+        "indexes": 3,
+        "left": 2,
+        "done": 1,
+        "sizeBytes": 2048,
+        "problem": None,
+        "buckets": list(buckets),
+        **changed,
+    }
+
+
+def bucket(**changed: Any) -> dict[str, Any]:
+    return {
+        "name": "#pulsar.internal.delayed.bucket_7_8",
+        "startLedgerId": 7,
+        "endLedgerId": 8,
+        "ledgerId": 100,
+        "state": "CLOSED",
+        "sizeBytes": 2048,
+        "indexes": 3,
+        "left": 2,
+        "done": 1,
+        "firstDueMs": START_MS,
+        "lastDueMs": START_MS + 60_000,
+        "problem": None,
+        "segments": [],
+        **changed,
+    }
+
+
+def stored_states(*states: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    return {
+        "asOfMs": START_MS,
+        "topics": 1,
+        "subscriptions": 10_000,
+        "full": 1,
+        "nearlyFull": 2,
+        "maxUnackedRangesToPersist": 10_000,
+        "found": 10_000,
+        "unreadable": 0,
+        "reasons": [],
+        "states": list(states),
+        **changed,
+    }
+
+
+def stored_state(topic: str, **changed: Any) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "subscription": "billing",
+        "fullness": "fits",
+        "pauseEnabled": False,
+        "markDeletePosition": "7:0",
+        "ranges": 4,
+        "entries": 19,
+        "acknowledged": 7,
+        "stretches": [0, 100, 1],
+        **changed,
+    }
+
+
+def stuck_cursors(*stuck: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    found = {"topics": 9, "cursors": 4, "found": len(stuck), "heldBytes": 2048, "stuck": list(stuck), "unreadable": []}
+    return {**found, **changed}
+
+
+def slowest_loads(*slowest: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "topics": 9,
+        "cursors": 4,
+        "loadTimeoutSeconds": 60,
+        "slowest": list(slowest),
+        "unreadable": [],
+        "assumption": "a broker replays 12,000 entries a second",
+    }

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request
 from pulsar_sidecar.web import ask
-from pulsar_sidecar.web.in_process import Answer
+from pulsar_sidecar.web.in_process import Answer, answer_of
 from pulsar_sidecar.web.pages import Page
 from pulsar_sidecar.web.shell import act, form_of
 from starlette.responses import JSONResponse, Response
@@ -140,3 +140,14 @@ def test_a_defect_of_a_page_names_the_request(browser: FakeBrowser) -> None:
     except RuntimeError:
         return
     raise AssertionError("the server logs what it is")
+
+
+def test_json_lines_are_a_list() -> None:
+    for body, value in (
+        (b'{"a":1}\n', [{"a": 1}]),
+        (b'{"a":1}\n{"a":2}\n', [{"a": 1}, {"a": 2}]),
+        (b"", []),
+        (b"{\n", None),
+    ):
+        assert answer_of(200, body, media_type="application/x-ndjson; charset=utf-8").value == value
+    assert answer_of(200, b'{"a":1}', media_type="application/json").value == {"a": 1}

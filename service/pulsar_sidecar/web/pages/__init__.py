@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from pulsar_sidecar.web.pages import overview
+from pulsar_sidecar.web.pages import delayed, overview, subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,4 +19,8 @@ class Page:
     router: APIRouter
 
 
-PAGES = (Page("/ui/", "Overview", overview.router),)
+PAGES = (
+    Page("/ui/", "Overview", overview.router),
+    Page(delayed.PATH, "Delayed messages", delayed.router),
+    Page(subscriptions.PATH, "Subscriptions", subscriptions.router),
+)

@@ -1,0 +1,59 @@
+"""What a page is about: a topic, a namespace, a tenant, or everything, as one writes it in its address."""
+
+from dataclasses import dataclass
+
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name
+from pulsar_sidecar.web.in_process import encoded_path
+
+_EVERYTHING = "/admin/v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One scope.
+
+    Attributes:
+        text: as it is written; empty for everything.
+        path: the REST door's, encoded.
+        topic: None for what is larger than a topic.
+    """
+
+    text: str
+    path: str
+    topic: TopicName | None = None
+
+    @property
+    def is_tenant(self) -> bool:
+        """Whether it is a whole tenant."""
+        return bool(self.text) and self.topic is None and "/" not in self.text
+
+
+def scope_of(text: str) -> Scope:
+    """The scope that a filter names; `InvalidInputError` if it names none."""
+    parts = text.split("/")
+    if not text:
+        return Scope("", _EVERYTHING)
+    if "://" in text or len(parts) > 2:
+        topic = topic_of(text)
+        return Scope(str(topic), topic_path(topic), topic)
+    if not all(parts) or {".", ".."} & set(parts):
+        raise InvalidInputError(
+            f"{text[:100]!r} is not a scope; write a tenant, tenant/namespace, or a topic's full name"
+        )
+    kind = "tenants" if len(parts) == 1 else "namespaces"
+    return Scope(text, encoded_path(f"{_EVERYTHING}/{kind}", *parts))
+
+
+def topic_of(text: str) -> TopicName:
+    """A topic with ledgers, by its name; `InvalidInputError` if it is none."""
+    topic = parse_topic_name(text)
+    if topic.domain is not TopicDomain.PERSISTENT:
+        raise InvalidInputError(f"{topic} has no ledgers; write persistent://tenant/namespace/topic")
+    return topic
+
+
+def topic_path(topic: TopicName) -> str:
+    """The REST path of a topic."""
+    version = "/admin" if topic.cluster else _EVERYTHING
+    return encoded_path(f"{version}/{topic.domain.value}", *topic.namespace.split("/"), topic.local_name)

@@ -1,0 +1,231 @@
+"""The pages of delayed messages."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.web.pages import delayed_views as views
+
+from tests.fakes.clock import START_MS
+from tests.fakes.rest_door import FakeBrowser
+from tests.unit.web.answers import bucket, calendar, delayed_index, due_counts
+
+ORDERS = "persistent://public/default/orders"
+PLACE = "/admin/v2/persistent/public/default/orders"
+HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
+CALENDAR = "GET /admin/v2/delayedCalendar"
+PREVIEW: dict[str, Any] = {
+    "count": 2,
+    "hash": "ab" * 32,
+    "firstDue": START_MS,
+    "lastDue": START_MS + 60_000,
+    "unreadable": 0,
+    "publishedLater": 0,
+    "selection": {"dueFrom": START_MS, "key": "ü <b>", "publishedBefore": START_MS},
+    "sample": [{"topic": ORDERS, "ledgerId": 7, "entryId": 1, "deliverAt": START_MS, "key": "<b>"}],
+}
+
+
+@pytest.fixture
+def topic(browser: FakeBrowser) -> FakeBrowser:
+    browser.door.answers |= {
+        f"GET {PLACE}/delayedCalendar": calendar(due_counts(ORDERS)),
+        f"GET {PLACE}/delayedIndex": [delayed_index(ORDERS, bucket())],
+        f"POST {PLACE}/delayedMessages/preview": PREVIEW,
+    }
+    browser.get("/ui/")
+    return browser
+
+
+def page_of(name: str, more: str = "") -> str:
+    return f"/ui/delayed/topic?topic={name.replace('/', '%2F')}{more}"
+
+
+def test_the_calendar_shows_when_and_where(browser: FakeBrowser) -> None:
+    unknown = due_counts("persistent://public/default/gone", problem="no bookie answers")
+    browser.door.answers[CALENDAR] = calendar(due_counts(ORDERS), unknown, due_counts(HOSTILE, delayed=0))
+    shown = browser.get("/ui/delayed")
+    assert shown.status == 200
+    assert "Messages in 1 hour, UTC, due up to 5 minutes later than shown" in shown.words
+    assert "12,000" in shown.words
+    assert shown.words.index("no bookie answers") < shown.words.index(f"{ORDERS} billing 10 0")
+    assert "<img" not in shown.text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown.text
+    assert "2023-11-14 22:14:20 UTC in 1 minute" in shown.words
+    assert "pulsar-sidecar delayed-index calendar" in shown.words
+
+
+@pytest.mark.parametrize(
+    ("scope", "path"),
+    [
+        ("public", "/admin/v2/tenants/public"),
+        ("public/default", "/admin/v2/namespaces/public/default"),
+        (ORDERS, PLACE),
+        ("persistent://p/c/n/t", "/admin/persistent/p/c/n/t"),
+        ("a%20b/c", "/admin/v2/namespaces/a%2520b/c"),
+    ],
+)
+def test_the_address_has_the_scope(browser: FakeBrowser, scope: str, path: str) -> None:
+    browser.door.answers[f"GET {path}/delayedCalendar"] = calendar()
+    shown = browser.get(f"/ui/delayed?scope={scope.replace('%', '%25')}")
+    assert (shown.status, "No subscription." in shown.words) == (200, True)
+
+
+@pytest.mark.parametrize("scope", ["a//b", "/", "non-persistent://a/b/c", "a/..", "a/b/c/d/e://f"])
+def test_a_scope_that_is_none_is_an_error(browser: FakeBrowser, scope: str) -> None:
+    assert browser.get(f"/ui/delayed?scope={scope}").status == 400
+
+
+def test_rows_are_paged_and_only_read_once(browser: FakeBrowser) -> None:
+    browser.door.answers[CALENDAR] = calendar(*(due_counts(f"{ORDERS}-{i:05}") for i in range(10_000)))
+    first, last = browser.get("/ui/delayed"), browser.get("/ui/delayed?offset=9950")
+    assert "1 to 50 of 10,000" in first.words
+    assert "9,951 to 10,000 of 10,000" in last.words
+    assert (first.text.count("<tr>"), last.text.count(f"{ORDERS}-0999")) > (50, 0)
+    assert len([target for target, _ in browser.door.calls("GET") if "delayedCalendar" in target]) == 1
+
+
+def test_what_cannot_be_read_is_shown(browser: FakeBrowser) -> None:
+    browser.door.answers[CALENDAR] = (503, {"reason": "the metadata store does not answer"})
+    shown = browser.get("/ui/delayed")
+    assert (shown.status, "Could not be read the metadata store does not answer" in shown.words) == (200, True)
+
+
+def test_a_topic_has_buckets_and_their_health(topic: FakeBrowser) -> None:
+    shown = topic.get(page_of(ORDERS))
+    assert "all buckets readable" in shown.words
+    assert "7 to 8 100 CLOSED 0 2 1" in shown.words
+    assert "Check the buckets" in shown.words
+    assert not any("fsck" in target or "preview" in target for target, _ in topic.door.calls("GET"))
+
+
+@pytest.mark.parametrize(
+    ("index", "word"),
+    [
+        (delayed_index(ORDERS), "no buckets"),
+        (
+            delayed_index(ORDERS, bucket(problem="its ledger is gone", sizeBytes=None, state=None)),
+            "a bucket has a problem",
+        ),
+        (delayed_index(ORDERS, buckets=None, problem="the cursor cannot be read"), "the cursor cannot be read"),
+        (delayed_index(ORDERS, nextLoad={"tracker": "broken", "reason": "r"}), "would stop delivering"),
+        (delayed_index(ORDERS, bucket(startLedgerId=None, left=None, firstDueMs=None, segments=None)), "unknown 100"),
+    ],
+)
+def test_a_state_has_a_word(topic: FakeBrowser, index: dict[str, Any], word: str) -> None:
+    topic.door.answers[f"GET {PLACE}/delayedIndex"] = [index]
+    assert word in topic.get(page_of(ORDERS)).words
+
+
+def test_the_buckets_are_compared_when_that_is_asked_for(topic: FakeBrowser) -> None:
+    finding = {
+        "kind": "missing-ledger",
+        "subscription": "billing",
+        "ledgerId": 100,
+        "cause": "<b>gone</b>",
+        "consequence": "late",
+        "remedy": "repair",
+    }
+    checked = {"buckets": 1, "entries": 200}
+    topic.door.answers[f"GET {PLACE}/delayedIndex/fsck"] = {"findings": [finding], "checked": checked}
+    shown = topic.get(page_of(ORDERS, "&check=yes"))
+    assert "1 findings 1 buckets, 200 messages compared" in shown.words
+    assert "&lt;b&gt;gone&lt;/b&gt;" in shown.text
+
+
+def test_a_topic_that_does_not_exist_is_a_page_with_the_reason(browser: FakeBrowser) -> None:
+    browser.door.answers[f"GET {PLACE}/delayedCalendar"] = (404, {"reason": f"there is no topic {ORDERS}"})
+    shown = browser.get(page_of(ORDERS))
+    assert (shown.status, f"there is no topic {ORDERS}" in shown.words) == (404, True)
+
+
+# --- acts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_selection_is_previewed_and_then_cancelled_by_its_hash(topic: FakeBrowser) -> None:
+    fields = {"topic": ORDERS, "due_from": "2023-11-14T22:13", "property": "customer=4711", "subscriptions": "a, b"}
+    shown = topic.post("/ui/delayed/topic/preview", fields)
+    assert topic.door.calls("POST")[-1][1] == {
+        "dueFrom": 1_699_999_980_000,
+        "properties": {"customer": "4711"},
+        "subscriptionNames": ["a", "b"],
+    }
+    assert (shown.status, "Cancel these 2 messages" in shown.words) == (200, True)
+    assert "cancel-delayed-messages persistent://public/default/orders --due-from 1699999980000" in shown.words
+    verdict = {"subscription": "billing", "proof": "ACKED", "cause": None, "reason": None}
+    topic.door.answers[f"POST {PLACE}/delayedMessages/cancel"] = [{"cancelled": True, "verdicts": [verdict]}] * 2
+    confirmed = {"topic": ORDERS, "hash": PREVIEW["hash"], "selection": views.as_json(PREVIEW["selection"])}
+    done = topic.post("/ui/delayed/topic/cancel", confirmed)
+    assert (done.status, done.header("location")) == (303, page_of(ORDERS).replace(":", "%3A"))
+    assert topic.door.calls("POST")[-1][1] == {**PREVIEW["selection"], "hash": PREVIEW["hash"]}
+    assert "2 of 2 messages are cancelled" in topic.get(page_of(ORDERS)).words
+
+
+def test_other_messages_by_now_cancel_nothing(topic: FakeBrowser) -> None:
+    topic.door.answers[f"POST {PLACE}/delayedMessages/cancel"] = (409, {"reason": "the selection finds 3 messages now"})
+    topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": "{}"})
+    assert "the selection finds 3 messages now" in topic.get(page_of(ORDERS)).words
+
+
+@pytest.mark.parametrize("selection", ["", "[]", "{"])
+def test_a_form_without_a_preview_cancels_nothing(topic: FakeBrowser, selection: str) -> None:
+    shown = topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": selection})
+    assert (shown.status, topic.door.calls("POST")) == (400, [])
+
+
+def test_a_message_is_expedited_or_rescheduled(topic: FakeBrowser) -> None:
+    outcome = {"cancelled": True, "verdicts": []}
+    topic.door.answers[f"POST {PLACE}/expediteDelayedMessage"] = {"messageId": "9:0:-1", "outcome": outcome}
+    topic.door.answers[f"POST {PLACE}/rescheduleDelayedMessage"] = {"messageId": "9:1:-1", "outcome": outcome}
+    topic.post("/ui/delayed/topic/expedite", {"topic": ORDERS, "message": "7:1"})
+    assert "published again as 9:0:-1; the old message is cancelled" in topic.get(page_of(ORDERS)).words
+    topic.post("/ui/delayed/topic/reschedule", {"topic": ORDERS, "message": "7:1", "due": "2026-12-24T18:00"})
+    assert [body for _, body in topic.door.calls("POST")] == [
+        {"ledgerId": 7, "entryId": 1},
+        {"ledgerId": 7, "entryId": 1, "newDeliverAt": 1_798_135_200_000},
+    ]
+    assert 'value="7:1"' in topic.get(page_of(ORDERS, "&message=7%3A1")).text
+
+
+@pytest.mark.parametrize(
+    ("act", "fields"),
+    [
+        ("preview", {"topic": ORDERS, "due_from": "tomorrow"}),
+        ("preview", {"topic": ORDERS, "property": "customer"}),
+        ("preview", {"topic": "a/b"}),
+        ("expedite", {"topic": ORDERS, "message": "7"}),
+        ("expedite", {"topic": ORDERS, "message": "7:-1"}),
+        ("reschedule", {"topic": ORDERS, "message": "7:1", "due": ""}),
+        ("reschedule", {"topic": ORDERS, "message": "7:1", "due": "soon"}),
+    ],
+)
+def test_bad_input_changes_nothing(topic: FakeBrowser, act: str, fields: dict[str, str]) -> None:
+    assert topic.post(f"/ui/delayed/topic/{act}", fields).status == 400
+    assert topic.door.calls("POST") == []
+
+
+def test_what_became_of_it_is_one_sentence() -> None:
+    refused = {"cancelled": False, "verdicts": [{"reason": "too late", "proof": "TOO_LATE"}]}
+    assert views.cancelled_words([refused]) == ("warn", "0 of 1 messages are cancelled; the others not: too late")
+    answer = {"messageId": None, "outcome": {"cancelled": False, "verdicts": refused["verdicts"]}}
+    assert views.reissued_words(answer) == ("bad", "the sidecar knows of no copy: too late")
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_time_or_an_error(text: str) -> None:
+    try:
+        assert isinstance(views.utc_ms(text), int)
+    except InvalidInputError:
+        return
+
+
+@given(st.dictionaries(st.sampled_from(["due_from", "due_to", "key", "property", "subscriptions"]), st.text()))
+def test_any_form_is_a_selection_or_an_error(form: dict[str, str]) -> None:
+    try:
+        found = views.selection_of(parse_topic_name(ORDERS), form)
+    except InvalidInputError:
+        return
+    assert set(found.body) <= {"dueFrom", "dueTo", "key", "properties", "subscriptionNames"}
