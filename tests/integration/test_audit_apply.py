@@ -27,6 +27,7 @@ from tests.cluster.choosing import PROJECT
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import PATIENCE_SECONDS, until
 from tests.cluster.sidecars import BASE
+from tests.cluster.topics import TopicLedgers
 from tests.unit.audit.findings import orphan
 from tests.unit.audit.written import write_audit
 
@@ -121,16 +122,10 @@ class Application:
             reader.close()
 
 
-def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is_deleted(
-    scene: Scene, tmp_path: Path
-) -> None:
-    sidecar, workload = scene.sidecar, scene.workload
-    topic = scene.topic("left")
-    left = workload.fill_with_everything(topic)
-    workload.leave_ledgers_behind(topic, left)
-    assert left.all <= scene.oracles.reference_scan().orphans
-    nodes = workload.ledger_nodes(left.all)
-    rows = [
+def _rows_of(scene: Scene, left: TopicLedgers) -> list[dict[str, Any]]:
+    """What an audit would find of a topic's ledgers that nothing references."""
+    nodes = scene.workload.ledger_nodes(left.all)
+    return [
         orphan(
             record["ledgerId"],
             kind=_KINDS[LedgerComponent(record["ledgerComponent"])].value,
@@ -141,6 +136,17 @@ def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is
         )
         for record in left.records()
     ]
+
+
+def test_a_plan_is_sent_once_however_often_it_is_killed_and_what_brokers_left_is_deleted(
+    scene: Scene, tmp_path: Path
+) -> None:
+    sidecar, workload = scene.sidecar, scene.workload
+    topic = scene.topic("left")
+    left = workload.fill_with_everything(topic)
+    workload.leave_ledgers_behind(topic, left)
+    assert left.all <= scene.oracles.reference_scan().orphans
+    rows = _rows_of(scene, left)
     rows += [orphan(_NOWHERE + number, topic=f"{topic}-{number % 50}", ctime_ms=None) for number in range(_ROWS)]
     application = Application(scene, tmp_path / "audit", rows)
 
@@ -183,6 +189,33 @@ def test_what_claims_the_services_own_topics_goes_only_if_it_is_not_in_use(scene
     assert (finals[stray].decision, finals[stray].reason) == ("deleted", "unreferenced")
     assert (finals[used].decision, finals[used].reason) == ("kept", "ledger-still-in-use")
     assert workload.existing([used, stray]) == {used}
+    scene.oracles.wait_until_drained(sidecar)
+
+
+def test_a_sidecar_sends_the_plan_that_is_approved_through_it(scene: Scene, tmp_path: Path) -> None:
+    topic = scene.topic("leaked")
+    workload = scene.workload
+    left = workload.fill_with_everything(topic)
+    workload.leave_ledgers_behind(topic, left)
+    rows = _rows_of(scene, left)
+    application = Application(scene, tmp_path / "nightly" / "audit", rows)
+    sidecar = scene.start_alone(audits_directory=str(tmp_path))
+    audit = f"/admin/v2/audits/{application.summary.audit_id}"
+    assert sidecar.call("GET", "/admin/v2/audits")["audits"][0]["verdict"] == "plan"
+    assert sidecar.call("GET", f"{audit}/tables/orphans", topic=str(topic))["total"] == len(rows)
+    assert sidecar.call("GET", f"{audit}/application")["state"] == "not-applied"
+
+    refused = sidecar.request("POST", f"{audit}/application", {"plan": "0" * 64})
+    assert refused.status_code == 400
+    assert list(application.messages()) == []
+
+    assert sidecar.call("POST", f"{audit}/application", {"plan": application.plan})["rows"] == len(rows)
+    until(lambda: sidecar.call("GET", f"{audit}/application")["state"] == "sent", "the plan is sent")
+    scene.oracles.add_accepted(left.all)
+    finals = scene.oracles.wait_for_finals(left.all)
+    assert {final.decision for final in finals.values()} == {"deleted"}
+    assert not workload.existing(left.all)
+    assert application.run()["sentEarlier"] == len(rows)
     scene.oracles.wait_until_drained(sidecar)
 
 

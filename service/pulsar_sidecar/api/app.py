@@ -26,9 +26,9 @@ _DESCRIPTION = """Operator's tools beside unmodified brokers: two-phase ledger d
 
 Every error's body is `{"reason": "..."}`. 400: the request is malformed. 401, 403: no valid credential, or a role
 that has not the right. 404: no such path, topic, or outcome. 405: the feature is off (`topicTwoPhaseDeletionEnabled`,
-`delayedMessageCancellingEnabled`), or the path has another method. 409: the request does not fit the present state,
-such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than 8 MiB. 503: it may
-work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
+`delayedMessageCancellingEnabled`, `auditsDirectory`), or the path has another method. 409: the request does not fit
+the present state, such as a ledger still in use. 412: the record does not match the ledger's metadata. 413: more than
+8 MiB. 503: it may work later, so ask again; every call may be repeated. A broker's refusal keeps the broker's status.
 
 Every answer names its request in `X-Request-Id`: the caller's own (at most 128 of `0-9A-Za-z._:/+=@~-`), or a new one.
 All that the sidecars log of the request has it as `request_id`.

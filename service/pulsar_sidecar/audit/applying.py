@@ -24,7 +24,7 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.progress import ReportCount
 
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
@@ -130,6 +130,13 @@ def advance(
     return replace(held, progress=progress, version=version, first_use=False)
 
 
+def progress_of(store: MetadataStore, plan_sha256: str) -> StoredProgress | None:
+    """How far a plan was applied; None if it never was. `TemporaryError` if its node cannot be understood."""
+    path = progress_path(plan_sha256)
+    node = store.read(path)
+    return None if node is None else _understood(node, path)
+
+
 def progress_path(plan_sha256: str) -> str:
     """Where the progress of this plan is."""
     return f"/pulsar-sidecar/audit-plans/{plan_sha256}"
@@ -139,6 +146,10 @@ def _existing(store: MetadataStore, path: str) -> StoredProgress:
     node = store.read(path)
     if node is None:
         raise TemporaryError(f"{path} no longer exists; repeat the command")
+    return _understood(node, path)
+
+
+def _understood(node: Node, path: str) -> StoredProgress:
     try:
         progress = msgspec.json.decode(node.data, type=PlanProgress)
     except msgspec.DecodeError as error:

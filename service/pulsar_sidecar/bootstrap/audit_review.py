@@ -3,11 +3,13 @@
 Like `bootstrap.app` it names concrete adapters and closes what it opened. Nothing here starts a service.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 
 from prometheus_client import push_to_gateway
@@ -22,6 +24,7 @@ from pulsar_sidecar.audit import applying
 from pulsar_sidecar.audit.engine.decoding import referring_paths
 from pulsar_sidecar.audit.pruning import reasons_to_keep
 from pulsar_sidecar.audit.requests import (
+    HOUR_MS,
     AppliedPlan,
     ApplyRequest,
     AuditView,
@@ -31,33 +34,41 @@ from pulsar_sidecar.audit.requests import (
 from pulsar_sidecar.audit.results.guards import exit_code
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.report import metrics_registry, report_html, report_rows_of
-from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, explain, overview, rows_text
+from pulsar_sidecar.audit.results.show import (
+    TABLES,
+    chosen_rows,
+    counted_rows,
+    explain,
+    groups_text,
+    overview,
+    rows_text,
+)
 from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.audit.results.tables import Subtree, Table
 from pulsar_sidecar.audit.results.verdicts import conclude
+from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
 from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.store_access import command_session
 from pulsar_sidecar.identity.credentials import identity_of
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
-from pulsar_sidecar.model.clocks import Pace, SystemClock
+from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.progress import ReportCount
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
+_DAY_MS = 24 * HOUR_MS
 _ALL_AT_ONCE = 4096
 _PUSH_SECONDS = 60
 _NO_SIDECAR = (
     "no sidecar runs on this cluster: the records wait until one with topicTwoPhaseDeletionEnabled=true starts"
 )
+_FIRST_ROWS = RowsRequest()
 _NODE_SUBTREES = (Subtree.MANAGED_LEDGERS, Subtree.SCHEMAS)
 
 
-def show_audit(
-    audit: Path, tables: Sequence[str] = (), equal: Mapping[str, str] | None = None, limit: int = 20
-) -> AuditView:
-    """An audit at a glance, or rows of some of its tables: ``limit`` at most, those with ``equal`` values."""
+def show_audit(audit: Path, tables: Sequence[FindingsTable] = (), wanted: RowsRequest = _FIRST_ROWS) -> AuditView:
+    """An audit at a glance, or rows of some of its tables."""
     summary = open_audit(audit)
     of_audit = AuditTables(audit, summary)
     conclusion = conclude(summary, str(audit))
@@ -69,9 +80,15 @@ def show_audit(
         "summary": summary.document(),
     }
     for name in tables:
-        rows, whole = chosen_rows(name, of_audit.table(TABLES[name]), equal or {}, limit)
-        texts.append(rows_text(name, rows, whole))
-        document[name] = {"rows": rows, "all": whole}
+        table = of_audit.table(TABLES[name])
+        if wanted.group_by is None:
+            found = chosen_rows(name, table, wanted)
+            texts.append(rows_text(name, found))
+            document[name] = {"rows": found.rows, "all": found.total}
+        else:
+            groups = counted_rows(table, wanted)
+            texts.append(groups_text(name, wanted.group_by, groups))
+            document[name] = {"groups": [group.document() for group in groups]}
     return AuditView("\n\n".join(texts), document, exit_code(summary))
 
 
@@ -184,26 +201,62 @@ def _sent(
         raise InvalidInputError("--execute needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
     clock = SystemClock()
     options = command_session(request.metadata_store_auth)
+    credentials, tls = identity_of(request.client)
     with ZooKeeperMetadataStore(request.metadata_store_url, clock, options) as store:
-        instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
-        applying.demand_target(summary, instance_id, store.now_ms(), int(request.max_age_hours * _HOUR_MS))
+        begun = begin_application(summary, plan, store, clock, request.max_age_hours)
         executed = replace(planned, executed=True, warnings=() if store.children(INSTANCES) else (_NO_SIDECAR,))
-        held = applying.begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
-        if held.progress.finished:
+        if begun.held.progress.finished:
             return replace(executed, sent_earlier=plan.rows)
-        pace = Pace(clock, request.rate)
-        credentials, tls = identity_of(request.client)
-        brokers_clock, since_ms = StoreTime(store, clock), held.since_ms()
-        with (
-            opened_client(request.broker_service_url, credentials, tls) as client,
-            closing(
-                open_plan_publisher(client, plan.sha256, brokers_clock, since_ms, first_use=held.first_use)
-            ) as publisher,
-        ):
-            sender = PendingDeletionSender(publisher, clock, instance_id, f"audit {summary.audit_id}")
-            at_once = pace.at_once(_ALL_AT_ONCE)
-            sent = applying.send_plan(plan, held, batches, store, sender, clock, pace.after, at_once, report)
+        brokers = opened_client(request.broker_service_url, credentials, tls)
+        sent = send_application(begun, batches, store, brokers, clock, Pace(clock, request.rate), report)
     return replace(executed, sent=sent.now, sent_earlier=sent.earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class BegunApplication:
+    """An approved plan of this cluster, of which ``held.progress`` is already sent."""
+
+    summary: AuditSummary
+    plan: PlanSummary
+    held: applying.StoredProgress
+
+
+def begin_application(
+    summary: AuditSummary, plan: PlanSummary, store: MetadataStore, clock: Clock, max_age_hours: float
+) -> BegunApplication:
+    """Note that an approved plan is applied; raises what `applying.demand_target` and `applying.begin` do."""
+    instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
+    applying.demand_target(summary, instance_id, store.now_ms(), int(max_age_hours * HOUR_MS))
+    held = applying.begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
+    return BegunApplication(summary, plan, held)
+
+
+def send_application(
+    begun: BegunApplication,
+    batches: applying.Batches,
+    store: ZooKeeperMetadataStore,
+    opened_brokers: AbstractContextManager[Any],
+    clock: Clock,
+    pace: Pace,
+    report: ReportCount,
+    stop: StopSignal | None = None,
+) -> applying.SentRows:
+    """Send what is left with the client that ``opened_brokers`` opens; raises what `applying.send_plan` does.
+
+    ``stop`` ends a wait for the rate; ``report`` may raise to end the rest.
+    """
+    plan, held = begun.plan, begun.held
+    brokers_clock, since_ms = StoreTime(store, clock), held.since_ms()
+    with (
+        opened_brokers as client,
+        closing(
+            open_plan_publisher(client, plan.sha256, brokers_clock, since_ms, first_use=held.first_use)
+        ) as publisher,
+    ):
+        sender = PendingDeletionSender(publisher, clock, begun.summary.instance_id, f"audit {begun.summary.audit_id}")
+        at_once = pace.at_once(_ALL_AT_ONCE)
+        keep_pace = partial(pace.after, stop=stop)
+        return applying.send_plan(plan, held, batches, store, sender, clock, keep_pace, at_once, report)
 
 
 def _references(dump: Path, ledger_id: int) -> list[str]:

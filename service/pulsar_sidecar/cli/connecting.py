@@ -31,6 +31,7 @@ from pulsar_sidecar.model.progress import Report, ReportCount
 from pulsar_sidecar.settings.sources import client_conf_settings, environment_settings
 
 if TYPE_CHECKING:
+    from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
     from pulsar_sidecar.cli.client import SidecarClient
     from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
     from pulsar_sidecar.deduplication.inspection.stuck import StuckReport
@@ -86,7 +87,7 @@ class Programs:
     make_dump: Callable[[audit.DumpRequest, Report], Manifest]
     make_listing: Callable[[audit.ListingRequest, Report], Manifest]
     make_audit: Callable[[audit.AuditRequest, Report], audit.AuditResult]
-    show_audit: Callable[[Path, Sequence[str], Mapping[str, str], int], audit.AuditView]
+    show_audit: "Callable[[Path, Sequence[FindingsTable], RowsRequest], audit.AuditView]"
     explain_ledger: Callable[[Path, int, Path | None], str]
     apply_audit: Callable[[audit.ApplyRequest, ReportCount], audit.AppliedPlan]
     report_audit: Callable[[Path, Path | None], Path]

@@ -359,6 +359,15 @@ class Deduplication(_Group):
     """Seconds between two readings of the watched topics."""
 
 
+class Audits(_Group):
+    """Audits."""
+
+    audits_directory: Path | None = None
+    """Directory below which audits are kept, at most three directories deep, with their dumps and listings if they are
+    kept. The sidecar shows them, and sends a plan that an operator approves; it writes nothing there. It must run as
+    the user who made them, and needs ``pulsar-sidecar[audit]``. Default: it serves no audits."""
+
+
 class Offload(_Group):
     """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
 
@@ -395,6 +404,7 @@ class Settings(
     AckStates,
     DelayedIndex,
     Deduplication,
+    Audits,
     Offload,
     Logging,
 ):

@@ -49,6 +49,8 @@ IN_PATHS = {
     "cancellation_id": "1%3A2",
     "operationId": "op-1",
     "ledgerId": "7",
+    "auditId": "a-1",
+    "table": "usage",
 }
 _RECORD = {
     "topicName": "persistent://t/n/x",
@@ -60,6 +62,7 @@ BODIES: Mapping[str, object] = {
     "/admin/v2/ledger-deletion/pending": {"ledgers": [_RECORD]},
     "/admin/v2/ledger-deletion/undelete": {"ledgerId": 7},
     "/admin/v2/ledger-deletion/end-protection": {"ledgerId": 7},
+    "/admin/v2/audits/{auditId}/application": {"plan": "0" * 64},
 }
 
 

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
 from pulsar_sidecar.analysis.documents import Limitation
 from pulsar_sidecar.audit.pruning import ArchivedDirectory, reasons_to_keep
-from pulsar_sidecar.audit.results.show import chosen_rows, explain, overview, rows_text
+from pulsar_sidecar.audit.results.show import chosen_rows, counted_rows, explain, groups_text, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, GuardResult, Input
 from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
+from pulsar_sidecar.audit.service import FoundRows, Group, GroupColumn, RowsRequest
 
 from tests.unit.audit.findings import (
     DAY_MS,
@@ -65,26 +66,57 @@ def test_many_tenants_are_cut() -> None:
 
 def test_rows_are_chosen_by_value_and_cut() -> None:
     table = orphan_table([orphan(number, kind="cursor" if number % 2 else "data") for number in range(10)])
-    rows, whole = chosen_rows("orphans", table, {"kind": "cursor"}, 3)
-    assert ([row["ledger_id"] for row in rows], whole) == ([1, 3, 5], 5)
-    assert "metadata" not in rows[0]
-    json.dumps(rows)
-    assert chosen_rows("missing", missing_table([missing(1)]), {"standing": "condemned"}, 3) == ([], 0)
+    cursors = RowsRequest({"kind": "cursor"}, limit=3)
+    found = chosen_rows("orphans", table, cursors)
+    assert ([row["ledger_id"] for row in found.rows], found.total) == ([1, 3, 5], 5)
+    assert "metadata" not in found.rows[0]
+    json.dumps(found.rows)
+    assert chosen_rows("missing", missing_table([missing(1)]), RowsRequest({"standing": "x"})) == FoundRows([], 0)
+
+
+def test_a_page_goes_on_where_the_one_before_ended() -> None:
+    table = orphan_table([orphan(number, length_bytes=None if number == 2 else number) for number in range(5)])
+    pages = [chosen_rows("orphans", table, RowsRequest(limit=2, offset=offset)) for offset in (0, 2, 4, 6)]
+    assert [[row["ledger_id"] for row in page.rows] for page in pages] == [[0, 1], [2, 3], [4], []]
+    assert {page.total for page in pages} == {5}
+    largest = chosen_rows("orphans", table, RowsRequest(largest_first=True))
+    assert [row["ledger_id"] for row in largest.rows] == [4, 3, 1, 0, 2]
+
+
+def test_rows_are_counted_by_a_column() -> None:
+    rows = [orphan(1, tenant="a"), orphan(2, tenant="b", length_bytes=None), orphan(3, tenant=None, length_bytes=9)]
+    table = orphan_table([*rows, orphan(4, tenant="a", kind="cursor")])
+    by_tenant = counted_rows(table, RowsRequest(group_by=GroupColumn.TENANT))
+    assert by_tenant == [Group("a", Count(2, 2005)), Group(None, Count(1, 9)), Group("b", Count(1, None, 1))]
+    cursors = RowsRequest({"tenant": "a"}, group_by=GroupColumn.KIND)
+    assert counted_rows(table, cursors) == [Group("cursor", Count(1, 1004)), Group("data", Count(1, 1001))]
+    usages = usage_table([usage("t1", bytes=5), usage("t2", bytes=7, unknown_size_ledgers=0)])
+    assert counted_rows(usages, RowsRequest(group_by=GroupColumn.TOPIC)) == [
+        Group("t2", Count(3, 7)),
+        Group("t1", Count(3, 5, 1)),
+    ]
+    assert counted_rows(usages, RowsRequest(group_by=GroupColumn.CAUSE)) == []
+    lost = counted_rows(missing_table([missing(1), missing(2)]), RowsRequest(group_by=GroupColumn.NAMESPACE))
+    assert lost == [Group("public/default", Count(2, 2468))]
+    assert "(none)  1        9 B" in groups_text("orphans", "tenant", by_tenant)
+    assert groups_text("usage", "cause", []) == "Who uses how much by cause: 0"
 
 
 def test_rows_as_text() -> None:
-    orphans = rows_text("orphans", *chosen_rows("orphans", orphan_table(_ORPHANS), {}, 10))
+    orphans = rows_text("orphans", chosen_rows("orphans", orphan_table(_ORPHANS), RowsRequest()))
     assert orphans.splitlines()[0] == "Unreferenced ledgers: 2 of 2"
     assert "persistent://public/default/orders-2, subscription sub" in orphans
-    usages = usage_table([usage("a", bytes=5), usage("b", loaded=None)])
-    assert [line.split()[-1] for line in rows_text("usage", *chosen_rows("usage", usages, {}, 9)).splitlines()[2:]] == [
-        "b", "a",
-    ]  # fmt: skip
-    assert "cannot read 10 entries" in rows_text("missing", *chosen_rows("missing", missing_table([missing(1)]), {}, 9))
-    assert "no component" in rows_text(
-        "unattributed", *chosen_rows("unattributed", unattributed_table([unattributed(1)]), {}, 9)
+    usages = rows_text(
+        "usage", chosen_rows("usage", usage_table([usage("a", bytes=5), usage("b", loaded=None)]), RowsRequest())
     )
-    assert rows_text("orphans", [], 0) == "Unreferenced ledgers: 0 of 0"
+    assert [line.split()[-1] for line in usages.splitlines()[2:]] == ["b", "a"]
+    assert "cannot read 10 entries" in rows_text(
+        "missing", chosen_rows("missing", missing_table([missing(1)]), RowsRequest())
+    )
+    assert "no component" in rows_text(
+        "unattributed", chosen_rows("unattributed", unattributed_table([unattributed(1)]), RowsRequest())
+    )
+    assert rows_text("orphans", FoundRows([], 0)) == "Unreferenced ledgers: 0 of 0"
 
 
 # --- one ledger ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pulsar_sidecar.audit.results.report import ReportRows, metrics_text, report
 from pulsar_sidecar.audit.results.show import chosen_rows, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
+from pulsar_sidecar.audit.service import RowsRequest
 from pulsar_sidecar.audit.sources.manifests import LEDGERS_LEFT_OUT
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
@@ -134,8 +135,8 @@ def test_the_overview_counts_what_is_unknown(partly_known: ClusterAudit) -> None
 
 def test_rows_of_usage_do_not_show_0_bytes(partly_known: ClusterAudit) -> None:
     table = AuditTables(partly_known.directory, partly_known.summary).table(Table.LEDGER_USAGE)
-    rows, whole = chosen_rows("usage", table, {"topic": "persistent://t/n/topic-100"}, 9)
-    assert rows_text("usage", rows, whole).splitlines()[-1].split() == [
+    found = chosen_rows("usage", table, RowsRequest({"topic": "persistent://t/n/topic-100"}))
+    assert rows_text("usage", found).splitlines()[-1].split() == [
         "data", "1", "unknown", "1", "unknown", "persistent://t/n/topic-100",
     ]  # fmt: skip
 

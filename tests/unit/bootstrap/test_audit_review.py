@@ -10,6 +10,7 @@ from pulsar_sidecar.adapters.parquet.directories import read_summary
 from pulsar_sidecar.audit.requests import ApplyRequest
 from pulsar_sidecar.audit.results.report import metrics_text
 from pulsar_sidecar.audit.results.summaries import GuardResult
+from pulsar_sidecar.audit.service import FindingsTable, GroupColumn, RowsRequest
 from pulsar_sidecar.bootstrap.audit_review import (
     apply_audit,
     explain_ledger,
@@ -44,9 +45,14 @@ def test_show_reads_rows_from_disk_and_ends_as_the_audit_did(audit: Path, tmp_pa
     assert shown.exit_code == 2
     assert "PLAN: 2 ledgers" in shown.text
     assert shown.document["verdict"] == "plan"
-    rows = show_audit(audit, ("orphans", "usage"), {"kind": "cursor"}, 5)
+    rows = show_audit(audit, (FindingsTable.ORPHANS, FindingsTable.USAGE), RowsRequest({"kind": "cursor"}, 5))
     assert [row["ledger_id"] for row in rows.document["orphans"]["rows"]] == [9]
     assert "Unreferenced ledgers: 1 of 1" in rows.text
+    groups = show_audit(audit, (FindingsTable.ORPHANS,), RowsRequest(group_by=GroupColumn.KIND))
+    assert groups.document["orphans"]["groups"][0] == {
+        "value": "data", "ledgers": 2, "bytes": 2015, "unknownSizeLedgers": 0,
+    }  # fmt: skip
+    assert "Unreferenced ledgers by kind: 2" in groups.text
     write_audit(tmp_path / "clean")
     assert show_audit(tmp_path / "clean").exit_code == 0
     failed = GuardResult("share-of-ledgers", False, "40 %", "10 %", "too many")

@@ -10,6 +10,7 @@ from pulsar_sidecar.audit.requests import (
     AuditView,
     PruneResult,
 )
+from pulsar_sidecar.audit.service import GroupColumn, RowsRequest
 from pulsar_sidecar.model.client_conf import ClientConf
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 
@@ -25,7 +26,7 @@ def test_show_prints_the_text_and_ends_with_the_audits_code(terminal: Terminal, 
     terminal.show = AuditView("at a glance \x1b[31m", {"verdict": "x"}, code)
     ran = terminal.run("audit", "show", str(AUDIT))
     assert (ran.code, ran.out) == (code, "at a glance \\x1b[31m\n")
-    assert terminal.asked == [(AUDIT, (), {}, 20)]
+    assert terminal.asked == [(AUDIT, (), RowsRequest())]
 
 
 def test_show_as_json(terminal: Terminal) -> None:
@@ -40,9 +41,17 @@ def test_show_chooses_tables_and_rows(terminal: Terminal) -> None:
     terminal.run(
         "audit", "show", "a", "--kind", "cursor", "--cause", "unknown", "--standing", "changed", "--topic", "x"
     )
+    terminal.run("audit", "show", "a", "--namespace", "t/n", "--offset", "40", "--largest-first")
+    terminal.run("audit", "show", "a", "--usage", "--by", "tenant")
     assert terminal.asked == [
-        (Path("a"), ("missing", "usage"), {"tenant": "t"}, 3),
-        (Path("a"), ("orphans",), {"kind": "cursor", "cause": "unknown", "standing": "changed", "topic": "x"}, 20),
+        (Path("a"), ("missing", "usage"), RowsRequest({"tenant": "t"}, 3)),
+        (
+            Path("a"),
+            ("orphans",),
+            RowsRequest({"kind": "cursor", "cause": "unknown", "standing": "changed", "topic": "x"}),
+        ),
+        (Path("a"), ("orphans",), RowsRequest({"namespace": "t/n"}, offset=40, largest_first=True)),
+        (Path("a"), ("usage",), RowsRequest(group_by=GroupColumn.TENANT)),
     ]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pulsar_sidecar.audit.service import FindingsTable, RowsRequest
 from pulsar_sidecar.bootstrap.audit_review import show_audit
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Findings, differences, findings_of
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
@@ -39,9 +40,9 @@ class FakeCommands:
         return "it is so"
 
     def shown(self, audit: str, *more: str) -> dict[str, Any]:
-        wanted = tuple(name for name in ALL if f"--{name}" in more)
-        assert wanted == ALL
-        return dict(show_audit(self.path(audit), wanted, {}, 1_000_000).document)
+        assert all(f"--{name}" in more for name in ALL)
+        wanted = tuple(map(FindingsTable, ALL))
+        return dict(show_audit(self.path(audit), wanted, RowsRequest(limit=1_000_000)).document)
 
     def on_spark(self, *options: str) -> bool:
         self.ran.append(("spark", *options))

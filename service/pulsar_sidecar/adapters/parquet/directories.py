@@ -131,6 +131,18 @@ def archived_below(directory: Path) -> list[ArchivedDirectory]:
     return [found for path in sorted(_directories(directory, _DEPTH)) if (found := _archived(path)) is not None]
 
 
+def summaries_below(directory: Path) -> list[Path]:
+    """Every directory at most three directories deep that has a summary, of an audit or of another analysis.
+
+    Raises:
+        TemporaryError: there is no such directory, or it cannot be read.
+    """
+    try:
+        return [path for path in sorted(_directories(directory, _DEPTH)) if (path / SUMMARY_NAME).is_file()]
+    except OSError as error:
+        raise TemporaryError(f"{directory} cannot be read ({error.strerror}); see auditsDirectory") from error
+
+
 def remove(archived: ArchivedDirectory) -> None:
     """Remove one; it vanishes at once, even if the rest takes long.
 

@@ -32,6 +32,14 @@ ORDER: Final = {
     "usage": [("bytes", "descending"), ("topic", "ascending"), ("kind", "ascending")],
 }
 """In which order rows of each table are shown."""
+_LONGEST: Final = [("length_bytes", "descending"), ("ledger_id", "ascending")]
+LARGEST_FIRST: Final = {
+    **ORDER,
+    "orphans": _LONGEST,
+    "unattributed": _LONGEST,
+    "missing": [("size_bytes", "descending"), ("ledger_id", "ascending"), ("referenced_by", "ascending")],
+}
+"""The same by size, unknown sizes last."""
 _BARS: Final = 15
 
 METRICS_NAME: Final = "metrics.prom"
@@ -57,19 +65,18 @@ class ReportRows:
 
 def report_rows_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table) -> ReportRows:
     """The rows that `ReportRows` describes, from whole tables."""
-    longest = [("length_bytes", "descending"), ("ledger_id", "ascending")]
     return ReportRows(
-        orphans=first_rows(orphans, longest),
+        orphans=first_rows(orphans, LARGEST_FIRST["orphans"]),
         missing=first_rows(missing, ORDER["missing"]),
-        unattributed=first_rows(unattributed, longest),
+        unattributed=first_rows(unattributed, LARGEST_FIRST["unattributed"]),
         owners=first_rows(usage, ORDER["usage"]),
     )
 
 
-def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS) -> list[Row]:
-    """The first rows in some order, without the metadata's bytes: the only long column, which no report shows."""
+def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS, offset: int = 0) -> list[Row]:
+    """Some rows in some order, without the metadata's bytes: the only long column, which no report shows."""
     names = [name for name in table.schema.names if name != "metadata"]
-    return list(table.select(names).sort_by(order).slice(0, limit).to_pylist())
+    return list(table.select(names).sort_by(order).slice(offset, limit).to_pylist())
 
 
 def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT") -> str:

@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes, format_columns
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner
-from pulsar_sidecar.audit.results.report import ORDER, first_rows, largest, templates
+from pulsar_sidecar.audit.engine.usage import counts_of_rows, counts_of_usage
+from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner, format_size
+from pulsar_sidecar.audit.results.report import LARGEST_FIRST, ORDER, first_rows, largest, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
+from pulsar_sidecar.audit.service import FoundRows, Group, RowsRequest
 
 TABLES: Final = {
     "orphans": Table.ORPHAN_LEDGERS,
@@ -34,17 +36,36 @@ _TENANTS: Final = 10
 _NONE: Final = "(none)"
 
 
-def chosen_rows(name: str, table: pa.Table, equal: Mapping[str, str], limit: int) -> tuple[list[Row], int]:
-    """The first rows of a table that have these values, and how many there are in all.
+def chosen_rows(name: str, table: pa.Table, wanted: RowsRequest) -> FoundRows:
+    """A page of a table's rows."""
+    chosen = _chosen(table, wanted.equal)
+    order = LARGEST_FIRST if wanted.largest_first else ORDER
+    return FoundRows(first_rows(chosen, order[name], wanted.limit, wanted.offset), chosen.num_rows)
 
-    A column that a table does not have chooses nothing of it.
+
+def counted_rows(table: pa.Table, wanted: RowsRequest) -> list[Group]:
+    """The rows of all pages counted by `RowsRequest.group_by`, the most bytes first; none without that column.
+
+    Of missing ledgers the references are counted, with the bytes that they name.
     """
+    assert wanted.group_by is not None
+    column = wanted.group_by.column
+    if column not in table.schema.names:
+        return []
+    chosen = _chosen(table, wanted.equal)
+    if "size_bytes" in chosen.schema.names:
+        chosen = chosen.append_column("length_bytes", chosen.column("size_bytes"))
+    counts = (counts_of_usage if "ledgers" in chosen.schema.names else counts_of_rows)(chosen, column)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1].known_bytes, -item[1].ledgers, item[0]))
+    return [Group(value or None, count) for value, count in ordered]
+
+
+def _chosen(table: pa.Table, equal: Mapping[str, str]) -> pa.Table:
     for column, value in equal.items():
         if column not in table.schema.names:
-            table = table.slice(0, 0)
-            break
+            return table.slice(0, 0)
         table = table.filter(pc.equal(table.column(column), value))
-    return first_rows(table, ORDER[name], limit), table.num_rows
+    return table
 
 
 def overview(summary: AuditSummary, place: str) -> str:
@@ -70,10 +91,21 @@ def overview(summary: AuditSummary, place: str) -> str:
     )
 
 
-def rows_text(name: str, rows: Sequence[Row], whole: int) -> str:
+def rows_text(name: str, found: FoundRows) -> str:
     """Rows of a table as a text table."""
-    title = f"{_TITLES[name]}: {len(rows):,} of {whole:,}"
-    cells = [{head: str(cell(row)) for head, cell in _CELLS[name].items()} for row in rows]
+    title = f"{_TITLES[name]}: {len(found.rows):,} of {found.total:,}"
+    cells = [{head: str(cell(row)) for head, cell in _CELLS[name].items()} for row in found.rows]
+    return f"{title}\n{indent(format_columns(cells), '  ')}" if cells else title
+
+
+def groups_text(name: str, column: str, groups: Sequence[Group]) -> str:
+    """Groups of rows as a text table."""
+    title = f"{_TITLES[name]} by {column}: {len(groups):,}"
+    unit = "references" if name == "missing" else "ledgers"
+    cells = [
+        {column: group.value or _NONE, unit: f"{group.count.ledgers:,}", "size": format_size(group.count)}
+        for group in groups
+    ]
     return f"{title}\n{indent(format_columns(cells), '  ')}" if cells else title
 
 

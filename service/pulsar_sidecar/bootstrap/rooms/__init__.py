@@ -4,7 +4,14 @@ To add a room: its folder, a module here that opens it and has its entry, its ro
 ``cli/groups``, and one line in `ROOMS`.
 """
 
-from pulsar_sidecar.bootstrap.rooms import ack_state, deduplication, delayed_delivery, delayed_index, ledger_deletion
+from pulsar_sidecar.bootstrap.rooms import (
+    ack_state,
+    audit,
+    deduplication,
+    delayed_delivery,
+    delayed_index,
+    ledger_deletion,
+)
 
 ROOMS = (
     ledger_deletion.ENTRY,
@@ -12,4 +19,5 @@ ROOMS = (
     ack_state.ENTRY,
     delayed_index.ENTRY,
     deduplication.ENTRY,
+    audit.ENTRY,
 )

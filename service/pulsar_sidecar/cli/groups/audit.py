@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from pulsar_sidecar.audit.requests import HOUR_MS, AppliedPlan, ApplyRequest, AuditPolicy, AuditRequest
+from pulsar_sidecar.audit.service import FindingsTable, GroupColumn, RowsRequest
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import CommandGroup, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Context, LedgerIdArgument, MetadataStoreAuth, NewDirectory, client_conf_of
@@ -147,23 +148,37 @@ def show(
     kind: Annotated[str | None, typer.Option(help="Show only rows of this kind, such as data or cursor.")] = None,
     cause: Annotated[str | None, typer.Option(help="Show only rows with this likely cause.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Show only rows of this tenant.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="TENANT/NAMESPACE", help="Show only rows of this namespace.")
+    ] = None,
     topic: Annotated[str | None, typer.Option(help="Show only rows of this topic, by its full name.")] = None,
+    by: Annotated[
+        GroupColumn | None, typer.Option(help="Count the rows by this column instead, the most bytes first.")
+    ] = None,
+    largest_first: Annotated[
+        bool, typer.Option("--largest-first", help="The largest first instead of by ledger id; --usage always is.")
+    ] = False,
+    offset: Annotated[int, typer.Option(min=0, help="Number of rows to leave out at the beginning.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows of a table.")] = 20,
 ) -> None:
     """Show what an audit found: the verdict, counts, guards, what could not be checked, and the next step.
 
     With --orphans, --missing, --unattributed or --usage, the command shows rows of these tables instead; --standing,
-    --kind, --cause, --tenant and --topic filter them.
+    --kind, --cause, --tenant, --namespace and --topic filter them, and --by counts them.
 
     Exit code 0 if the audit is clean, 2 if it found something, 1 if a guard failed or there is an error.
 
     Example: pulsar-sidecar audit show audits/monday --orphans --kind cursor --limit 50
     """
-    wanted = {"orphans": orphans, "missing": missing, "unattributed": unattributed, "usage": usage}
-    values = {"standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "topic": topic}
+    wanted = zip(FindingsTable, (orphans, missing, unattributed, usage), strict=True)
+    values = {
+        "standing": standing, "kind": kind, "cause": cause, "tenant": tenant, "namespace": namespace, "topic": topic,
+    }  # fmt: skip
     equal = {name: value for name, value in values.items() if value is not None}
-    tables = tuple(name for name, is_wanted in wanted.items() if is_wanted) or (("orphans",) if equal else ())
-    shown = ctx.obj.programs.show_audit(audit, tables, equal, limit)
+    chosen = tuple(table for table, is_wanted in wanted if is_wanted)
+    tables = chosen or ((FindingsTable.ORPHANS,) if equal or by else ())
+    rows = RowsRequest(equal, limit, offset, largest_first, by)
+    shown = ctx.obj.programs.show_audit(audit, tables, rows)
     output.answer(shown.document, [shown.text], ctx.obj.format)
     raise typer.Exit(shown.exit_code)
 

@@ -1,0 +1,193 @@
+"""The audits of a directory for the doors of the service, by the functions of the commands; needs Arrow.
+
+Invariant: what is shown of a table, and all that is sent, was compared with its audit's summary first.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
+from pulsar_sidecar.adapters.parquet.audit_archive import ArchivedAudit, AuditArchive
+from pulsar_sidecar.adapters.parquet.directories import open_audit
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
+from pulsar_sidecar.audit import applying
+from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
+from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, counted_rows
+from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
+from pulsar_sidecar.audit.service import (
+    ApplicationState,
+    FindingsTable,
+    FoundRows,
+    Group,
+    LedgerInAudit,
+    PlanApplication,
+    RowsRequest,
+    StoredAudit,
+    StoredAudits,
+)
+from pulsar_sidecar.bootstrap.audit_review import (
+    BegunApplication,
+    begin_application,
+    explain_ledger,
+    send_application,
+)
+from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal
+from pulsar_sidecar.model.errors import ConflictError, DisabledError, SidecarError, TemporaryError
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.progress import ReportCount
+
+Send = Callable[[BegunApplication, applying.Batches, Pace, ReportCount, StopSignal], applying.SentRows]
+"""Sends what is left of a plan; `bootstrap.audit_review.send_application` with the cluster."""
+log = structlog.get_logger(__name__)
+
+
+class AuditReviews:
+    """`audit.service.AuditReview` over the audits below a directory."""
+
+    def __init__(self, directory: Path, sending: "PlanSending", *, deletes: bool) -> None:
+        """``deletes``: whether this sidecar takes plans; it does if it deletes ledgers."""
+        self._archive = AuditArchive(directory)
+        self._sending, self._deletes = sending, deletes
+
+    def audits(self, offset: int, limit: int) -> StoredAudits:
+        found, unreadable = self._archive.audits()
+        return StoredAudits([_stored(each) for each in found[offset : offset + limit]], len(found), unreadable)
+
+    def audit(self, audit_id: str) -> StoredAudit:
+        return _stored(self._archive.audit(audit_id))
+
+    def rows(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> FoundRows:
+        tables, _ = self._opened(audit_id)
+        return chosen_rows(table, tables.table(TABLES[table]), wanted)
+
+    def groups(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> Sequence[Group]:
+        tables, _ = self._opened(audit_id)
+        return counted_rows(tables.table(TABLES[table]), wanted)
+
+    def explain(self, audit_id: str, ledger_id: int, *, references: bool) -> LedgerInAudit:
+        audit = self._archive.audit(audit_id)
+        dump = self._archive.dump_of(audit.summary)
+        if references and dump is None:
+            raise ConflictError(
+                f"the dump of audit {audit_id} is not in the auditsDirectory, so its nodes cannot be searched; "
+                f"where it is kept: pulsar-sidecar audit explain AUDIT {ledger_id} --dump DIR"
+            )
+        explained = explain_ledger(audit.path, ledger_id, dump if references else None)
+        return LedgerInAudit(ledger_id, explained, None if dump is None else str(dump))
+
+    def application(self, audit_id: str) -> PlanApplication:
+        return self._sending.application(self._archive.audit(audit_id))
+
+    def apply(self, audit_id: str, plan_sha256: str, rate: float | None, max_age_hours: float) -> PlanApplication:
+        if not self._deletes:
+            raise DisabledError("plans are not sent while topicTwoPhaseDeletionEnabled=false; set it to true")
+        tables, audit = self._opened(audit_id)
+        batches = partial(tables.deletable, PLAN_COLUMNS)
+        plan = applying.verified_plan(audit.summary, batches)
+        applying.demand_approval(plan, plan_sha256)
+        self._sending.begin(audit, batches, rate, max_age_hours)
+        return self._sending.application(audit)
+
+    def _opened(self, audit_id: str) -> tuple[AuditTables, ArchivedAudit]:
+        path = self._archive.audit(audit_id).path
+        summary = open_audit(path)
+        return AuditTables(path, summary), ArchivedAudit(path, summary)
+
+
+class PlanSending:
+    """Sends approved plans, one after the other; whatever is left when the sidecar ends waits for another approval."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, threads: Executor, send: Send) -> None:
+        self._store, self._clock, self._threads, self._sent = store, clock, threads, send
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._sending: set[str] = set()
+        self._failures: dict[str, str] = {}
+
+    def begin(self, audit: ArchivedAudit, batches: applying.Batches, rate: float | None, max_age_hours: float) -> None:
+        """Send it from now on, unless this sidecar does already; raises what `begin_application` does."""
+        assert audit.summary.plan is not None
+        begun = begin_application(audit.summary, audit.summary.plan, self._store, self._clock, max_age_hours)
+        if begun.held.progress.finished:
+            return
+        with self._lock:
+            if begun.plan.sha256 in self._sending:
+                return
+            self._sending.add(begun.plan.sha256)
+            self._failures.pop(begun.plan.sha256, None)
+        self._threads.submit(self._send, begun, batches, Pace(self._clock, rate))
+
+    def application(self, audit: ArchivedAudit) -> PlanApplication:
+        """How far it is; `TemporaryError` if that cannot be read."""
+        plan = audit.summary.plan
+        if plan is None:
+            return PlanApplication(ApplicationState.NO_PLAN)
+        stored = applying.progress_of(self._store, plan.sha256)
+        with self._lock:
+            is_sending, failure = plan.sha256 in self._sending, self._failures.get(plan.sha256)
+        if stored is None:
+            return PlanApplication(ApplicationState.NOT_APPLIED, plan.sha256, plan.rows)
+        sent = stored.progress.done_rows
+        state = ApplicationState.SENDING if is_sending else ApplicationState.INCOMPLETE
+        if stored.progress.finished:
+            state, failure = ApplicationState.SENT, None
+        return PlanApplication(state, plan.sha256, plan.rows, sent, stored.changed_ms, failure)
+
+    def close(self) -> None:
+        """Stop after the rows that are on their way."""
+        self._stop.set()
+
+    def _send(self, begun: BegunApplication, batches: applying.Batches, pace: Pace) -> None:
+        plan = begun.plan.sha256
+        try:
+            sent = self._sent(begun, batches, pace, self._go_on, self._stop)
+            log.info("a plan was sent", plan=plan, sent=sent.now, sent_earlier=sent.earlier)
+        except SidecarError as error:
+            self._note(plan, str(error))
+        except Exception:  # a defect must not leave the plan as being sent for good
+            self._note(plan, "a defect; the sidecar's log has the details")
+            log.exception("a plan was not sent", plan=plan)
+        finally:
+            with self._lock:
+                self._sending.discard(plan)
+
+    def _go_on(self, done: int, total: int) -> None:
+        if self._stop.is_set() and done < total:
+            raise TemporaryError(f"the sidecar ended after {done} of {total} rows; approve the plan again to resume")
+
+    def _note(self, plan: str, failure: str) -> None:
+        log.warning("a plan was not sent to its end", plan=plan, error=failure)
+        with self._lock:
+            self._failures[plan] = failure
+
+
+def sending_to(
+    store: ZooKeeperMetadataStore, open_brokers: Callable[[], AbstractContextManager[Any]], clock: Clock
+) -> Send:
+    """How plans are sent to a cluster."""
+
+    def send(
+        begun: BegunApplication, batches: applying.Batches, pace: Pace, report: ReportCount, stop: StopSignal
+    ) -> applying.SentRows:
+        return send_application(begun, batches, store, open_brokers(), clock, pace, report, stop)
+
+    return send
+
+
+def _stored(audit: ArchivedAudit) -> StoredAudit:
+    place = str(audit.path)
+    conclusion = conclude(audit.summary, place)
+    return StoredAudit(
+        place,
+        audit.summary,
+        conclusion.verdict.value,
+        conclusion.sentence,
+        conclusion.next_step,
+        orphans_of(audit.summary),
+    )

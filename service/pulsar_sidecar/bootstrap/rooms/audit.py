@@ -1,0 +1,55 @@
+"""Audits that commands and jobs have written to a directory. Arrow is imported only where they are served."""
+
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
+from pulsar_sidecar.api.rooms.audit import router
+from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
+from pulsar_sidecar.bootstrap.room import Room, RoomEntry
+from pulsar_sidecar.model.errors import DisabledError
+
+NO_DIRECTORY: Final = (
+    "this sidecar serves no audits; set auditsDirectory to the directory to which they are written "
+    "(pulsar-sidecar audit run --output)"
+)
+NO_ARROW: Final = (
+    "this sidecar is installed without Apache Arrow, which reads audits; pip install 'pulsar-sidecar[audit]', or use "
+    "the image pulsar-sidecar-audit"
+)
+
+
+class NoAudits:
+    """`audit.service.AuditReview` where audits are not served: every call is a `DisabledError`."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __getattr__(self, name: str) -> Any:
+        raise DisabledError(self._why)
+
+
+def open_audits(cluster: ClusterAccess) -> Room:
+    """Audits are read when they are asked for; only an approved plan makes a thread work."""
+    directory = cluster.settings.audits_directory
+    if directory is None:
+        return Room([NoAudits(NO_DIRECTORY)])
+    if find_spec("pyarrow") is None:
+        return Room([NoAudits(NO_ARROW)])
+    return _room_of(cluster, directory)
+
+
+def _room_of(cluster: ClusterAccess, directory: Path) -> Room:
+    with_tables = import_module("pulsar_sidecar.bootstrap.audit_service")
+    brokers = partial(opened_client, cluster.settings.broker_service_url, cluster.credentials, cluster.tls)
+    send = with_tables.sending_to(cluster.store, brokers, cluster.clock)
+    sending = with_tables.PlanSending(cluster.store, cluster.clock, cluster.threads(1, "audit-apply"), send)
+    is_enabled = cluster.settings.topic_two_phase_deletion_enabled
+    reviews = with_tables.AuditReviews(directory, sending, deletes=is_enabled)
+    return Room([reviews], close=sending.close)
+
+
+ENTRY = RoomEntry([router], open_audits)
