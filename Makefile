@@ -121,8 +121,9 @@ test-containers: $(INSTALLED) ## docker-compose.yml with its sidecars killed, an
 test-kubernetes: $(INSTALLED) ## an operator's acts with the chart, on KUBECONFIG's cluster or on a node that this starts (root, Docker and Go needed; tests/kubernetes)
 	$(BIN)/python -m tests.kubernetes
 
-test-browser: $(INSTALLED) ## tests that need Chromium
-	$(BIN)/python -m pytest --tb=short -rs -m browser tests/e2e
+test-browser: $(INSTALLED) ## tests that look at pages in a real Chromium (Debian's package `chromium`, or PULSAR_SIDECAR_TEST_BROWSER)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-browser.lock
+	$(BIN)/python -m pytest --tb=short -rs -m browser tests/browser tests/e2e
 
 test-admin-clients: $(INSTALLED) ## pulsar-admin and the Java and Go admin clients, at brokers and at the sidecar (ten minutes; Go needed)
 	$(BIN)/python -m pytest --tb=short -rN tests/admin_clients
@@ -191,6 +192,7 @@ lock: ## resolve the dependencies again (needs uv)
 	$(LOCK) --extra audit --group dev pyproject.toml --output-file deploy/requirements-dev.lock
 	$(LOCK) --group mutants --constraint deploy/requirements-dev.lock --output-file deploy/requirements-mutants.lock
 	$(LOCK) --group bench --constraint deploy/requirements-dev.lock --output-file deploy/requirements-bench.lock
+	$(LOCK) --group browser --constraint deploy/requirements-dev.lock --output-file deploy/requirements-browser.lock
 	$(LOCK) --group openapi-client --output-file deploy/requirements-openapi-client.lock
 	$(LOCK) --group image --output-file deploy/requirements-image.lock
 	printf 'pandas\npyspark\n' | $(LOCK) --constraint deploy/requirements-dev.lock --output-file deploy/spark/requirements.lock -

@@ -1,0 +1,93 @@
+"""A real Chromium that looks at the dashboard, and what must hold for every page that it opens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pulsar_sidecar.api.request_ids import RequestIds
+from pulsar_sidecar.api.server import DrainingServer, listening_socket
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.web.app import Dashboard
+from starlette.types import ASGIApp
+
+from tests.cluster.needs import browser
+
+NO_PLAYWRIGHT = "no Playwright: pip install --require-hashes -r deploy/requirements-browser.lock (`make test-browser`)"
+_AXE = Path(__file__).with_name("axe") / "axe.min.js"
+_RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+@dataclass(slots=True)
+class Look:
+    """One tab; ``complaints`` are what the browser itself holds against what it was shown."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, url: str) -> None:
+        answer = self.page.goto(url)
+        assert answer is not None
+        assert answer.status == 200, f"{url}: {answer.status} {self.page.inner_text('body')[:500]}"
+
+    def serious(self) -> list[str]:
+        """What axe finds serious or critical on the page."""
+        self.page.evaluate(_AXE.read_text())
+        found = self.page.evaluate("rules => axe.run(document, rules)", _RULES)["violations"]
+        return [
+            f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser for the tests of one module: while Playwright runs, its thread can run no other event loop."""
+    playwright = pytest.importorskip("playwright.sync_api", reason=NO_PLAYWRIGHT)
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=browser(), args=["--no-sandbox", "--disable-gpu"])
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def looking(launched: Any, **context: Any) -> Iterator[Look]:
+    """A tab with no cookies; at its end the browser must have had nothing to complain of, and asked one host only."""
+    opened = launched.new_context(**context)
+    look = Look(opened.new_page())
+    hosts: set[str] = set()
+    look.page.on(
+        "console", lambda each: look.complaints.append(each.text) if each.type in ("error", "warning") else None
+    )
+    look.page.on("pageerror", lambda error: look.complaints.append(str(error)))
+    look.page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    try:
+        yield look
+    finally:
+        opened.close()
+    assert not look.complaints, look.complaints
+    assert len(hosts) <= 1, hosts
+
+
+@contextmanager
+def served_dashboard(door: ASGIApp, **options: Any) -> Iterator[str]:
+    """The dashboard before a REST door that a test has made; its address."""
+
+    async def elsewhere(*_: Any) -> Any:
+        raise AssertionError("no other sidecar is registered")
+
+    dashboard = Dashboard(door, SystemClock(), elsewhere, **{"sign_in": False, **options})
+    with listening_socket("127.0.0.1", 0) as listening:
+        server = DrainingServer(RequestIds(dashboard), Event())
+        thread = Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)

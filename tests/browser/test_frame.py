@@ -1,0 +1,87 @@
+"""The frame of every page in a real browser: live parts, forms, keyboard, dark, narrow, hostile names, no script."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.browser.looking import Look, looking, served_dashboard
+from tests.fakes.rest_door import FakeRestDoor
+from tests.unit.web.answers import deletion_status, watch_status
+
+pytestmark = pytest.mark.browser
+
+STATUS = "GET /admin/v2/ledger-deletion/status"
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
+WINDOWS = [
+    {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"},
+]
+
+
+@pytest.fixture
+def door() -> FakeRestDoor:
+    door = FakeRestDoor()
+    door.answers |= {
+        STATUS: deletion_status(warnings=[HOSTILE]),
+        "GET /admin/v2/ledger-deletion/watch": watch_status(),
+        "GET /admin/v2/delayed-delivery/status": {"enabled": False, "lastError": None},
+    }
+    return door
+
+
+@pytest.fixture
+def url(door: FakeRestDoor) -> Iterator[str]:
+    with served_dashboard(door) as address:
+        yield address
+
+
+def test_a_live_part_reads_itself_again_and_shows_that_the_cluster_is_gone(
+    look: Look, door: FakeRestDoor, url: str
+) -> None:
+    look.open(f"{url}/")
+    assert look.page.url == f"{url}/ui/"
+    assert "100,000" in look.page.inner_text("#overview")
+    door.answers[STATUS] = deletion_status(inflight={"count": 7, "ageMs": 0, "oldestAgeMs": 1, "waitingBytes": 1})
+    look.page.wait_for_selector("#overview :text-is('7')", timeout=12_000)
+    door.answers[STATUS] = (503, {"reason": "no broker answers"})
+    look.page.wait_for_selector("text=Not up to date", timeout=12_000)
+    assert "no broker answers" in look.page.inner_text("#overview")
+    assert look.page.locator("#overview :text-is('7')").count() == 1
+
+
+def test_hostile_names_are_text(look: Look, url: str) -> None:
+    look.open(f"{url}/ui/")
+    assert HOSTILE in look.page.inner_text("#overview")
+    assert look.page.title() == "Overview · pulsar-sidecar"
+    assert look.page.locator("main img").count() == 0
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=["light", "dark and narrow"])
+def test_axe_finds_nothing_serious_and_nothing_is_cut_off(launched: Any, url: str, window: dict[str, Any]) -> None:
+    with looking(launched, **window) as look:
+        look.open(f"{url}/ui/")
+        assert look.serious() == []
+        assert look.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_first_key_leads_past_the_navigation(look: Look, url: str) -> None:
+    look.open(f"{url}/ui/")
+    look.page.keyboard.press("Tab")
+    assert look.page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    look.page.keyboard.press("Enter")
+    assert look.page.evaluate("document.activeElement.id") == "content"
+
+
+def test_without_scripts_a_token_signs_in_and_out(launched: Any, door: FakeRestDoor) -> None:
+    door.token = "right.token.here"
+    door.answers["GET /admin/v2/caller"] = {"role": "ops", "authenticatedBy": "token", "operator": True}
+    with served_dashboard(door, sign_in=True) as url, looking(launched, java_script_enabled=False) as look:
+        look.open(f"{url}/ui/?x=1")
+        assert look.page.url == f"{url}/ui/sign-in?next=%2Fui%2F%3Fx%3D1"
+        look.page.fill("#token", "right.token.here")
+        look.page.click("main button")
+        assert look.page.url == f"{url}/ui/?x=1"
+        assert "right.token.here" not in look.page.content()
+        look.page.click("text=Sign out")
+        assert look.page.url == f"{url}/ui/sign-in"
