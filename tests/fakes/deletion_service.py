@@ -41,6 +41,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import (
     WatchMode,
     WatchState,
     WatchStatus,
+    trend_of,
 )
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
@@ -63,12 +64,23 @@ class FakeWatchCalls:
         return self.answer
 
     def leaks(
-        self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int
+        self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int, offset: int = 0
     ) -> ListedLeaks | Redirect:
-        self.asked("leaks", (state, cause, ended, limit))
+        self.asked("leaks", (state, cause, ended, limit, offset))
         if self.redirect is not None:
             return self.redirect
-        return ListedLeaks(tuple(self.found[:limit]), len(self.found), Counter(leak.cause for leak in self.found))
+        by_cause = Counter(leak.cause for leak in self.found)
+        trend = trend_of([leak.since_ms for leak in self.found])
+        return ListedLeaks(tuple(self.found[offset : offset + limit]), len(self.found), by_cause, trend)
+
+    def append(self, ledger_id: LedgerId) -> Leak | Redirect:
+        self.asked("append_leak", ledger_id)
+        return self.redirect or next(leak for leak in self.found if leak.ledger_id == ledger_id)
+
+    def brake(self, reason: str) -> WatchControl:
+        self.asked("brake", reason)
+        self.shared = replace(self.shared, braked=reason)
+        return self.shared
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
         self.asked("explain", ledger_id)

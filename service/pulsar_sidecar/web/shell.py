@@ -48,15 +48,15 @@ def element_id(text: str) -> str:
 async def page(request: Request, template: str, *, view: Any, title: str, status: int = 200) -> HTMLResponse:
     """The page as HTML.
 
-    Its template has ``view``, ``title``, ``now_ms``, ``caller`` (the JSON of ``/admin/v2/caller``, or None), ``here``
+    Its template has ``view``, ``title``, ``now_ms``, ``who`` (the JSON of ``/admin/v2/caller``, or None), ``here``
     (path and query of this page), and what `shell.html.j2` needs.
     """
     reading = await ask.read(request, "/admin/v2/caller", keep_seconds=_CALLER_SECONDS)
-    return framed(request, template, view=view, title=title, status=status, caller=reading.value)
+    return framed(request, template, view=view, title=title, status=status, who=reading.value)
 
 
 def framed(
-    request: Request, template: str, *, view: Any, title: str, status: int = 200, caller: Any = None
+    request: Request, template: str, *, view: Any, title: str, status: int = 200, who: Any = None
 ) -> HTMLResponse:
     """`page` for a caller that is known already, or is not signed in."""
     state = request.app.state
@@ -68,7 +68,7 @@ def framed(
         .render(
             view=view,
             title=title,
-            caller=caller,
+            who=who,
             sign_in=state.sign_in,
             navigation=state.navigation,
             message=message,

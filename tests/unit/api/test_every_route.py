@@ -60,6 +60,7 @@ _RECORD = {
 }
 BODIES: Mapping[str, object] = {
     "/admin/v2/ledger-deletion/pending": {"ledgers": [_RECORD]},
+    "/admin/v2/ledger-deletion/watch/brake": {"reason": "maintenance"},
     "/admin/v2/ledger-deletion/undelete": {"ledgerId": 7},
     "/admin/v2/ledger-deletion/end-protection": {"ledgerId": 7},
     "/admin/v2/audits/{auditId}/application": {"plan": "0" * 64},

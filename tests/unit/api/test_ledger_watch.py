@@ -64,12 +64,13 @@ def test_leaks_are_listed_and_counted(service: FakeDeletionService, server: Serv
     assert server.ask("GET", f"{BASE}/leaks?limit=1").json == {
         "total": 3,
         "byCause": {"trim": 2, "unknown": 1},
+        "trend": [{"fromMs": 1_699_999_200_000, "leaks": 3}],
         "leaks": [LEAK],
     }
-    assert server.ask("GET", f"{BASE}/leaks?state=leaked&cause=never-linked&ended=true").status == 200
+    assert server.ask("GET", f"{BASE}/leaks?state=leaked&cause=never-linked&ended=true&offset=5").status == 200
     assert service.calls("leaks") == [
-        (None, None, False, 1),
-        (LeakState.LEAKED, LeakCause.NEVER_LINKED, True, 100),
+        (None, None, False, 1, 0),
+        (LeakState.LEAKED, LeakCause.NEVER_LINKED, True, 100, 5),
     ]
 
 
@@ -107,6 +108,20 @@ def test_no_sidecar_watches(
     assert (answer.status, answer.reason) == (status, str(failure))
 
 
+def test_one_leaked_ledger_is_appended(service: FakeDeletionService, server: Served) -> None:
+    service.watch.found = [leak(7)]
+    answer = server.ask("POST", f"{BASE}/leaks/7/append")
+    assert (answer.status, answer.json) == (202, LEAK)
+    service.watch.redirect = Redirect("http://east-1:8750/")
+    answer = server.ask("POST", f"{BASE}/leaks/7/append")
+    assert (answer.status, answer.headers["location"]) == (307, f"http://east-1:8750{BASE}/leaks/7/append")
+
+
+def test_brake(service: FakeDeletionService, server: Served) -> None:
+    assert server.ask("POST", f"{BASE}/brake", {"reason": "maintenance"}).json == {"braked": "maintenance", "holds": []}
+    assert service.calls("brake") == ["maintenance"]
+
+
 def test_resume(service: FakeDeletionService, server: Served) -> None:
     service.watch.shared = replace(service.watch.shared, braked="too many", holds=("public",))
     assert server.ask("POST", f"{BASE}/resume").json == {"braked": None, "holds": ["public"]}
@@ -133,6 +148,10 @@ def test_holds(service: FakeDeletionService, server: Served) -> None:
         ("GET", "leaks/-1", None),
         ("GET", "leaks/x", None),
         ("GET", f"leaks/{2**63}", None),
+        ("GET", "leaks?offset=-1", None),
+        ("POST", "leaks/x/append", None),
+        ("POST", "brake", None),
+        ("POST", "brake", {"reason": ""}),
         ("POST", "holds", None),
         ("POST", "holds", {}),
         ("POST", "holds", {"hold": ""}),

@@ -41,12 +41,21 @@ def test_leaks_are_listed_with_a_summary_by_cause(terminal: Terminal, service: F
     header, first, _ = table.out.splitlines()
     assert header.split() == ["ledger", "id", "state", "cause", "since", "length", "topic", "detail"]
     assert first.split() == ["7", "leaked", "schema", "2023-11-14T22:13:20Z", "900", "B", TOPIC, "why"]
-    assert table.err == "4 ledgers: 2 trim, 1 schema, 1 unknown; the 2 oldest are shown, --limit shows more\n"
+    assert (
+        table.err == "4 ledgers: 2 trim, 1 schema, 1 unknown; 2 of them are shown, --limit and --offset show others\n"
+    )
     assert json.loads(terminal.run(*WATCH, "leaks", "--output", "json").out)["byCause"] == {
         "schema": 1,
         "trim": 2,
         "unknown": 1,
     }
+
+
+def test_brake_and_append(terminal: Terminal, service: FakeDeletionService) -> None:
+    service.watch.found = [leak(7)]
+    assert "leaked" in terminal.run(*WATCH, "append", "7").out
+    assert "maintenance" in terminal.run(*WATCH, "brake", "--reason", "maintenance").out
+    assert (service.calls("append_leak"), service.calls("brake")) == ([7], ["maintenance"])
 
 
 def test_no_leaks(terminal: Terminal) -> None:
@@ -56,7 +65,7 @@ def test_no_leaks(terminal: Terminal) -> None:
 
 def test_leaks_are_chosen_by_state_and_cause(terminal: Terminal, service: FakeDeletionService) -> None:
     assert terminal.run(*WATCH, "leaks", "--state", "kept", "--cause", "cursor-switch", "--ended").code == 0
-    assert service.calls("leaks") == [(LeakState.KEPT, LeakCause.CURSOR_SWITCH, True, 100)]
+    assert service.calls("leaks") == [(LeakState.KEPT, LeakCause.CURSOR_SWITCH, True, 100, 0)]
     wrong = terminal.run(*WATCH, "leaks", "--cause", "retention")
     assert (wrong.code, "never-linked" in wrong.err) == (1, True)
 
@@ -91,7 +100,7 @@ def test_what_the_watching_sidecar_knows_is_asked_there(terminal: Terminal, serv
         service.instances = (SidecarInstance("other", other.url, None, 5),)
         assert terminal.run(*WATCH, "leaks", "--cause", "trim").err == "1 ledger: 1 trim\n"
         assert terminal.run(*WATCH, "explain", "7").code == 0
-    assert leader.asked == [("leaks", (None, LeakCause.TRIM, False, 100)), ("explain", 7)]
+    assert leader.asked == [("leaks", (None, LeakCause.TRIM, False, 100, 0)), ("explain", 7)]
 
 
 def test_a_watch_that_is_off_names_the_setting_that_turns_it_on(

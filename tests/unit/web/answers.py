@@ -55,6 +55,39 @@ def watch_status(**changed: Any) -> dict[str, Any]:
     }
 
 
+def leak(ledger_id: int, **changed: Any) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger_id,
+        "state": "leaked",
+        "cause": "trim",
+        "sinceMs": START_MS - 3_600_000,
+        "detail": "ledgerDeletionWatch=report appends nothing; set it to append",
+        "topic": "persistent://public/default/orders",
+        "path": "/managed-ledgers/public/default/persistent/orders",
+        "lengthBytes": 2048,
+        "appendedMs": None,
+        "endedMs": None,
+        **changed,
+    }
+
+
+def listed_leaks(*leaks: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    trend = [{"fromMs": START_MS - 7_200_000, "leaks": 3}, {"fromMs": START_MS - 3_600_000, "leaks": 1}]
+    return {"total": len(leaks), "byCause": {"trim": 3, "schema": 1}, "trend": trend, "leaks": list(leaks), **changed}
+
+
+def leak_explanation(ledger_id: int, leak: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "ledgerId": ledger_id,
+        "exists": True,
+        "namedBy": [],
+        "owner": "/managed-ledgers/public/default/persistent/orders",
+        "hold": None,
+        "verdict": "nothing references it, and it may be deleted",
+        "leak": leak,
+    }
+
+
 def calendar(*subscriptions: dict[str, Any], **changed: Any) -> dict[str, Any]:
     counts = {"delayed": 12_000, "due": 3, "undelayed": 0, "unreadable": 0, "unread": 0, "fromBuckets": 11_000}
     times = [{"fromMs": START_MS + hour * 3_600_000, "messages": 6_000} for hour in (0, 1)]

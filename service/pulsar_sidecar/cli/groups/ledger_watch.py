@@ -50,6 +50,7 @@ def leaks(
     cause: Annotated[str | None, typer.Option(metavar="CAUSE", help=f"Only leaks of this cause: {_CAUSES}.")] = None,
     ended: Annotated[bool, typer.Option("--ended", help="Include ledgers that were deleted or linked again.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of ledgers, oldest first.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="Number of ledgers to leave out at the beginning.")] = 0,
 ) -> None:
     """List the ledgers that nothing references and no broker deleted; count them by cause.
 
@@ -62,7 +63,13 @@ def leaks(
 
     Example: pulsar-sidecar ledger-deletion watch leaks --state deleted
     """
-    asked = {"state": state, "cause": cause, "limit": limit, "ended": "true" if ended else None}
+    asked = {
+        "state": state,
+        "cause": cause,
+        "limit": limit,
+        "offset": offset or None,
+        "ended": "true" if ended else None,
+    }
     answer = ctx.obj.client().call("GET", f"{_BASE}/leaks", parameters=asked)
     chosen = ctx.obj.format
     if chosen is output.Format.JSON:
@@ -80,6 +87,29 @@ def explain(ctx: Context, ledger_id: LedgerIdArgument) -> None:
     Example: pulsar-sidecar ledger-deletion watch explain 4711
     """
     show_answer(ctx, "GET", f"{_BASE}/leaks/{ledger_id}")
+
+
+@app.command(epilog=EXIT_CODES)
+def append(ctx: Context, ledger_id: LedgerIdArgument) -> None:
+    """Append one leaked ledger to the pending-deletion topic although the watch only reports.
+
+    The watch judges the ledger once more and appends it within seconds; the deletion service checks it again before it
+    deletes it.
+
+    Example: pulsar-sidecar ledger-deletion watch append 4711
+    """
+    show_answer(ctx, "POST", f"{_BASE}/leaks/{ledger_id}/append")
+
+
+@app.command(epilog=EXIT_CODES)
+def brake(
+    ctx: Context, reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for those who look at the watch.")]
+) -> None:
+    """Append nothing until watch resume. The watch also brakes by itself when too many references vanish.
+
+    Example: pulsar-sidecar ledger-deletion watch brake --reason "maintenance of the metadata store"
+    """
+    show_answer(ctx, "POST", f"{_BASE}/brake", {"reason": reason})
 
 
 @app.command(epilog=EXIT_CODES)
@@ -130,5 +160,5 @@ def _summary(answer: Mapping[str, Any]) -> str:
         return "0 ledgers"
     by_cause = sorted(answer["byCause"].items(), key=lambda each: (-each[1], each[0]))
     causes = ", ".join(f"{count:,} {output.printable(cause)}" for cause, count in by_cause)
-    left = "" if shown == total else f"; the {shown:,} oldest are shown, --limit shows more"
+    left = "" if shown == total else f"; {shown:,} of them are shown, --limit and --offset show others"
     return f"{total:,} ledger{'s' if total > 1 else ''}: {causes}{left}"

@@ -1,12 +1,19 @@
 """What the calls of the watch answer (`workflow.watching.LeakWatch`)."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.model.ids import LedgerId
+
+MOST_PERIODS: Final = 48
+_HOUR_MS: Final = 3_600_000
+_STEPS_MS: Final = (_HOUR_MS, 6 * _HOUR_MS, 24 * _HOUR_MS)
+_WEEK_MS: Final = 7 * 24 * _HOUR_MS
 
 
 class WatchMode(StrEnum):
@@ -97,6 +104,14 @@ class LedgerExplanation:
 
 
 @dataclass(frozen=True, slots=True)
+class LeakPeriod:
+    """How many ledgers lost their last reference from a time until the next period's."""
+
+    from_ms: int
+    leaks: int
+
+
+@dataclass(frozen=True, slots=True)
 class ListedLeaks:
     """Some leaks, and how many there are.
 
@@ -104,11 +119,28 @@ class ListedLeaks:
         leaks: as many as were wanted, the oldest first.
         total: how many match what was asked for.
         by_cause: these by cause; None stands for ledgers whose own metadata was not read yet.
+        trend: these by time, as `trend_of` has it.
     """
 
     leaks: tuple[Leak, ...]
     total: int
     by_cause: Mapping[LeakCause | None, int]
+    trend: tuple[LeakPeriod, ...] = ()
+
+
+def trend_of(since_ms: Sequence[int]) -> tuple[LeakPeriod, ...]:
+    """Leaks by the time since when nothing references them, in at most `MOST_PERIODS` periods of equal length.
+
+    A period is 1, 6 or 24 hours, or whole weeks; the first and the last have leaks, those between may have none.
+    """
+    if not since_ms:
+        return ()
+    span_ms = max(since_ms) - min(since_ms)
+    weeks = span_ms // (_WEEK_MS * (MOST_PERIODS - 1)) + 1
+    step_ms = next((step for step in _STEPS_MS if span_ms // step < MOST_PERIODS - 1), weeks * _WEEK_MS)
+    first, last = min(since_ms) // step_ms, max(since_ms) // step_ms
+    found = Counter(each // step_ms for each in since_ms)
+    return tuple(LeakPeriod(period * step_ms, found[period]) for period in range(first, last + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from pulsar_sidecar.ledger_deletion.watch.tracked import TrackedLedger, restored
 from pulsar_sidecar.ledger_ownership.claims import CompactedClaim
 from pulsar_sidecar.ledger_ownership.protections import UnreadableNode
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
@@ -168,6 +168,27 @@ class LeakTracker:
         if tracked is not None:
             return tracked.leak, tracked.record
         return next((leak for leak in reversed(self.ended) if leak.ledger_id == ledger_id), None), None
+
+    def order(self, ledger_id: LedgerId) -> Leak:
+        """Append a leaked ledger although the watch only reports, if its next judgement, at once, finds it deletable.
+
+        Raises:
+            NotFoundError: it is not among the ledgers that nothing references.
+            ConflictError: it may not be appended now.
+        """
+        tracked = self.tracked.get(ledger_id)
+        if tracked is None:
+            raise NotFoundError(f"ledger {ledger_id} is not among the ledgers that nothing references")
+        if tracked.leak.state is not LeakState.LEAKED:
+            raise ConflictError(f"ledger {ledger_id} is {tracked.leak.state.value}, not leaked: {tracked.leak.detail}")
+        tracked.is_ordered = True
+        withheld = self._withheld(tracked) or self.control.braked
+        if withheld is not None:
+            tracked.is_ordered = False
+            raise ConflictError(f"ledger {ledger_id} is not appended: {withheld}")
+        tracked.look_ms = 0
+        tracked.leak = replace(tracked.leak, detail="it is judged again, and appended")
+        return tracked.leak
 
     def _note(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> None:
         for vanished in vanished_references:
@@ -436,7 +457,7 @@ class LeakTracker:
         record = tracked.record
         if record is None or is_own_topic(record.topic):
             return "its topic belongs to the deletion service itself"
-        if self._configuration.mode is not WatchMode.APPEND:
+        if self._configuration.mode is not WatchMode.APPEND and not tracked.is_ordered:
             return "ledgerDeletionWatch=report appends nothing; set it to append"
         hold = self.control.holds_ledger(tracked.ledger_id, record.topic)
         return None if hold is None else f"{hold} is on the hold list"

@@ -13,12 +13,14 @@ from pulsar_sidecar.ledger_deletion.service import Redirect
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import (
+    Leak,
     LeakState,
     LedgerExplanation,
     ListedLeaks,
     WatchMode,
     WatchState,
     WatchStatus,
+    trend_of,
 )
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
@@ -50,7 +52,7 @@ class WatchCalls:
         return _OFF if watch is None else watch.readings()
 
     def leaks(
-        self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int
+        self, *, state: LeakState | None, cause: LeakCause | None, ended: bool, limit: int, offset: int = 0
     ) -> ListedLeaks | Redirect:
         """The ledgers that nothing references, the oldest first, with those that came to an end, if wanted.
 
@@ -66,16 +68,30 @@ class WatchCalls:
             for leak in watch.leaks(ended=ended or state in (LeakState.DELETED, LeakState.LINKED))
             if state in (None, leak.state) and (cause is None or leak.cause is cause)
         ]
-        return ListedLeaks(tuple(found[:limit]), len(found), Counter(leak.cause for leak in found))
+        by_cause = Counter(leak.cause for leak in found)
+        trend = trend_of([leak.since_ms for leak in found])
+        return ListedLeaks(tuple(found[offset : offset + limit]), len(found), by_cause, trend)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation | Redirect:
         """Everything that is known of one ledger; raises what `leaks` does."""
         watch = self._leading_watch()
         return watch if isinstance(watch, Redirect) else watch.explain(ledger_id)
 
+    def append(self, ledger_id: LedgerId) -> Leak | Redirect:
+        """Append a leaked ledger although the watch only reports; raises what `leaks` and `LeakTracker.order` do."""
+        watch = self._leading_watch()
+        if isinstance(watch, Redirect):
+            return watch
+        log.info("an operator wants a leaked ledger appended", ledger_id=ledger_id)
+        return watch.order(ledger_id)
+
     def control(self) -> WatchControl:
         """The brake and the hold list."""
         return self._control_node.read()
+
+    def brake(self, reason: str) -> WatchControl:
+        """Append nothing until `resume`; the reason of a brake that holds already stays."""
+        return self._changed(self._control_node.brake(reason))
 
     def resume(self) -> WatchControl:
         """Release the brake."""

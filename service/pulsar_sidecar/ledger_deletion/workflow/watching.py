@@ -280,6 +280,11 @@ class LeakWatch:
         with self._lock:
             return self._tracker.leaks(ended=ended)
 
+    def order(self, ledger_id: LedgerId) -> Leak:
+        """Append a leaked ledger in the next second; raises what `LeakTracker.order` does."""
+        with self._lock:
+            return self._tracker.order(ledger_id)
+
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
         """Everything that is known of one ledger, with the verdict of the evaluation now."""
         with self._lock:

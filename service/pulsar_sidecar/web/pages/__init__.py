@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from pulsar_sidecar.web.pages import delayed, overview, subscriptions
+from pulsar_sidecar.web.pages import delayed, leaks, overview, subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,7 @@ class Page:
 
 PAGES = (
     Page("/ui/", "Overview", overview.router),
+    Page(leaks.PATH, "Leaks", leaks.router),
     Page(delayed.PATH, "Delayed messages", delayed.router),
     Page(subscriptions.PATH, "Subscriptions", subscriptions.router),
 )

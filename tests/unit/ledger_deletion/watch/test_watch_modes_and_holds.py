@@ -10,12 +10,13 @@ from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
 from pulsar_sidecar.ledger_deletion.workflow import leak_tracking
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
+from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar
 from tests.unit.ledger_deletion.replay_settings import TOPIC
-from tests.unit.ledger_deletion.watch.leak_causes import trim
+from tests.unit.ledger_deletion.watch.leak_causes import path_of, trim
 from tests.unit.ledger_deletion.watch.watching import A_WHILE, SETTLE_SECONDS, SOON, Watcher, appended, kept, made
 
 
@@ -29,6 +30,47 @@ def test_report_shows_what_leaked_and_appends_nothing(fake_pulsar: FakePulsar, t
         assert watcher.status().leaks == {LeakState.LEAKED: 2}
         assert set(kept(fake_pulsar)) == gone
         assert "ledgerDeletionWatch=report" in watcher.detail(next(iter(gone)))
+
+
+def test_an_operator_has_one_ledger_appended_while_the_watch_only_reports(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
+        gone = trim(fake_pulsar, topic)
+        first = min(gone)
+        with pytest.raises(NotFoundError):
+            watcher.watch.order(first)
+        watcher.go(60)
+        with pytest.raises(ConflictError, match="settling, not leaked"):
+            watcher.watch.order(first)
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        control = WatchControlNode(fake_pulsar.store)
+        control.hold(str(first))
+        watcher.go(SOON)
+        with pytest.raises(ConflictError, match="on the hold list"):
+            watcher.watch.order(first)
+        control.unhold(str(first))
+        control.brake("maintenance")
+        watcher.go(SOON)
+        with pytest.raises(ConflictError, match="maintenance"):
+            watcher.watch.order(first)
+        control.resume()
+        watcher.go(SOON)
+        assert watcher.watch.order(first).state is LeakState.LEAKED
+        watcher.go(SOON)
+        assert appended(fake_pulsar) == [first]
+        assert {watcher.state(each) for each in gone - {first}} == {LeakState.LEAKED}
+
+
+def test_what_is_referenced_again_is_not_appended_on_an_order(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
+        before = fake_pulsar.listed(topic)
+        first = min(trim(fake_pulsar, topic))
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        watcher.watch.order(first)
+        fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(before))
+        watcher.go(SOON)
+        assert appended(fake_pulsar) == []
 
 
 @pytest.mark.parametrize("hold", ["the ledger", "public", "public/default", TOPIC])

@@ -39,6 +39,8 @@ class LeaksParameters(schemas.Parameters):
     """Include ledgers that were deleted or linked again; the states ``deleted`` and ``linked`` do so, too."""
     limit: int = Field(default=100, ge=1, le=MAX_LEAKS)
     """Maximum number of ledgers, oldest first."""
+    offset: int = Field(default=0, ge=0, le=1_000_000_000)
+    """How many to leave out at the beginning."""
 
 
 class HoldParameters(schemas.Parameters):
@@ -46,6 +48,12 @@ class HoldParameters(schemas.Parameters):
 
     hold: _Hold
     """A hold as the list shows it."""
+
+
+class BrakeRequest(schemas.Payload):
+    """Why the watch is to append nothing."""
+
+    reason: str = Field(min_length=1, max_length=1_000, examples=["maintenance of the metadata store"])
 
 
 class HoldRequest(schemas.Payload):
@@ -126,6 +134,13 @@ class LeakAnswer(schemas.Answer):
     ended_ms: int | None
 
 
+class LeakPeriodAnswer(schemas.Answer):
+    """How many of the matching ledgers lost their last reference from a time until the next period's."""
+
+    from_ms: int
+    leaks: int
+
+
 class LeaksAnswer(schemas.Answer):
     """Some leaks, and how many there are."""
 
@@ -133,6 +148,8 @@ class LeaksAnswer(schemas.Answer):
     """Number of matching ledgers, also of those beyond the limit."""
     by_cause: dict[str, int]
     """Matching ledgers by cause; ``unknown`` until the sidecar has read the ledger's own metadata."""
+    trend: list[LeakPeriodAnswer]
+    """Matching ledgers by time, in at most 48 periods of equal length."""
     leaks: list[LeakAnswer]
     """The oldest first."""
 
@@ -174,13 +191,22 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
         307: ask the sidecar that watches. 405: this sidecar's watch is switched off. 503: none watches yet.
         """
         listed = service.watch.leaks(
-            state=parameters.state, cause=parameters.cause, ended=parameters.ended, limit=parameters.limit
+            state=parameters.state,
+            cause=parameters.cause,
+            ended=parameters.ended,
+            limit=parameters.limit,
+            offset=parameters.offset,
         )
         if isinstance(listed, Redirect):
             return _redirected(listed, request)
         by_cause = {"unknown" if cause is None else cause.value: count for cause, count in listed.by_cause.items()}
         return _json(
-            LeaksAnswer(total=listed.total, by_cause=by_cause, leaks=list(map(LeakAnswer.model_validate, listed.leaks)))
+            LeaksAnswer(
+                total=listed.total,
+                by_cause=by_cause,
+                trend=list(map(LeakPeriodAnswer.model_validate, listed.trend)),
+                leaks=list(map(LeakAnswer.model_validate, listed.leaks)),
+            )
         )
 
     @routes.get("/ledger-deletion/watch/leaks/{ledgerId}", response_model=ExplanationAnswer, responses=_REDIRECTS)
@@ -198,6 +224,30 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
 
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
+    @routes.post(
+        "/ledger-deletion/watch/leaks/{ledgerId}/append", status_code=202, response_model=LeakAnswer,
+        responses=_REDIRECTS, response_description="The watch judges it again, and appends it.",
+    )  # fmt: skip
+    @takes(Right.CLUSTER_CHANGE)
+    def append_leaked_ledger(ledger_id: _LedgerId, request: Request) -> Response:
+        """Append a leaked ledger to the pending-deletion topic although ``ledgerDeletionWatch=report``.
+
+        The watch judges it once more and appends it within seconds, if it is still deletable; the second phase checks
+        it again. The order is lost if another sidecar begins to watch before that. 307: ask the sidecar that watches.
+        404: the ledger is not among those that nothing references. 409: it is not leaked, it is held, or the brake
+        holds.
+        """
+        ordered = service.watch.append(LedgerId(ledger_id))
+        if isinstance(ordered, Redirect):
+            return _redirected(ordered, request)
+        return _json(LeakAnswer.model_validate(ordered), 202)
+
+    @routes.post("/ledger-deletion/watch/brake")
+    @takes(Right.CLUSTER_CHANGE)
+    def brake_watch(brake: BrakeRequest) -> WatchControlAnswer:
+        """Append nothing until an operator resumes; the reason of a brake that holds already stays."""
+        return WatchControlAnswer.model_validate(service.watch.brake(brake.reason))
+
     @routes.post("/ledger-deletion/watch/resume")
     @takes(Right.CLUSTER_CHANGE)
     def resume_watch() -> WatchControlAnswer:
@@ -223,8 +273,8 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         return WatchControlAnswer.model_validate(service.watch.unhold(parameters.hold))
 
 
-def _json(answer: schemas.Answer) -> JSONResponse:
-    return JSONResponse(answer.model_dump(mode="json"))
+def _json(answer: schemas.Answer, status: int = 200) -> JSONResponse:
+    return JSONResponse(answer.model_dump(mode="json"), status)
 
 
 def _redirected(redirect: Redirect, request: Request) -> Response:

@@ -1,0 +1,110 @@
+"""The page of leaks, and that of one ledger."""
+
+import pytest
+
+from tests.fakes.clock import START_MS
+from tests.fakes.rest_door import FakeBrowser
+from tests.unit.web.answers import leak, leak_explanation, listed_leaks, watch_status
+
+WATCH = "/admin/v2/ledger-deletion/watch"
+HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
+
+
+@pytest.fixture
+def leaks(browser: FakeBrowser) -> FakeBrowser:
+    browser.door.answers |= {
+        f"GET {WATCH}": watch_status(leaks={"leaked": 2}, holds=["public/default", "4711"]),
+        f"GET {WATCH}/leaks": listed_leaks(
+            leak(7), leak(8, state="deleted", topic=HOSTILE, cause=None, endedMs=START_MS - 60_000)
+        ),
+        f"GET {WATCH}/leaks/7": leak_explanation(7, leak(7)),
+        f"GET {WATCH}/leaks/9": leak_explanation(9, None),
+    }
+    browser.get("/ui/")
+    return browser
+
+
+def test_what_leaked_when_by_which_cause_and_what_became_of_it(leaks: FakeBrowser) -> None:
+    shown = leaks.get("/ui/leaks")
+    assert shown.status == 200
+    assert "leaked trim 2023-11-14 21:13:20 UTC 1 hour ago 2.0 KiB" in shown.words
+    assert "deleted not known yet" in shown.words
+    assert "since 2023-11-14 22:12:20 UTC 1 minute ago" in shown.words
+    assert "Leaks over time" in shown.words
+    assert "Leaks by cause trim: 3; schema: 1" in shown.words
+    assert '<a href="/ui/leaks/ledger?id=7">7</a>' in shown.text
+    assert "<img" not in shown.text
+    assert "one watches" in shown.words
+
+
+def test_filters_and_pages_are_in_the_address(leaks: FakeBrowser) -> None:
+    leaks.door.answers[f"GET {WATCH}/leaks"] = listed_leaks(leak(7), total=120)
+    shown = leaks.get("/ui/leaks?state=leaked&cause=trim&ended=true&offset=50")
+    assert leaks.door.calls("GET")[-1][0].startswith(f"{WATCH}/leaks?")
+    asked = {
+        part
+        for target, _ in leaks.door.calls("GET")
+        if "leaks?" in target
+        for part in target[1:].split("?")[1].split("&")
+    }
+    assert asked == {"state=leaked", "cause=trim", "ended=true", "offset=50", "limit=50"}
+    assert "51 to 100 of 120" in shown.words
+    assert 'href="/ui/leaks?state=leaked&amp;cause=trim&amp;ended=true&amp;offset=100"' in shown.text
+    assert "pulsar-sidecar ledger-deletion watch leaks --state=leaked --cause=trim --ended" in shown.words
+
+
+def test_the_brake_is_shown_first_with_its_release(leaks: FakeBrowser) -> None:
+    assert "The brake holds" not in leaks.get("/ui/leaks").words
+    leaks.door.answers[f"GET {WATCH}"] = watch_status(braked="1,200 references vanished <b>")
+    leaks.clock.advance_ms(10_000)
+    shown = leaks.get("/ui/leaks")
+    assert "The brake holds 1,200 references vanished &lt;b&gt;" in shown.words
+    assert "pulsar-sidecar ledger-deletion watch resume" in shown.words
+
+
+def test_a_watch_that_is_off_is_shown_with_the_reason(leaks: FakeBrowser) -> None:
+    leaks.door.answers[f"GET {WATCH}/leaks"] = (405, {"reason": "set ledgerDeletionWatch=report"})
+    leaks.door.answers[f"GET {WATCH}"] = watch_status(mode="off", state="off", leader=None, leaks=None)
+    shown = leaks.get("/ui/leaks")
+    assert shown.status == 200
+    assert "Could not be read set ledgerDeletionWatch=report" in shown.words
+    assert "No such ledger" not in shown.words
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "asked", "back"),
+    [
+        ("resume", {}, ("POST", f"{WATCH}/resume", None), "/ui/leaks"),
+        ("brake", {"reason": "maintenance"}, ("POST", f"{WATCH}/brake", {"reason": "maintenance"}), "/ui/leaks"),
+        ("hold", {"hold": "public"}, ("POST", f"{WATCH}/holds", {"hold": "public"}), "/ui/leaks"),
+        ("hold", {"hold": "7", "ledger": "7"}, ("POST", f"{WATCH}/holds", {"hold": "7"}), "/ui/leaks/ledger?id=7"),
+        ("unhold", {"hold": "a/b"}, ("DELETE", f"{WATCH}/holds?hold=a%2Fb", None), "/ui/leaks"),
+        ("append", {"ledger": "7"}, ("POST", f"{WATCH}/leaks/7/append", None), "/ui/leaks/ledger?id=7"),
+    ],
+)
+def test_each_action_asks_the_rest_door_once(
+    form: str, fields: dict[str, str], asked: tuple[str, str, object], back: str, leaks: FakeBrowser
+) -> None:
+    method, target, body = asked
+    leaks.door.answers[f"{method} {target.partition('?')[0]}"] = {"braked": None, "holds": []}
+    answer = leaks.post(f"/ui/leaks/{form}", fields)
+    assert (answer.status, answer.header("location")) == (303, back)
+    assert leaks.door.calls(method) == [(target, body)]
+
+
+def test_a_refused_action_is_shown_with_the_reason(leaks: FakeBrowser) -> None:
+    leaks.door.answers[f"POST {WATCH}/leaks/7/append"] = (409, {"reason": "ledger 7 is kept, not leaked"})
+    leaks.post("/ui/leaks/append", {"ledger": "7"})
+    assert "Nothing was done (409): ledger 7 is kept, not leaked" in leaks.get("/ui/leaks/ledger?id=7").words
+    assert leaks.post("/ui/leaks/append", {"ledger": "x"}).status == 400
+    assert leaks.post("/ui/leaks/resume", {"form": "of another site"}).status == 403
+
+
+def test_one_ledger(leaks: FakeBrowser) -> None:
+    shown = leaks.get("/ui/leaks/ledger?id=7")
+    assert "it may be deleted, and is not appended" in shown.words
+    assert "pulsar-sidecar ledger-deletion watch append 7" in shown.words
+    other = leaks.get("/ui/leaks/ledger?id=9")
+    assert "not among the leaks" in other.words
+    assert "watch append" not in other.words
+    assert leaks.get("/ui/leaks/ledger?id=x").status == 400
