@@ -58,12 +58,14 @@ class DeletionMetrics(Collector):
         acknowledged: messages that are finished for good.
         max_retry_reached: messages that went to the dead-letter topic after the last try.
         batch_seconds: how long batches took.
+        deleted_ledgers: how many ledgers were deleted, of any kind.
     """
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
         self._series: list[Counter | Histogram] = []
         self._read: Callable[[], GaugeReadings] | None = None
+        self.deleted_ledgers = 0
         count, ledgers = self._counter, self._ledger_counter
         # A series that starts at 0 has a rate from its first event on.
         self._sent = ledgers("sent", "Records sent to the system topic, by ledger type (first phase).")
@@ -90,6 +92,7 @@ class DeletionMetrics(Collector):
 
     def deleted(self, ledger_type: LedgerType, component: LedgerComponent, *, length_bytes: int) -> None:
         """A ledger of this length was deleted."""
+        self.deleted_ledgers += 1
         self._of(self._deleted, ledger_type, component).inc()
         self._of(self._deleted_bytes, ledger_type, component).inc(length_bytes)
 

@@ -269,8 +269,12 @@ class ServiceStatus:
     """What hinders retries, keeps a topic's deletion, or endangers records or the sources of shadow topics, and what to
     do about it."""
     stuck_topic_deletions: int = 0
-    running_namespace_deletions: int = 0
     """Those of the running topic deletions that do not continue by themselves."""
+    running_namespace_deletions: int = 0
+    dead_letters: int | None = None
+    """None if it is not known now."""
+    deleted_per_second: float | None = None
+    """By this sidecar, on average over the last minute or so; None until there are two samples."""
 
 
 @dataclass(frozen=True, slots=True)

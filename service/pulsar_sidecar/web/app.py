@@ -101,7 +101,11 @@ def _app_of(asker: Asker, clock: Clock, pages: Sequence[Page], *, signing_in: bo
     )
     app.state.asker, app.state.clock, app.state.sign_in = asker, clock, signing_in
     app.state.navigation = [NavigationItem(page.path, page.title) for page in pages]
-    for router in (static_files.router, sign_in.router, *(page.router for page in pages)):
+    for router in (
+        static_files.router,
+        sign_in.router,
+        *(router for page in pages for router in (page.router, *page.below)),
+    ):
         app.include_router(router)
     return app
 

@@ -80,6 +80,8 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "enabled": False,
         "control": {"paused": False, "pausedReason": None, "ratePerSecond": None},
         "inflight": {"count": 7, "ageMs": 120, "oldestAgeMs": 5000, "waitingBytes": 900},
+        "deadLetters": None,
+        "deletedPerSecond": None,
         "instances": [{"name": "a", "advertisedUrl": "http://a:8750", "brokerUrl": None, "startedMs": 1}],
         "runningTopicDeletions": 0,
         "stuckTopicDeletions": 0,

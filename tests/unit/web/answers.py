@@ -10,6 +10,8 @@ def deletion_status(**changed: Any) -> dict[str, Any]:
         "enabled": True,
         "control": {"paused": False, "pausedReason": None, "ratePerSecond": None},
         "inflight": {"count": 100_000, "ageMs": 100, "oldestAgeMs": 300_000, "waitingBytes": 3 * 2**29},
+        "deadLetters": 3,
+        "deletedPerSecond": 1234.5,
         "instances": [
             {
                 "name": "one",

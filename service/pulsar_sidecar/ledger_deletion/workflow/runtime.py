@@ -30,6 +30,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.second_phase.limits import AdaptiveLimit, LimitReadings, RateLimiter
 from pulsar_sidecar.ledger_deletion.second_phase.processor import PendingDeletionProcessor
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
+from pulsar_sidecar.ledger_deletion.second_phase.throughput import Throughput
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     InflightEstimate,
@@ -246,6 +247,7 @@ class Runtime:
         self._publishers_lock = threading.Lock()
         self._backlog = BacklogCache(ports.topics.backlog, clock)
         self._mean_length_bytes = 0.0
+        self.throughput = Throughput(clock, lambda: metrics.deleted_ledgers)
         self.leak_watch = self._leak_watch()
         self._recorded: dict[TopicName, float] = {}
         self._loops = SupervisedLoops("ledger-deletion", clock, self.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS)
@@ -384,6 +386,11 @@ class Runtime:
             self.last_error = str(error)
             return None
 
+    def dead_letters_or_none(self) -> int | None:
+        """Number of dead letters by the last measurement; None if that is too old, or their broker did not answer."""
+        backlog = self._backlog.cached()
+        return None if backlog is None else backlog.dead_letters
+
     def inflight_soon(self) -> tuple[InflightEstimate | None, int | None]:
         """The work that waits and the number of dead letters, each None unless brokers report it soon."""
         backlog = self._backlog.soon(_SCRAPE_SECONDS, self.stop)
@@ -494,6 +501,7 @@ class Runtime:
             for alike in report.decided:
                 record_share(alike.trace, "records decided", seconds, alike.facts())
         self.metrics.batch_seconds.observe(seconds)
+        self.throughput.note()
         if report.mean_length_bytes is not None:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
             self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)

@@ -297,6 +297,8 @@ class LedgerDeletion:
             enabled=enabled,
             control=runtime.service_control.read(),
             inflight=runtime.inflight_or_none() if enabled else None,
+            dead_letters=runtime.dead_letters_or_none() if enabled else None,
+            deleted_per_second=runtime.throughput.per_second() if enabled else None,
             instances=runtime.registry.instances(),
             running_topic_deletions=len(running),
             last_error=runtime.last_error,

@@ -148,6 +148,8 @@ def _deletion_figures(status: Any) -> Iterator[Figure]:
         "bad" if stuck else None,
         f"{stuck:,} stuck" if stuck else None,
     )
+    if (letters := status["deadLetters"]) is not None:
+        yield Figure("Dead letters", f"{letters:,}", f"{list_}/dead-letters", "bad" if letters else "good")
     yield Figure("Namespace deletions", f"{status['runningNamespaceDeletions']:,}", f"{list_}#namespaces")
     yield Figure("Sidecars", f"{len(status['instances']):,}", "/ui/#sidecars")
 

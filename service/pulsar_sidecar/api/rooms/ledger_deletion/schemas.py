@@ -274,6 +274,11 @@ class StatusAnswer(Answer):
     enabled: bool
     control: ControlAnswer
     inflight: InflightAnswer | None
+    dead_letters: int | None
+    """Records on the dead-letter topic that were not sent again; null if that is not known now."""
+    deleted_per_second: float | None
+    """Ledgers that this sidecar deleted a second, on average over the last minute or so; null until it has looked
+    twice."""
     instances: list[InstanceAnswer]
     running_topic_deletions: int
     stuck_topic_deletions: int

@@ -1,0 +1,313 @@
+"""Deletions: what is in flight, how old, how fast, and held back by what; where topics and namespaces stand."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.web.actions import Action, ActionField
+from pulsar_sidecar.web.ask import Reading, path, read
+from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
+from pulsar_sidecar.web.forms import confirmed
+from pulsar_sidecar.web.shell import act, form_of, page
+
+HERE = "/ui/deletions"
+TOPIC = f"{HERE}/topic"
+BASE = "/admin/v2/ledger-deletion"
+COMMAND = "pulsar-sidecar ledger-deletion"
+STATES = {"running": "busy", "stuck": "bad", "unreadable": "bad", "done": "good", "refused": "warn", "abandoned": "off"}
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """What holds deletions back; ``kind`` as in the macro ``state``."""
+
+    kind: str
+    word: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number of the page."""
+
+    label: str
+    text: str
+    kind: str | None = None
+    note: str | None = None
+    href: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions:
+    """The page; ``topics`` are those of this page of the list."""
+
+    status: Reading
+    topics_read: Reading
+    namespaces_read: Reading
+    figures: Sequence[Figure]
+    hindrances: Sequence[Hindrance]
+    controls: Sequence[Action]
+    topics: Sequence[Any]
+    pager: Pager
+    filters: Sequence[Field]
+    namespaces: Sequence[Any]
+    protected: Sequence[tuple[Any, Action]]
+    states: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """One topic deletion."""
+
+    deletion: Any
+    reading: Reading
+    abandon: Action | None
+    states: dict[str, str]
+
+
+@router.get(HERE)
+async def deletions(request: Request) -> Response:
+    """Everything about deletions but the dead letters."""
+    paths = (f"{BASE}/status", f"{BASE}/topic-deletions", f"{BASE}/namespace-deletions")
+    status, topics, namespaces = await asyncio.gather(*(read(request, each) for each in paths))
+    return await page(
+        request, "deletions.html.j2", view=view_of(request, status, topics, namespaces), title="Deletions"
+    )
+
+
+def view_of(request: Request, status: Reading, topics: Reading, namespaces: Reading) -> Deletions:
+    """The page of these answers."""
+    state, name = request.query_params.get("state", ""), request.query_params.get("topic", "")
+    matching = [each for each in topics.value or () if _matches(each, state, name)]
+    offset = offset_of(request)
+    return Deletions(
+        status=status,
+        topics_read=topics,
+        namespaces_read=namespaces,
+        figures=list(figures(status.value)),
+        hindrances=list(hindrances(status.value)),
+        controls=controls(status.value),
+        topics=matching[offset : offset + PAGE_ROWS],
+        pager=Pager.of(request, offset, PAGE_ROWS, len(matching)),
+        filters=(
+            Field("topic", "Topic contains", name),
+            Field("state", "State", state, [(each, each) for each in ("running", "stuck", "unreadable")]),
+        ),
+        namespaces=namespaces.value or (),
+        protected=[
+            (each, ending_protection(each["ledgerId"])) for each in (status.value or {}).get("protectedLedgers", ())
+        ],
+        states=STATES,
+    )
+
+
+def _matches(deletion: Any, state: str, name: str) -> bool:
+    return (not state or deletion["state"] == state) and (not name or name in (deletion["topic"] or ""))
+
+
+def figures(status: Any) -> Iterator[Figure]:
+    """What is in flight, how old and how fast."""
+    if status is None:
+        return
+    inflight, limit, speed = status["inflight"], status["adaptiveLimit"], status["deletedPerSecond"]
+    if inflight is None:
+        yield Figure("Pending ledgers", "unknown", "bad", "brokers do not report it")
+    else:
+        oldest = inflight["oldestAgeMs"]
+        yield Figure("Pending ledgers", f"{inflight['count']:,}", "busy" if inflight["count"] else "good")
+        yield Figure("Oldest", "none" if oldest is None else format_age(oldest))
+        yield Figure("Bytes waiting", format_bytes(inflight["waitingBytes"]), note="estimated by recent ledgers")
+    yield Figure("Deleted a second", "unknown" if speed is None else f"{speed:,.1f}", note="by this sidecar, of late")
+    letters = status["deadLetters"]
+    kind = "bad" if letters else "good" if letters == 0 else None
+    yield Figure("Dead letters", "unknown" if letters is None else f"{letters:,}", kind, None, f"{HERE}/dead-letters")
+    if limit is not None:
+        note = f"latency {_milliseconds(limit['recentP99Ms'])}, idle {_milliseconds(limit['idleP99Ms'])} (p99)"
+        yield Figure("Deletions in flight at most", f"{int(limit['level'])}", None, note)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.1f} ms"
+
+
+def hindrances(status: Any) -> Iterator[Hindrance]:
+    """What holds deletions back, the strongest first."""
+    if status is None:
+        return
+    control, limit = status["control"], status["adaptiveLimit"]
+    if not status["enabled"]:
+        yield Hindrance("off", "Off", "topicTwoPhaseDeletionEnabled is false: this sidecar deletes nothing")
+    if control["paused"]:
+        yield Hindrance("warn", "Paused", control["pausedReason"] or "without a reason; recording continues")
+    if status["enabled"] and not status["instances"]:
+        yield Hindrance("bad", "No sidecar", "no sidecar is registered")
+    if control["ratePerSecond"] is not None:
+        yield Hindrance("busy", "Rate", f"each sidecar deletes at most {control['ratePerSecond']:g} ledgers a second")
+    if limit is not None and limit["level"] < 2:
+        yield Hindrance("warn", "Metadata store", "it answers too slowly, so one ledger is deleted at a time")
+    if status["stuckTopicDeletions"]:
+        yield Hindrance("bad", "Stuck", f"{status['stuckTopicDeletions']:,} topic deletions; their remedies are below")
+    for warning in status["warnings"]:
+        yield Hindrance("warn", "Warning", warning)
+    if status["lastError"]:
+        yield Hindrance("warn", "Last error", status["lastError"])
+
+
+def controls(status: Any) -> Sequence[Action]:
+    """Pause or resume, the rate, and undelete."""
+    if status is None:
+        return ()
+    control = status["control"]
+    paused = control["paused"]
+    reason = ActionField("reason", "Reason", note="every sidecar's status shows it")
+    shared = (
+        Action("Resume", f"{HERE}/resume", f"{COMMAND} resume")
+        if paused
+        else Action("Pause", f"{HERE}/pause", f"{COMMAND} pause --reason TEXT", [reason])
+    )
+    rate = "" if control["ratePerSecond"] is None else f"{control['ratePerSecond']:g}"
+    return (
+        shared,
+        Action(
+            "Limit the rate",
+            f"{HERE}/rate",
+            f"{COMMAND} rate NUMBER|none",
+            [ActionField("rate", "Ledgers a second of each sidecar", rate, "number", note="empty for no limit")],
+        ),
+        Action(
+            "Undelete a ledger",
+            f"{HERE}/undelete",
+            f"{COMMAND} undelete LEDGER_ID [--force]",
+            [
+                ActionField("ledger", "Ledger id", "", "number", required=True),
+                ActionField("force", "Also if bookies no longer hold its entries", "", "checkbox"),
+            ],
+            note="Bookies hold the entries of a deleted ledger until they collect it (gcWaitTime, 15 minutes).",
+            takes="any",
+        ),
+    )
+
+
+@router.get(TOPIC)
+async def topic_deletion(request: Request) -> Response:
+    """One topic deletion: what it waits for, and what it has left."""
+    operation = request.query_params.get("id", "")
+    reading = await read(request, path(f"{BASE}/topic-deletions", operation))
+    deletion = reading.required()
+    runs = deletion["endedMs"] is None
+    return await page(
+        request,
+        "topic_deletion.html.j2",
+        view=Followed(deletion, reading, abandoning(operation) if runs else None, STATES),
+        title="Topic deletion",
+    )
+
+
+def abandoning(operation: str) -> Action:
+    """The end of one topic deletion."""
+    return Action(
+        "Abandon",
+        f"{HERE}/abandon",
+        f"{COMMAND} abandon {operation}",
+        hidden={"id": operation},
+        confirm=operation,
+        danger=True,
+        note="No sidecar asks a broker any more. What was recorded is judged as ever: what is referenced stays.",
+        takes="any",
+    )
+
+
+def ending_protection(ledger: int) -> Action:
+    """The end of a restored ledger's protection."""
+    return Action(
+        "End the protection",
+        f"{HERE}/end-protection",
+        f"{COMMAND} end-protection {ledger}",
+        hidden={"ledger": str(ledger)},
+        confirm=str(ledger),
+        danger=True,
+        takes="any",
+    )
+
+
+@router.post(f"{HERE}/pause")
+async def pause(request: Request) -> Response:
+    form = await form_of(request)
+    body = {"reason": form["reason"]} if form.get("reason") else {}
+    return await act(request, "POST", f"{BASE}/pause", body, back=HERE, done="Deletion is paused on all sidecars.")
+
+
+@router.post(f"{HERE}/resume")
+async def resume(request: Request) -> Response:
+    await form_of(request)
+    return await act(request, "POST", f"{BASE}/resume", back=HERE, done="Deletion continues on all sidecars.")
+
+
+@router.post(f"{HERE}/rate")
+async def rate(request: Request) -> Response:
+    form = await form_of(request)
+    limit = number_of(form.get("rate", ""), "the rate")
+    done = "The rate has no limit." if limit is None else f"Each sidecar deletes at most {limit:g} ledgers a second."
+    return await act(request, "PUT", f"{BASE}/rate", {"ledgersPerSecond": limit}, back=HERE, done=done)
+
+
+@router.post(f"{HERE}/undelete")
+async def undelete(request: Request) -> Response:
+    form = await form_of(request)
+    ledger = ledger_id_of(form.get("ledger", ""))
+
+    def done(answer: Any) -> str:
+        held = "" if answer["readable"] else " Bookies no longer hold all of its entries."
+        return f"Ledger {ledger} is restored, and protected; add it to a topic's list again.{held}"
+
+    body = {"ledgerId": ledger, "force": form.get("force") == "true"}
+    return await act(request, "POST", f"{BASE}/undelete", body, back=HERE, done=done)
+
+
+@router.post(f"{HERE}/end-protection")
+async def end_protection(request: Request) -> Response:
+    form = await form_of(request)
+    ledger = ledger_id_of(form.get("ledger", ""))
+    confirmed(form, str(ledger))
+    done = f"Ledger {ledger} may be deleted again."
+    return await act(request, "POST", f"{BASE}/end-protection", {"ledgerId": ledger}, back=HERE, done=done)
+
+
+@router.post(f"{HERE}/abandon")
+async def abandon(request: Request) -> Response:
+    form = await form_of(request)
+    operation = form.get("id", "")
+    confirmed(form, operation)
+
+    def done(answer: Any) -> str:
+        left = answer["leftLedgers"]
+        return f"The deletion is abandoned; {'an unknown number of' if left is None else f'{left:,}'} ledgers are left."
+
+    url = f"{path(f'{BASE}/topic-deletions', operation)}/abandon"
+    return await act(request, "POST", url, back=HERE, done=done)
+
+
+def number_of(text: str, name: str) -> float | None:
+    """A form's number; None if it is empty."""
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidInputError(f"{name} must be a number, such as 500") from error
+
+
+def ledger_id_of(text: str) -> int:
+    """A form's ledger id."""
+    if not (text.isascii() and text.isdigit()) or int(text) > MAX_LEDGER_ID:
+        raise InvalidInputError("the ledger's id must be a whole number, such as 4711")
+    return int(text)

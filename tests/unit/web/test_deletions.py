@@ -1,0 +1,226 @@
+"""The pages of deletions, and each act to the call that it makes."""
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.clock import START_MS
+from tests.fakes.rest_door import OPERATOR, FakeBrowser
+from tests.unit.web.answers import deletion_status
+
+BASE = "/admin/v2/ledger-deletion"
+STATUS = f"GET {BASE}/status"
+HOSTILE = "persistent://a/b/<script>alert(1)</script>"
+
+
+def running(number: int, **changed: Any) -> dict[str, Any]:
+    return {
+        "operationId": f"op-{number}",
+        "topic": f"persistent://public/default/topic-{number}",
+        "state": "running",
+        "recordedLedgers": 1_234,
+        "attempts": 1,
+        "requestedMs": START_MS - 60_000,
+        "reason": "the topic has active producers",
+        "requestedBy": "ops",
+        "failures": 0,
+        "failingSinceMs": None,
+        "nextAttemptMs": None,
+        "requestId": "r-1",
+        "remedy": None,
+        **changed,
+    }
+
+
+def dead_letter(number: int, **changed: Any) -> dict[str, Any]:
+    record = {"ledgerId": number, "topicName": HOSTILE, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
+    return {
+        "messageId": f"7:{number}:0",
+        "record": record,
+        "raw": "{}",
+        "reason": "references-unknown: /managed-ledgers/x cannot be read",
+        "tries": 11,
+        "deadSinceMs": START_MS - 3_600_000,
+        "requestId": None,
+        **changed,
+    }
+
+
+@pytest.fixture
+def deleting(browser: FakeBrowser) -> FakeBrowser:
+    browser.door.answers |= {
+        f"GET {BASE}/topic-deletions": [],
+        f"GET {BASE}/namespace-deletions": [],
+        f"GET {BASE}/dead-letters": [],
+    }
+    browser.get("/ui/sign-in")
+    return browser
+
+
+def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
+    shown = deleting.get("/ui/deletions")
+    assert shown.status == 200
+    for words in ("Pending ledgers ● 100,000", "Oldest 5 minutes", "Deleted a second 1,234.5", "1.5 GiB"):
+        assert words in shown.words
+    assert '<a href="/ui/deletions/dead-letters">3</a>' in shown.text
+    assert "latency unknown, idle 1.5 ms (p99)" in shown.words
+
+
+def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
+    control = {"paused": True, "pausedReason": "bookies are replaced", "ratePerSecond": 500}
+    limit = {"level": 1.0, "idleP99Ms": 1.0, "recentP99Ms": 250.0}
+    deleting.door.answers[STATUS] = deletion_status(control=control, adaptiveLimit=limit, lastError="no broker")
+    shown = deleting.get("/ui/deletions").words
+    for words in ("bookies are replaced", "at most 500 ledgers a second", "answers too slowly", "Last error no broker"):
+        assert words in shown
+    assert "pulsar-sidecar ledger-deletion resume" in shown
+    assert "ledger-deletion pause" not in shown
+
+
+def test_nothing_is_invented_where_brokers_do_not_answer(deleting: FakeBrowser) -> None:
+    deleting.door.answers[STATUS] = deletion_status(inflight=None, deadLetters=None, deletedPerSecond=None)
+    shown = deleting.get("/ui/deletions").words
+    assert "Pending ledgers ✕ unknown" in shown
+    assert "Dead letters unknown" in shown
+    deleting.door.answers[STATUS] = (503, {"reason": "no broker answers"})
+    deleting.door.answers[f"GET {BASE}/topic-deletions"] = (503, {"reason": "the metadata store is away"})
+    deleting.clock.advance_ms(600_000)
+    shown = deleting.get("/ui/deletions").words
+    assert "Not up to date no broker answers" in shown
+    assert "Not up to date the metadata store is away" in shown
+
+
+def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(deleting: FakeBrowser) -> None:
+    found = [running(number) for number in range(9_999)] + [running(9_999, state="stuck", topic=HOSTILE)]
+    deleting.door.answers[f"GET {BASE}/topic-deletions"] = found
+    shown = deleting.get("/ui/deletions?offset=50")
+    assert "51 to 100 of 10,000" in shown.words
+    assert 'href="/ui/deletions?offset=100"' in shown.text
+    assert "topic-99<" in shown.text
+    assert "topic-100<" not in shown.text
+    stuck = deleting.get("/ui/deletions?state=stuck&topic=script")
+    assert "1 to 1 of 1" in stuck.words
+    assert "<script>alert" not in stuck.text
+    assert "&lt;script&gt;alert" in stuck.text
+
+
+def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
+    path = f"{BASE}/topic-deletions/op-1"
+    followed = running(1, driver="one", leftNodes=["/managed-ledgers/x"], leftLedgers=2, leftLedgerIds=[5, 6])
+    deleting.door.answers |= {
+        f"GET {path}": followed | {"endedMs": None, "abandonedBy": None, "remedy": "repair the node"},
+        f"POST {path}/abandon": followed | {"state": "abandoned", "endedMs": START_MS, "abandonedBy": None},
+    }
+    shown = deleting.get("/ui/deletions/topic?id=op-1")
+    for words in ("/managed-ledgers/x", "5 6", "repair the node", "pulsar-sidecar ledger-deletion abandon op-1"):
+        assert words in shown.words
+    refused = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-2"})
+    assert refused.status == 400
+    assert "type op-1 to confirm" in refused.words
+    assert deleting.door.calls("POST") == []
+    done = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-1"})
+    assert (done.status, done.header("location")) == (303, "/ui/deletions")
+    assert deleting.door.calls("POST") == [(f"{path}/abandon", None)]
+    assert "2 ledgers are left" in deleting.get("/ui/deletions").words
+
+
+def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeBrowser) -> None:
+    deleting.door.answers[f"GET {BASE}/topic-deletions/a%2Fb"] = (404, {"reason": "it does not run"})
+    shown = deleting.get("/ui/deletions/topic?id=a%2Fb")
+    assert shown.status == 404
+    assert "it does not run" in shown.words
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "call", "answer", "message"),
+    [
+        ("pause", {"reason": "bookies"}, ("POST", "pause", {"reason": "bookies"}), {}, "Deletion is paused"),
+        ("pause", {"reason": ""}, ("POST", "pause", {}), {}, "Deletion is paused"),
+        ("resume", {}, ("POST", "resume", None), {}, "Deletion continues"),
+        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), {}, "at most 500 ledgers"),
+        ("rate", {"rate": ""}, ("PUT", "rate", {"ledgersPerSecond": None}), {}, "has no limit"),
+        (
+            "undelete",
+            {"ledger": "4711", "force": "true"},
+            ("POST", "undelete", {"ledgerId": 4711, "force": True}),
+            {"ledgerId": 4711, "readable": False, "protectedUntilMs": 5},
+            "Ledger 4711 is restored",
+        ),
+        (
+            "end-protection",
+            {"ledger": "4711", "confirmed": "4711"},
+            ("POST", "end-protection", {"ledgerId": 4711}),
+            {"ledgerId": 4711},
+            "Ledger 4711 may be deleted again",
+        ),
+        (
+            "dead-letters/redrive",
+            {"ledger": "7"},
+            ("POST", "dead-letters/redrive", {"ledgerIds": [7]}),
+            {"redriven": 1, "left": 2},
+            "1 dead letter sent back, 2 left",
+        ),
+        (
+            "dead-letters/redrive",
+            {"limit": "10000"},
+            ("POST", "dead-letters/redrive", {"limit": 10_000}),
+            {"redriven": 9_000, "left": 0},
+            "9,000 dead letters sent back",
+        ),
+    ],
+)
+def test_each_act_is_the_call_of_its_command(
+    deleting: FakeBrowser,
+    form: str,
+    fields: dict[str, str],
+    call: tuple[str, str, Any],
+    answer: dict[str, Any],
+    message: str,
+) -> None:
+    method, path, body = call
+    deleting.door.answers[f"{method} {BASE}/{path}"] = answer
+    done = deleting.post(f"/ui/deletions/{form}", fields)
+    assert done.status == 303
+    assert deleting.door.calls(method) == [(f"{BASE}/{path}", body)]
+    assert message in deleting.get(str(done.header("location"))).words
+
+
+@pytest.mark.parametrize(
+    ("form", "fields"),
+    [
+        ("rate", {"rate": "fast"}),
+        ("undelete", {"ledger": "-1"}),
+        ("undelete", {"ledger": "99999999999999999999"}),
+        ("end-protection", {"ledger": "5", "confirmed": ""}),
+        ("dead-letters/redrive", {"limit": "many"}),
+    ],
+)
+def test_bad_input_changes_nothing(deleting: FakeBrowser, form: str, fields: dict[str, str]) -> None:
+    assert deleting.post(f"/ui/deletions/{form}", fields).status == 400
+    assert deleting.door.calls("POST") + deleting.door.calls("PUT") == []
+
+
+def test_who_may_not_act_sees_why(deleting: FakeBrowser) -> None:
+    deleting.door.answers["GET /admin/v2/caller"] = OPERATOR | {"role": "viewer", "operator": False}
+    shown = deleting.get("/ui/deletions")
+    assert "This takes an operator's role." in shown.text
+    deleting.door.answers[f"POST {BASE}/pause"] = (403, {"reason": "role 'viewer' may not do this"})
+    assert deleting.post("/ui/deletions/pause").status == 303
+    assert "Nothing was done (403): role 'viewer' may not do this" in deleting.get("/ui/deletions").text.replace(
+        "&#39;", "'"
+    )
+
+
+def test_dead_letters_show_their_evidence_page_by_page(deleting: FakeBrowser) -> None:
+    letters = [dead_letter(number) for number in range(49)] + [dead_letter(49, record=None, raw="\x00<b>")]
+    deleting.door.answers[f"GET {BASE}/dead-letters"] = letters
+    shown = deleting.get("/ui/deletions/dead-letters")
+    assert "references-unknown: /managed-ledgers/x cannot be read" in shown.words
+    assert "pulsar-sidecar ledger-deletion dlq redrive 7" in shown.words
+    assert "<script>alert" not in shown.text
+    assert "<b>" not in shown.text
+    assert 'href="/ui/deletions/dead-letters?after=7%3A49%3A0"' in shown.text
+    deleting.door.answers[f"GET {BASE}/dead-letters?limit=50&after=7%3A49%3A0"] = [dead_letter(77)]
+    last = deleting.get("/ui/deletions/dead-letters?after=7%3A49%3A0")
+    assert "Next" not in last.words
+    assert "dlq redrive 77" in last.words
