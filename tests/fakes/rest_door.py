@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from pulsar_sidecar.model.errors import UnreachableError
 from pulsar_sidecar.web.app import Dashboard
 from pulsar_sidecar.web.in_process import Answer
+from pulsar_sidecar.web.open_id import SignInIssuer
 from pulsar_sidecar.web.pages import PAGES, Page
 from starlette.types import Receive, Scope, Send
 
@@ -91,6 +92,7 @@ class FakeBrowser:
     door: FakeRestDoor = field(default_factory=FakeRestDoor)
     clock: FakeClock = field(default_factory=FakeClock)
     sign_in: bool = False
+    issuer: SignInIssuer | None = None
     pages: Sequence[Page] = PAGES
     scheme: str = "http"
     cookies: dict[str, str] = field(default_factory=dict)
@@ -118,7 +120,9 @@ class FakeBrowser:
 
     async def _send(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> Shown:
         if self._dashboard is None:
-            self._dashboard = Dashboard(self.door, self.clock, self._elsewhere, sign_in=self.sign_in, pages=self.pages)
+            self._dashboard = Dashboard(
+                self.door, self.clock, self._elsewhere, sign_in=self.sign_in, issuer=self.issuer, pages=self.pages
+            )
         sent = {"host": "localhost:8750", **{name.replace("_", "-"): value for name, value in headers.items()}}
         if self.cookies:
             sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())

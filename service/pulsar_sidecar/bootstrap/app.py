@@ -26,7 +26,7 @@ from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.request_ids import RequestIds
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
-from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of
+from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of, sign_in_issuer_of
 from pulsar_sidecar.bootstrap.cluster_access import (
     ClusterAccess,
     broker_identity_of,
@@ -119,7 +119,13 @@ class _Process:
 
     def _dashboard(self) -> Dashboard:
         others = OtherSidecars(self._settings.tls_trust_certs_file_path)
-        return Dashboard(self._gate, self._clock, others, sign_in=self._settings.authentication_enabled)
+        return Dashboard(
+            self._gate,
+            self._clock,
+            others,
+            sign_in=self._settings.authentication_enabled,
+            issuer=sign_in_issuer_of(self._settings),
+        )
 
     def run(self) -> None:
         """Serve until the process is asked to stop, or the rooms cannot be opened and waiting changes nothing."""

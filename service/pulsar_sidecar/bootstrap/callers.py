@@ -9,8 +9,10 @@ from pulsar_sidecar.api.authentication_tokens import TokenVerifier, public_key, 
 from pulsar_sidecar.api.listener_tls import ListenerTls
 from pulsar_sidecar.api.rights import Rights, Roles
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.model.permissions import TenantPolicies
 from pulsar_sidecar.settings.fields import Settings
+from pulsar_sidecar.web.open_id import SignInIssuer
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -73,6 +75,22 @@ def _open_id_of(settings: Settings, clock: Clock) -> OpenIdVerifier | None:
     )
     keys = OpenIdIssuers(issuers, clock, caching, settings.openid_token_issuer_trust_certs_file_path)
     return OpenIdVerifier(rules, keys, clock)
+
+
+def sign_in_issuer_of(settings: Settings) -> SignInIssuer | None:
+    """Where people sign in to the dashboard, None for a token only; `InvalidInputError` if a file cannot be read."""
+    if settings.openid_client_id is None or not settings.authentication_enabled:
+        return None
+    secret = settings.openid_client_secret
+    return SignInIssuer(
+        url=settings.openid_allowed_token_issuers[0],
+        client_id=settings.openid_client_id,
+        client_secret=None if secret is None else content_of(secret.get_secret_value(), "openIDClientSecret"),
+        scope=settings.openid_client_scope,
+        audience=next(iter(settings.openid_allowed_audiences), None),
+        dashboard_url=settings.dashboard_url or settings.effective_advertised_url,
+        trusted=settings.openid_token_issuer_trust_certs_file_path,
+    )
 
 
 def rights_of(settings: Settings, policies: TenantPolicies) -> Rights:

@@ -87,6 +87,8 @@ _PAIRS = (
 _NEEDS = (
     ("metadata_store_tls_certificate_file_path", "metadata_store_tls_trust_certs_file_path"),
     ("listen_tls_trust_certs_file_path", "listen_tls_certificate_file_path"),
+    ("openid_client_id", "openid_allowed_token_issuers"),
+    ("openid_client_secret", "openid_client_id"),
     ("listen_tls_require_trusted_client_cert_on_connect", "listen_tls_trust_certs_file_path"),
 )
 _Sources = Sequence[tuple[str, Mapping[str, str]]]
@@ -132,6 +134,9 @@ class Listening(_Group):
     caller may use. It is another role than the sidecar's own: brokers refuse a proxy that speaks for itself. Secret."""
     dashboard_enabled: bool = True
     """Whether the sidecar has its dashboard, at ``/ui/``. It shows and does what the caller's own credential may."""
+    dashboard_url: HttpUrl | None = None
+    """Address under which browsers find the dashboards of all sidecars, for signing in at an issuer. Default:
+    ``advertisedUrl``."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of
@@ -242,6 +247,14 @@ class Authentication(_Group):
     openid_key_id_cache_miss_refresh_seconds: Annotated[int, Field(ge=0, le=86_400)] = 300
     """Minimum seconds between two readings of an issuer's keys because a token names an unknown one. A new key of the
     issuer counts after this time at the latest."""
+    openid_client_id: str | None = None
+    """Client with which people sign in to the dashboard at the first of ``openIDAllowedTokenIssuers``, by the
+    authorization code flow with PKCE. The issuer must know ``<dashboardUrl>/ui/sign-in/callback`` as its redirect URI.
+    Default: people sign in with a token."""
+    openid_client_secret: SecretStr | None = None
+    """Secret of that client, or ``file:///path`` of a file with it; none for a public client. Secret."""
+    openid_client_scope: str = Field(default="openid", min_length=1)
+    """Scopes that the dashboard asks for, separated by spaces."""
     super_user_roles: TextList = ()
     """Comma-separated roles that may do everything. Other roles have what brokers grant them (tenants' admin roles,
     produce and consume permissions), and what the next two settings give."""

@@ -20,7 +20,8 @@ from pulsar_sidecar.observability.tracing import current_trace
 from pulsar_sidecar.web import static_files
 from pulsar_sidecar.web.ask import Asker, Elsewhere, RefusedError, SignInNeededError
 from pulsar_sidecar.web.cookies import form_secret_of, keep_form_secret
-from pulsar_sidecar.web.pages import PAGES, Page, sign_in
+from pulsar_sidecar.web.open_id import SignInIssuer
+from pulsar_sidecar.web.pages import PAGES, Page, sign_in, sign_in_open_id
 from pulsar_sidecar.web.shell import NavigationItem, framed
 
 HOME = "/ui/"
@@ -49,11 +50,13 @@ class Dashboard:
         elsewhere: Elsewhere,
         *,
         sign_in: bool,
+        issuer: SignInIssuer | None = None,
         pages: Sequence[Page] = PAGES,
     ) -> None:
-        """``sign_in``: whether the gate demands a credential."""
+        """``sign_in``: whether the gate demands a credential; ``issuer``: where people may sign in beside tokens."""
         self._gate = gate
         self._app = _app_of(Asker(gate, clock, elsewhere), clock, pages, signing_in=sign_in)
+        self._app.state.issuer = issuer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -104,6 +107,7 @@ def _app_of(asker: Asker, clock: Clock, pages: Sequence[Page], *, signing_in: bo
     for router in (
         static_files.router,
         sign_in.router,
+        sign_in_open_id.router,
         *(router for page in pages for router in (page.router, *page.below)),
     ):
         app.include_router(router)

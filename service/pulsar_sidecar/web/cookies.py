@@ -1,10 +1,11 @@
-"""The dashboard's cookies: the caller's token, the secret of its forms, one message after a change.
+"""The dashboard's cookies: the caller's token, the secret of its forms, one message, a sign-in.
 
 Invariants: none of them can be read by a script, and none is sent with another site's requests; where the connection
 is TLS, each is bound to TLS and to this host (`__Host-`).
 """
 
 import secrets
+from typing import Literal
 from urllib.parse import quote, unquote
 
 from fastapi import Request
@@ -15,6 +16,7 @@ _PIECE = 3_800
 _MOST_PIECES = 5
 _MOST_OF_A_MESSAGE = 1_000
 _MESSAGE_SECONDS = 30
+_FLOW_SECONDS = 600
 
 
 def _name(request: Request, name: str) -> str:
@@ -51,6 +53,20 @@ def keep_form_secret(request: Request, response: Response, secret: str) -> None:
     _set(request, response, "form", secret)
 
 
+def keep_flow(request: Request, response: Response, text: str) -> None:
+    """What proves that this browser began a sign-in; sent along when the issuer's page leads back (Lax)."""
+    _set(request, response, "flow", quote(text), _FLOW_SECONDS, "lax")
+
+
+def flow_of(request: Request) -> str | None:
+    kept = request.cookies.get(_name(request, "flow"))
+    return unquote(kept) if kept else None
+
+
+def forget_flow(request: Request, response: Response) -> None:
+    _remove(request, response, "flow")
+
+
 def keep_message(request: Request, response: Response, kind: str, text: str) -> None:
     """One message for the next page; ``kind`` as in the macro ``state``."""
     shortened = text if len(text) <= _MOST_OF_A_MESSAGE else text[:_MOST_OF_A_MESSAGE] + "…"
@@ -70,10 +86,17 @@ def forget_message(request: Request, response: Response) -> None:
     _remove(request, response, "message")
 
 
-def _set(request: Request, response: Response, name: str, value: str, seconds: int | None = None) -> None:
+def _set(
+    request: Request,
+    response: Response,
+    name: str,
+    value: str,
+    seconds: int | None = None,
+    same_site: Literal["lax", "strict"] = "strict",
+) -> None:
     secure = request.url.scheme == "https"
     response.set_cookie(
-        _name(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict"
+        _name(request, name), value, max_age=seconds, path="/", secure=secure, httponly=True, samesite=same_site
     )
 
 

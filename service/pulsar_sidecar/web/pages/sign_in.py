@@ -4,7 +4,7 @@ Invariants: the token is verified by the REST door before it is kept, and is in 
 leads to a page of this dashboard and nowhere else.
 """
 
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
@@ -60,4 +60,11 @@ def own_page(onward: str) -> str:
 
 
 def _page(request: Request, onward: str, problem: str | None = None, status: int = 200) -> Response:
-    return framed(request, "sign_in.html.j2", view={"next": onward, "problem": problem}, title="Sign in", status=status)
+    issuer = request.app.state.issuer
+    view = {
+        "next": onward,
+        "problem": problem,
+        "issuer": None if issuer is None else urlsplit(issuer.url).netloc,
+        "issuer_href": f"{PATH}/issuer?{urlencode({'next': onward})}",
+    }
+    return framed(request, "sign_in.html.j2", view=view, title="Sign in", status=status)
