@@ -1,12 +1,8 @@
 """What a real broker offloads is located, recognised and deleted, and the managed ledger's list stays as it was."""
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
-from urllib.parse import quote
 
 import pytest
 import requests
@@ -29,7 +25,8 @@ from pulsar_sidecar.wire.MLDataFormats_pb2 import ManagedLedgerInfo
 from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
-from tests.cluster.patience import PATIENCE_SECONDS, until
+from tests.cluster.offloading import offload_closed_ledgers, offload_to_directory, topic_url
+from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, Sidecars
@@ -75,11 +72,7 @@ def offloading_cluster(special_cluster: ClusterFactory, bucket: S3Storage) -> It
 def offloaded(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
     """Fill ledgers of a new topic and have the broker offload those that are closed."""
     fill(cluster, topic)
-    url = topic_url(cluster, topic)
-    ledger_id, entry_id = internal_stats(url)["lastConfirmedEntry"].split(":")
-    up_to = {"ledgerId": int(ledger_id), "entryId": int(entry_id), "partitionIndex": -1}
-    requests.put(f"{url}/offload", json=up_to, timeout=30).raise_for_status()
-    wait_for_offload(url)
+    offload_closed_ledgers(cluster, topic)
     return contexts(cluster, topic)
 
 
@@ -94,26 +87,6 @@ def fill(cluster: ClusterUnderTest, topic: TopicName) -> None:
         client.close()
 
 
-def topic_url(cluster: ClusterUnderTest, topic: TopicName) -> str:
-    local_name = quote(topic.local_name, safe="")
-    return f"{cluster.addresses.web_service_urls[0]}/admin/v2/persistent/{topic.namespace}/{local_name}"
-
-
-def internal_stats(url: str) -> Mapping[str, str]:
-    answer = requests.get(f"{url}/internalStats", timeout=30)
-    answer.raise_for_status()
-    stats: Mapping[str, str] = answer.json()
-    return stats
-
-
-def wait_for_offload(url: str) -> None:
-    deadline = _CLOCK.monotonic_seconds() + PATIENCE_SECONDS
-    while (status := requests.get(f"{url}/offload", timeout=30).json())["status"] == "RUNNING":
-        assert _CLOCK.monotonic_seconds() < deadline, "the broker is still offloading"
-        _CLOCK.wait_seconds(_POLL_SECONDS, threading.Event())
-    assert status["status"] == "SUCCESS", status
-
-
 def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
     """What the topic's managed ledger holds of offloaded ledgers, read from the metadata store."""
     with ZooKeeperMetadataStore(cluster.addresses.metadata_store_url, _CLOCK) as store:
@@ -121,30 +94,6 @@ def contexts(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, Offl
     assert node is not None
     ledgers = managed_ledger_references(node.data).ledgers.items()
     return {ledger_id: reference.offload for ledger_id, reference in ledgers if reference.offload is not None}
-
-
-def offload_to_directory(
-    cluster: ClusterUnderTest, base: str, profile: Path, more: Mapping[str, Any] = MappingProxyType({})
-) -> str:
-    """Let a new namespace offload with the filesystem driver; ``profile`` is its Hadoop configuration.
-
-    A namespace's policy that does not set where the offloaders are means ``./offloaders``, whatever the broker's does.
-    """
-    profile.write_text("<configuration/>")
-    admin = f"{cluster.addresses.web_service_urls[0]}/admin/v2"
-    settings = requests.get(f"{admin}/brokers/configuration/runtime", timeout=30).json()
-    namespace = f"public/to-files-{unique()}"
-    url = f"{admin}/namespaces/{namespace}"
-    requests.put(url, timeout=30).raise_for_status()
-    policies = {
-        "managedLedgerOffloadDriver": "filesystem",
-        "fileSystemURI": base,
-        "fileSystemProfilePath": str(profile),
-        "offloadersDirectory": settings["offloadersDirectory"],
-        **more,
-    }
-    requests.post(f"{url}/offloadPolicies", json=policies, timeout=30).raise_for_status()
-    return namespace
 
 
 def test_a_copy_in_a_bucket(offloading_cluster: ClusterUnderTest, bucket: S3Storage) -> None:

@@ -21,6 +21,7 @@ from pulsar_sidecar.cli.groups import (
     delayed_messages,
     ledger_deletion,
     namespaces,  # noqa: F401  it adds its command to those of namespaces
+    pins,
     subscriptions,
     topics,
     waiting_messages,  # noqa: F401  it adds its command to those of topics
@@ -67,6 +68,7 @@ def command_line(programs: Programs) -> TyperGroup:
         audit.app,
         topics.namespaces_app,
         subscriptions.app,
+        pins.app,
     ):
         app.add_typer(group)
     root = get_group(app)

@@ -1,6 +1,6 @@
 """What several rooms ask about topics as they are stored, and about brokers, without loading a topic."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from pulsar_sidecar.ledger_ownership.references import LedgerReference
@@ -8,6 +8,9 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import PositionRanges
+
+EveryLedger = Callable[[], Iterator[tuple[LedgerId, bytes]]]
+"""Reads each ledger's node, whatever is looked for: its id and its bytes; complete, or `TemporaryError`."""
 
 
 class CursorPositions(Protocol):

@@ -135,6 +135,7 @@ def _offload_context(context: ml.OffloadContext) -> OffloadContext | None:
         complete=context.complete,
         bookkeeper_deleted=context.bookkeeperDeleted,
         segments=segments,
+        offloaded_ms=context.timestamp,
     )
 
 

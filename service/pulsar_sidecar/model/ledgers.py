@@ -100,6 +100,7 @@ class OffloadContext:
     complete: bool = True
     bookkeeper_deleted: bool = False
     segments: tuple[OffloadSegment, ...] = ()
+    offloaded_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ IN_PATHS = {
     "ledgerId": "7",
     "auditId": "a-1",
     "table": "usage",
+    "bookie": "b%3A3181",
 }
 _RECORD = {
     "topicName": "persistent://t/n/x",

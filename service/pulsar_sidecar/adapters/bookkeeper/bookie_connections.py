@@ -24,7 +24,7 @@ from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
 LAST_STORED = EntryId(-1)
@@ -89,11 +89,25 @@ def bookie_address(
     for node in store.read_many([f"{folder}/{bookie}", f"{folder}/readonly/{bookie}"]):
         if node is None:
             continue
-        for endpoint in decode_exactly(bookkeeper.BookieServiceInfoFormat, node.data).endpoints:
+        for endpoint in endpoints_of(node):
             if endpoint.protocol == "bookie-rpc":
-                return exact_text(endpoint.host), endpoint.port
+                return endpoint.host, endpoint.port
         raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; check its node below {folder}")
     raise TemporaryError(f"bookie {bookie} is not registered; it may be down, try again")
+
+
+class Endpoint(NamedTuple):
+    """Where a bookie serves a protocol."""
+
+    protocol: str
+    host: str
+    port: int
+
+
+def endpoints_of(node: Node) -> list[Endpoint]:
+    """What a bookie's node below ``available`` names; none where it holds nothing, as of older bookies."""
+    found = decode_exactly(bookkeeper.BookieServiceInfoFormat, node.data).endpoints
+    return [Endpoint(exact_text(each.protocol), exact_text(each.host), each.port) for each in found]
 
 
 class BookieConnections:

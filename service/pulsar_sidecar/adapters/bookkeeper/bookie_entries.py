@@ -327,6 +327,12 @@ class StoredEntry(NamedTuple):
     ledger_bytes: int
 
 
+def cumulative_bytes(data: bytes) -> int:
+    """The length of its ledger up to this entry, by the entry's header."""
+    length: int = _ENTRY_HEADER.unpack_from(data)[3]
+    return length
+
+
 def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) -> StoredEntry:
     """The entry in a bookie's answer.
 

@@ -11,6 +11,7 @@ from pulsar_sidecar.bootstrap.rooms import (
     delayed_delivery,
     delayed_index,
     ledger_deletion,
+    pins,
 )
 
 ROOMS = (
@@ -20,4 +21,5 @@ ROOMS = (
     delayed_index.ENTRY,
     deduplication.ENTRY,
     audit.ENTRY,
+    pins.ENTRY,
 )

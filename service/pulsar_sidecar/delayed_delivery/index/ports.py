@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be asked, and
 and not understood.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -98,10 +98,6 @@ class BucketProperties(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove one; one that is gone already is not an error."""
-
-
-EveryLedger = Callable[[], Iterator[tuple[LedgerId, bytes]]]
-"""Reads each ledger's node, whatever is looked for: its id and its bytes; complete, or `TemporaryError`."""
 
 
 @dataclass(frozen=True, slots=True)

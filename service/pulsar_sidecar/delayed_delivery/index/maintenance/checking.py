@@ -26,7 +26,7 @@ from pulsar_sidecar.delayed_delivery.index.maintenance.fsck import (
     orphan_finding,
     readable_indexes,
 )
-from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EntryPayload, EveryLedger
+from pulsar_sidecar.delayed_delivery.index.ports import BrokerTrackers, BucketEntries, EntryPayload
 from pulsar_sidecar.delayed_delivery.index.settings import BrokerTracker
 from pulsar_sidecar.delayed_delivery.index.snapshot import (
     DelayedIndexes,
@@ -47,6 +47,7 @@ from pulsar_sidecar.delayed_delivery.ports import DelayedEntries, EntryAnswer
 from pulsar_sidecar.ledger_ownership.claims import BucketClaim, owner_path, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.ports import EveryLedger
 from pulsar_sidecar.ledger_ownership.references import cursor_references
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, UndecodableError, UnknownFieldError

@@ -1,0 +1,131 @@
+"""What bookies have on their disks, by their own word: entries of ledgers, and the figures of their HTTP service.
+
+A bookie's HTTP service is found where the bookie has registered it; without ``httpServerEnabled`` there is none.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Final
+
+import requests
+
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections, endpoints_of
+from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.model.errors import SidecarError, TemporaryError
+from pulsar_sidecar.model.ids import BookieId, LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.metadata import MetadataStore
+
+_READ_ONLY: Final = "readonly"
+_TIMEOUT_SECONDS: Final = 10.0
+_NO_SERVICE: Final = "it has registered no HTTP service: set httpServerEnabled=true in its bookkeeper.conf"
+
+
+class RegisteredBookies:
+    """`ledger_ownership.pins.ports.Bookies`; nothing of the environment (proxies, netrc) is sent to bookies."""
+
+    def __init__(self, store: MetadataStore, connections: BookieConnections, threads: Executor, root: str) -> None:
+        self._store, self._connections, self._threads = store, connections, threads
+        self._folder = f"{root}/available"
+        self._session = requests.Session()
+        self._session.trust_env = False
+
+    def known(self) -> Sequence[BookieId]:
+        writable = self._store.children(self._folder) or ()
+        read_only = self._store.children(f"{self._folder}/{_READ_ONLY}") or ()
+        return [BookieId(name) for name in sorted({*writable, *read_only} - {_READ_ONLY})]
+
+    def copies(self, ledger_id: LedgerId) -> StoredCopies:
+        bookies = self.known()
+        asked = list(self._threads.map(lambda bookie: self._last_stored(bookie, ledger_id), bookies))
+        sizes = {bookie: size for bookie, size in zip(bookies, asked, strict=True) if isinstance(size, int)}
+        unanswered = tuple(bookie for bookie, size in zip(bookies, asked, strict=True) if isinstance(size, Unreadable))
+        return StoredCopies(max(sizes.values(), default=0), tuple(sizes), unanswered)
+
+    def figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
+        try:
+            url = self._service(bookie)
+            if url is None:
+                return Unreadable(_NO_SERVICE)
+            metrics, settings = self._ask(url, "/metrics").text, self._json(url, "/api/v1/config/server_config")
+            collecting = self._json(url, "/api/v1/bookie/gc").get("is_in_force_gc")
+            return figures_of(url, metrics, settings, is_collecting=str(collecting) == "true")
+        except SidecarError as error:
+            return Unreadable(str(error))
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._session.close()
+
+    def _last_stored(self, bookie: BookieId, ledger_id: LedgerId) -> int | Unreadable | None:
+        """The ledger's length up to the last entry that the bookie holds; None if it holds none."""
+        try:
+            entry = self._connections.read_many(bookie, ledger_id, [LAST_STORED]).get(LAST_STORED)
+        except SidecarError as error:
+            return Unreadable(str(error))
+        return None if entry is None else cumulative_bytes(entry)
+
+    def _service(self, bookie: BookieId) -> str | None:
+        for node in self._store.read_many([f"{self._folder}/{bookie}", f"{self._folder}/{_READ_ONLY}/{bookie}"]):
+            for endpoint in () if node is None else endpoints_of(node):
+                if endpoint.protocol == "http":
+                    return f"http://{endpoint.host}:{endpoint.port}"
+        return None
+
+    def _json(self, url: str, path: str) -> Mapping[str, Any]:
+        answer = self._ask(url, path)
+        try:
+            document = answer.json()
+        except ValueError as error:
+            raise TemporaryError(f"{url}{path} did not answer with JSON; try again") from error
+        return document if isinstance(document, dict) else {}
+
+    def _ask(self, url: str, path: str) -> requests.Response:
+        try:
+            answer = self._session.get(f"{url}{path}", timeout=_TIMEOUT_SECONDS, allow_redirects=False)
+        except requests.RequestException as error:
+            raise TemporaryError(f"{url} gave no answer ({type(error).__name__}); try again") from error
+        if answer.status_code != requests.codes.ok:
+            raise TemporaryError(f"{url}{path} answered {answer.status_code}; try again")
+        return answer
+
+
+def figures_of(
+    url: str, metrics: str, settings: Mapping[str, Any], *, is_collecting: bool
+) -> BookieFigures | Unreadable:
+    """From a bookie's metrics and settings; the settings are texts, BookKeeper's own defaults where they lack."""
+    stored, ledgers = _sum(metrics, "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES"), _sum(metrics, "bookie_ACTIVE_LEDGER_TOTAL")
+    if stored is None or ledgers is None:
+        return Unreadable("its metrics lack bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES: see statsProviderClass")
+    return BookieFigures(
+        http_url=url,
+        entry_log_bytes=int(stored),
+        ledgers=int(ledgers),
+        gc_wait_seconds=_number(settings, "gcWaitTime", 600_000) / 1_000,
+        entry_log_limit_bytes=int(_number(settings, "logSizeLimit", 1 << 30)),
+        minor=_compaction(settings, "minor", Compaction(0.2, 3_600)),
+        major=_compaction(settings, "major", Compaction(0.8, 86_400)),
+        is_collecting=is_collecting,
+    )
+
+
+def _compaction(settings: Mapping[str, Any], kind: str, usual: Compaction) -> Compaction:
+    return Compaction(
+        _number(settings, f"{kind}CompactionThreshold", usual.threshold),
+        _number(settings, f"{kind}CompactionInterval", usual.interval_seconds),
+    )
+
+
+def _sum(metrics: str, name: str) -> float | None:
+    """Over the bookie's directories; None if it does not report it."""
+    found = re.findall(rf"^{name}(?:\{{[^}}\n]*\}})? ([0-9.eE+-]+)$", metrics, re.MULTILINE)
+    return sum(map(float, found)) if found else None
+
+
+def _number(settings: Mapping[str, Any], name: str, usual: float) -> float:
+    try:
+        return float(settings.get(name, usual))
+    except (TypeError, ValueError):
+        return usual

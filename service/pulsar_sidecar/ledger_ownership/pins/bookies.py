@@ -1,0 +1,197 @@
+"""What is on a bookie's disks: what ledgers put there, whose they are, and what is still to be collected.
+
+A bookie collects in two steps. Every ``gcWaitTime`` it drops the ledgers whose metadata is gone from its index, and the
+entry logs in which no ledger is left. What is left of other entry logs goes once compaction finds them empty enough.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from pulsar_sidecar.ledger_ownership.claims import Claim, read_claim
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.pins.causes import Remedy
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Bookies
+from pulsar_sidecar.ledger_ownership.pins.reading import topic_of
+from pulsar_sidecar.ledger_ownership.ports import EveryLedger
+from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import TopicName
+
+_KEPT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one owner's ledgers have on a bookie; ``owner`` is None for ledgers that name no topic."""
+
+    owner: str | None
+    ledgers: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class LedgersOnBookie:
+    """By ledgers' own metadata.
+
+    Attributes:
+        ledgers: that keep entries there.
+        open_ledgers: of these, the ones whose length is not in their metadata.
+        size_bytes: of the others.
+    """
+
+    ledgers: int = 0
+    open_ledgers: int = 0
+    size_bytes: int = 0
+    sizes: Counter[TopicName | None] = field(default_factory=Counter)
+    counts: Counter[TopicName | None] = field(default_factory=Counter)
+
+    def add(self, topic: TopicName | None, size_bytes: int, *, is_open: bool) -> None:
+        self.ledgers += 1
+        self.open_ledgers += is_open
+        self.size_bytes += size_bytes
+        self.sizes[topic] += size_bytes
+        self.counts[topic] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class BookiePins:
+    """What a bookie keeps, and why it still does.
+
+    Attributes:
+        read_ms: when all ledgers were read.
+        figures: the bookie's own; None, and then there is a ``problem``, if they cannot be read.
+        uncollected_bytes: in its entry logs and not of closed ledgers: deleted, still written to, or what bookies add
+            to each entry; None where the bookie's own figures are not known.
+        uncollected_ledgers: that its index knew and that no longer exist.
+        shares: of topics, or of namespaces, from the ``offset``-th largest on.
+        owners: how many of them there are.
+    """
+
+    bookie: BookieId
+    read_ms: int
+    ledgers: int
+    open_ledgers: int
+    size_bytes: int
+    figures: BookieFigures | None
+    problem: str | None
+    uncollected_bytes: int | None
+    uncollected_ledgers: int | None
+    remedies: tuple[Remedy, ...]
+    owners: int
+    shares: tuple[Share, ...]
+
+
+class BookiesReader:
+    """Reads all ledgers' metadata at most once a minute, whatever it is asked."""
+
+    def __init__(self, every: EveryLedger, bookies: Bookies, clock: Clock) -> None:
+        self._every, self._bookies, self._clock = every, bookies, clock
+        self._read: tuple[float, int, dict[BookieId, LedgersOnBookie]] | None = None
+
+    def bookies(self) -> list[BookiePins]:
+        """Each registered bookie, without what owners have there.
+
+        Raises:
+            TemporaryError: the metadata store could not be read.
+        """
+        return [self._of(bookie, (), 0) for bookie in self._bookies.known()]
+
+    def bookie(self, bookie: BookieId, *, by_topic: bool, offset: int, limit: int) -> BookiePins:
+        """One bookie, with the largest owners.
+
+        Raises:
+            NotFoundError: no such bookie is registered, and no ledger has entries there.
+            TemporaryError: the metadata store could not be read.
+        """
+        on_bookie = self._ledgers()[1].get(bookie)
+        if on_bookie is None and bookie not in self._bookies.known():
+            raise NotFoundError(f"there is no bookie {bookie}; list them with: pulsar-sidecar pins bookies")
+        shares = _shares(on_bookie or LedgersOnBookie(), by_topic=by_topic)
+        return self._of(bookie, shares[offset : offset + limit], len(shares))
+
+    def _of(self, bookie: BookieId, shares: Sequence[Share], owners: int) -> BookiePins:
+        read_ms, found = self._ledgers()
+        there, read = found.get(bookie, LedgersOnBookie()), self._bookies.figures(bookie)
+        figures, problem = (None, read.reason) if isinstance(read, Unreadable) else (read, None)
+        return BookiePins(
+            bookie=bookie,
+            read_ms=read_ms,
+            ledgers=there.ledgers,
+            open_ledgers=there.open_ledgers,
+            size_bytes=there.size_bytes,
+            figures=figures,
+            problem=problem,
+            uncollected_bytes=None if figures is None else max(0, figures.entry_log_bytes - there.size_bytes),
+            uncollected_ledgers=None if figures is None else max(0, figures.ledgers - there.ledgers),
+            remedies=_collecting(figures),
+            owners=owners,
+            shares=tuple(shares),
+        )
+
+    def _ledgers(self) -> tuple[int, dict[BookieId, LedgersOnBookie]]:
+        now = self._clock.monotonic_seconds()
+        if self._read is None or now - self._read[0] > _KEPT_SECONDS:
+            self._read = now, self._clock.now_ms(), ledgers_by_bookie(self._every())
+        return self._read[1:]
+
+
+def ledgers_by_bookie(ledgers: Iterable[tuple[LedgerId, bytes]]) -> dict[BookieId, LedgersOnBookie]:
+    """What each bookie keeps of ledgers, by their metadata. Raises `UndecodableError` for metadata that is none."""
+    found: dict[BookieId, LedgersOnBookie] = defaultdict(LedgersOnBookie)
+    for _, data in ledgers:
+        metadata = decode_ledger_metadata(data)
+        claim = read_claim(metadata.custom_metadata)
+        topic = topic_of(claim) if isinstance(claim, Claim) else None
+        is_open = metadata.state is not LedgerState.CLOSED
+        for bookie, size_bytes in bytes_by_bookie(metadata).items():
+            found[bookie].add(topic, size_bytes, is_open=is_open)
+    return dict(found)
+
+
+def bytes_by_bookie(metadata: LedgerMetadata) -> dict[BookieId, int]:
+    """What each bookie of its ensembles holds, as if all entries were of one size; nothing of one that is open."""
+    entries = metadata.last_entry_id + 1
+    sizes: dict[BookieId, float] = defaultdict(float)
+    for first, end, ensemble in _stretches(metadata, entries):
+        size = metadata.length_bytes * (end - first) / entries if entries else 0.0
+        for bookie in ensemble:
+            sizes[bookie] += size * metadata.write_quorum_size / len(ensemble)
+    return {bookie: round(size) for bookie, size in sizes.items()}
+
+
+def _stretches(metadata: LedgerMetadata, entries: int) -> Iterator[tuple[int, int, tuple[BookieId, ...]]]:
+    starts = [segment.first_entry_id for segment in metadata.segments]
+    bounds = pairwise([*starts, EntryId(max(entries, starts[-1]))])
+    for (first, end), segment in zip(bounds, metadata.segments, strict=True):
+        yield first, end, segment.ensemble
+
+
+def _shares(there: LedgersOnBookie, *, by_topic: bool) -> list[Share]:
+    sizes: Counter[str | None] = Counter()
+    counts: Counter[str | None] = Counter()
+    for topic, size in there.sizes.items():
+        owner = None if topic is None else str(topic) if by_topic else topic.namespace
+        sizes[owner] += size
+        counts[owner] += there.counts[topic]
+    largest = sorted(sizes, key=lambda owner: (-sizes[owner], owner or ""))
+    return [Share(owner, counts[owner], sizes[owner]) for owner in largest]
+
+
+def _collecting(figures: BookieFigures | None) -> tuple[Remedy, ...]:
+    if figures is None:
+        return ()
+    wait = f"wait: it collects every {figures.gc_wait_seconds:,.0f} s, and compacts entry logs that are less full than "
+    thresholds = f"{figures.minor.threshold:.0%} (minor), {figures.major.threshold:.0%} (major)"
+    force = """curl -X PUT -d '{"forceMajor": true, "forceMinor": true}' """
+    return (
+        Remedy(f"{wait}{thresholds}"),
+        Remedy(
+            "have it collect and compact now, which costs disk bandwidth", f"{force}{figures.http_url}/api/v1/bookie/gc"
+        ),
+    )

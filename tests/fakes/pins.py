@@ -1,0 +1,117 @@
+"""What pins are read from, in memory: a store, brokers with loaded topics, bookies with disks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
+from pulsar_sidecar.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    cursor_path,
+    ledger_path,
+    managed_ledger_path,
+)
+from pulsar_sidecar.ledger_ownership.pins.facts import DueSpan, Retention
+from pulsar_sidecar.ledger_ownership.pins.gathering import Sources
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.ledger_ownership.pins.reading import PinsReader
+from pulsar_sidecar.model.ids import BookieId, LedgerId, Position
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
+
+from tests.fakes.bookkeeper import (
+    FakeLedgerEntries,
+    cursor_bytes,
+    data_custom_metadata,
+    ledger_metadata_bytes,
+    managed_ledger_bytes,
+)
+from tests.fakes.brokers import FakeLiveOwners
+from tests.fakes.clock import FakeClock
+from tests.fakes.delayed_index import FakeCursorPositions, FakeLedgerLengths
+from tests.fakes.metadata import FakeMetadataStore
+
+TOPIC = parse_topic_name("persistent://public/default/orders")
+FIGURES = BookieFigures(
+    "http://127.0.0.1:8000", 5_000, 7, 900.0, 1 << 30, Compaction(0.2, 3_600), Compaction(0.5, 86_400), False
+)
+
+
+@dataclass
+class FakeTrimPolicies:
+    """`TrimPolicies`: one retention, and one lag, for every topic."""
+
+    found: Retention | Unreadable = field(default_factory=Retention)
+    lag_ms: int | Unreadable = -1
+
+    def retention(self, topic: TopicName) -> Retention | Unreadable:
+        return self.found
+
+    def offload_lag_ms(self, namespace: str) -> int | Unreadable:
+        return self.lag_ms
+
+
+@dataclass
+class FakeDueTimes:
+    """`DueTimesOfCursors`, as a test gives them."""
+
+    firsts: dict[Position, int] = field(default_factory=dict)
+    held: dict[LedgerId, tuple[DueSpan, ...]] = field(default_factory=dict)
+
+    def first_due_ms(self, topic: TopicName, positions: Sequence[Position]) -> Mapping[Position, int]:
+        return {position: self.firsts[position] for position in positions if position in self.firsts}
+
+    def spans(self, topic: TopicName) -> Mapping[LedgerId, tuple[DueSpan, ...]]:
+        return self.held
+
+
+@dataclass
+class FakeBookies:
+    """`Bookies`: their figures, and the ledgers whose entries they still have."""
+
+    read: dict[BookieId, BookieFigures | Unreadable] = field(default_factory=dict)
+    stored: dict[LedgerId, StoredCopies] = field(default_factory=dict)
+
+    def known(self) -> Sequence[BookieId]:
+        return sorted(self.read)
+
+    def copies(self, ledger_id: LedgerId) -> StoredCopies:
+        return self.stored.get(ledger_id, StoredCopies(0, ()))
+
+    def figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
+        return self.read[bookie]
+
+
+class PinnedCluster:
+    """A cluster in memory, and a reader of what pins its ledgers."""
+
+    def __init__(self) -> None:
+        self.store, self.owners, self.clock = FakeMetadataStore(), FakeLiveOwners(), FakeClock()
+        self.entries, self.cursors, self.lengths = FakeLedgerEntries(), FakeCursorPositions(), FakeLedgerLengths()
+        self.policies, self.dues, self.bookies = FakeTrimPolicies(), FakeDueTimes(), FakeBookies()
+        compacted = CompactedLedgers(self.store, self.entries, DEFAULT_LEDGERS_ROOT)
+        self.sources = Sources(
+            self.store, self.cursors, self.lengths, compacted, self.owners, self.policies, self.dues, self.clock,
+            DEFAULT_LEDGERS_ROOT,
+        )  # fmt: skip
+        self.reader = PinsReader(self.sources, self.bookies)
+
+    def topic(self, *ledger_ids: int, topic: TopicName = TOPIC, properties: Mapping[str, str] | None = None) -> None:
+        """Its list, and BookKeeper's metadata of each ledger; all but the last are closed with 1,000 bytes."""
+        name = topic.managed_ledger_name
+        self.store.put(managed_ledger_path(name), managed_ledger_bytes(ledger_ids, properties=properties))
+        for ledger_id in ledger_ids:
+            self.ledger(ledger_id, data_custom_metadata(name))
+
+    def ledger(self, ledger_id: int, custom_metadata: Mapping[str, bytes] | None = None) -> None:
+        self.store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes(custom_metadata=custom_metadata))
+
+    def cursor(
+        self,
+        name: str,
+        cursor_ledger: int | None = None,
+        mark_delete: tuple[int, int] = (0, -1),
+        compacted_ledger: int | None = None,
+        buckets: Mapping[str, int] | None = None,
+    ) -> None:
+        data = cursor_bytes(cursor_ledger, mark_delete=mark_delete, compacted_ledger=compacted_ledger, buckets=buckets)
+        self.store.put(cursor_path(TOPIC.managed_ledger_name, CursorName(name)), data)

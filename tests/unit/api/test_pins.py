@@ -1,0 +1,84 @@
+"""The routes of pins, over a cluster in memory."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pulsar_sidecar.api.rooms.pins import bookies_router, router
+from pulsar_sidecar.ledger_ownership.pins.bookies import BookiesReader
+from pulsar_sidecar.ledger_ownership.pins.ports import StoredCopies
+from pulsar_sidecar.model.ids import BookieId, LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
+
+from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes
+from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.pins import FIGURES, TOPIC, PinnedCluster
+from tests.unit.api.serving import Served, served
+
+BASE = "/admin/v2/pins"
+BOOKIE = BookieId("bookie-1:3181")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Served]:
+    cluster = PinnedCluster()
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s", mark_delete=(1, 9))
+    cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, (BOOKIE,))
+    cluster.bookies.read = {BOOKIE: FIGURES, BookieId("bookie-2:3181"): Unreadable("no answer")}
+    every = [(LedgerId(1), ledger_metadata_bytes(custom_metadata=data_custom_metadata(TOPIC.managed_ledger_name)))]
+    bookies = BookiesReader(lambda: iter(every), cluster.bookies, cluster.clock)
+    with served(FakeDeletionService(), routers=[router(cluster.reader), bookies_router(bookies)]) as server:
+        yield server
+
+
+def asked(server: Served, path: str) -> Any:
+    answer = server.ask("GET", f"{BASE}{path}")
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+def test_a_topic(server: Served) -> None:
+    (found,) = asked(server, "/persistent/public/default/orders")
+    assert (found["topic"], found["loadedBy"], found["ledgers"]) == (str(TOPIC), None, 3)
+    assert (found["bytes"], found["onBookiesBytes"], found["tieredBytes"]) == (3000, 6000, 0)
+    backlog, not_loaded = found["pins"]
+    assert (backlog["cause"], backlog["holder"], backlog["ledgerIds"]) == ("backlog", "s", [2, 3])
+    assert (backlog["bytes"], backlog["freesOnBookiesBytes"], backlog["endsMs"]) == (2000, 4000, None)
+    assert backlog["remedies"][-1]["command"] == f"pulsar-admin topics unsubscribe -s s {TOPIC}"
+    assert backlog["alsoHeldBy"] == []
+    assert not_loaded["cause"] == "not-loaded"
+
+
+def test_a_namespace_by_pages(server: Served) -> None:
+    found = asked(server, "/namespaces/public/default?limit=1")
+    assert (found["topics"], found["listedBytes"]) == (1, 2000)
+    assert [each["topic"] for each in found["largest"]] == [str(TOPIC)]
+    assert asked(server, "/namespaces/public/default?offset=1")["largest"] == []
+    for query in ("limit=0", "limit=101", "offset=-1", "x=1"):
+        assert server.ask("GET", f"{BASE}/namespaces/public/default?{query}").status == 400
+
+
+def test_a_ledger(server: Served) -> None:
+    found = asked(server, "/ledgers/2")
+    assert (found["topic"], found["kind"], found["bookies"]) == (str(TOPIC), "data", [])
+    deleted = asked(server, "/ledgers/60")
+    assert (deleted["topic"], deleted["kind"], deleted["bookies"]) == (None, None, [BOOKIE])
+    assert server.ask("GET", f"{BASE}/ledgers/61").status == 404
+    assert server.ask("GET", f"{BASE}/ledgers/x").status == 400
+
+
+def test_bookies(server: Served) -> None:
+    first, second = asked(server, "/bookies")
+    assert (first["figures"]["entryLogBytes"], first["uncollectedBytes"], first["problem"]) == (5000, 4000, None)
+    assert (second["figures"], second["problem"]) == (None, "no answer")
+    one = asked(server, f"/bookies/{BOOKIE}?byTopic=true")
+    assert one["shares"] == [{"owner": str(TOPIC), "ledgers": 1, "sizeBytes": 1000}]
+    assert server.ask("GET", f"{BASE}/bookies/none%3A1").status == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/persistent/public/default/none", "/namespaces/public/none", "/persistent/p/c/n/none"]
+)
+def test_what_does_not_exist(server: Served, path: str) -> None:
+    assert server.ask("GET", f"{BASE}{path}").status == 404

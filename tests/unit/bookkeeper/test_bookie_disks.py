@@ -1,0 +1,113 @@
+"""What bookies report of their disks: over HTTP where they have registered a service, and by their entries."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
+from pulsar_sidecar.adapters.bookkeeper.bookie_disks import RegisteredBookies
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.model.ids import BookieId, LedgerId
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+
+from tests.fakes.bookie_http_servers import BookieHttpServer, bookie_http_server
+from tests.fakes.bookie_servers import FakeBookie
+from tests.fakes.metadata import FakeMetadataStore
+
+BOOKIE = BookieId("10.0.0.7:3181")
+AVAILABLE = f"{DEFAULT_LEDGERS_ROOT}/available"
+METRICS = """# TYPE bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES gauge
+bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/a",ledgerDir="/a"} 1000
+bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/b",ledgerDir="/b"} 2.5E3
+bookie_ACTIVE_LEDGER_TOTAL{indexDir="/a",ledgerDir="/a"} 3
+bookie_ACTIVE_LEDGER_TOTAL{indexDir="/b",ledgerDir="/b"} 4
+"""
+CONFIGURATION = {"gcWaitTime": "300000", "majorCompactionThreshold": "0.5", "minorCompactionInterval": "x"}
+
+
+@pytest.fixture
+def server() -> Iterator[BookieHttpServer]:
+    with bookie_http_server() as server:
+        server.answers = {
+            "GET /metrics": METRICS.encode(),
+            "GET /api/v1/config/server_config": json.dumps(CONFIGURATION).encode(),
+            "GET /api/v1/bookie/gc": b'{"is_in_force_gc": "true"}',
+        }
+        yield server
+
+
+@pytest.fixture
+def bookies(server: BookieHttpServer) -> Iterator[RegisteredBookies]:
+    store = FakeMetadataStore()
+    store.put(f"{AVAILABLE}/{BOOKIE}", registration(server.server_address[1]))
+    store.put(f"{AVAILABLE}/readonly")
+    store.put(f"{AVAILABLE}/readonly/full:3181", b"")
+    with (
+        ThreadPoolExecutor(2) as threads,
+        closing(RegisteredBookies(store, BookieConnections(store), threads, DEFAULT_LEDGERS_ROOT)) as bookies,
+    ):
+        yield bookies
+
+
+def registration(port: int) -> bytes:
+    found = bookkeeper.BookieServiceInfoFormat()
+    found.endpoints.add(id="bookie", protocol="bookie-rpc", host="10.0.0.7", port=3181)
+    found.endpoints.add(id="httpserver", protocol="http", host="127.0.0.1", port=port)
+    return found.SerializeToString()
+
+
+def test_figures_are_summed_over_directories_with_bookkeepers_defaults(
+    bookies: RegisteredBookies, server: BookieHttpServer
+) -> None:
+    figures = bookies.figures(BOOKIE)
+    assert figures == BookieFigures(
+        server.url, 3_500, 7, 300.0, 1 << 30, Compaction(0.2, 3_600), Compaction(0.5, 86_400), True
+    )
+
+
+def test_a_bookie_without_a_service_names_the_setting(bookies: RegisteredBookies) -> None:
+    found = bookies.figures(BookieId("full:3181"))
+    assert isinstance(found, Unreadable)
+    assert "httpServerEnabled" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("trouble", "answers", "reason"),
+    [
+        ("GET /metrics", {}, "answered 500"),
+        ("", {"GET /metrics": b"# nothing"}, "statsProviderClass"),
+        ("", {"GET /api/v1/config/server_config": b"<html>"}, "did not answer with JSON"),
+    ],
+)
+def test_figures_that_cannot_be_read_are_not_zero(
+    bookies: RegisteredBookies, server: BookieHttpServer, trouble: str, answers: dict[str, bytes], reason: str
+) -> None:
+    server.trouble = {trouble}
+    server.answers |= answers
+    found = bookies.figures(BOOKIE)
+    assert isinstance(found, Unreadable)
+    assert reason in found.reason
+
+
+def test_read_only_bookies_are_known_too(bookies: RegisteredBookies) -> None:
+    assert bookies.known() == [BOOKIE, "full:3181"]
+
+
+def test_every_bookie_is_asked_for_a_ledger_that_has_no_metadata() -> None:
+    store = FakeMetadataStore()
+    down = BookieId("127.0.0.1:1")
+    with FakeBookie() as one, FakeBookie() as other, FakeBookie() as without, ThreadPoolExecutor(2) as threads:
+        one.store(7, 0, b"x", ledger_bytes=1)
+        for bookie in (one, other):
+            bookie.store(7, 1, b"y" * 99, ledger_bytes=100)
+        for each in (one.bookie_id, other.bookie_id, without.bookie_id, down):
+            store.put(f"{AVAILABLE}/{each}", b"")
+        with closing(BookieConnections(store)) as connections:
+            bookies = RegisteredBookies(store, connections, threads, DEFAULT_LEDGERS_ROOT)
+            found, gone = (bookies.copies(LedgerId(ledger_id)) for ledger_id in (7, 8))
+    held = tuple(sorted((one.bookie_id, other.bookie_id)))
+    assert (found, gone) == (StoredCopies(100, held, (down,)), StoredCopies(0, (), (down,)))

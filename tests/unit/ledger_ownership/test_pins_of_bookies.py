@@ -1,0 +1,113 @@
+"""What ledgers have on each bookie, whose they are, and what a bookie has not collected."""
+
+from dataclasses import replace
+
+import pytest
+from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
+from pulsar_sidecar.ledger_ownership.pins.bookies import BookiesReader, Share, bytes_by_bookie
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import BookieId, LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import parse_topic_name
+
+from tests.fakes.bookkeeper import cursor_custom_metadata, data_custom_metadata, ledger_metadata_bytes
+from tests.fakes.clock import FakeClock
+from tests.fakes.pins import FIGURES, FakeBookies
+
+FIRST, SECOND, THIRD = (BookieId(f"bookie-{number}:3181") for number in (1, 2, 3))
+ORDERS, BILLS = (parse_topic_name(f"persistent://public/default/{name}") for name in ("orders", "bills"))
+OTHER = parse_topic_name("persistent://public/other/orders")
+
+
+class Ledgers:
+    """Every ledger, counted as often as it is read."""
+
+    def __init__(self) -> None:
+        self.found: list[bytes] = []
+        self.reads = 0
+
+    def every(self) -> "list[tuple[LedgerId, bytes]]":
+        self.reads += 1
+        return [(LedgerId(number), data) for number, data in enumerate(self.found)]
+
+
+@pytest.fixture
+def ledgers() -> Ledgers:
+    found = Ledgers()
+    of_orders = data_custom_metadata(ORDERS.managed_ledger_name)
+    found.found = [
+        ledger_metadata_bytes(custom_metadata=of_orders),
+        ledger_metadata_bytes(custom_metadata=cursor_custom_metadata(ORDERS.managed_ledger_name, "s")),
+        ledger_metadata_bytes(custom_metadata=data_custom_metadata(BILLS.managed_ledger_name), ensemble=[FIRST, THIRD]),
+        ledger_metadata_bytes(custom_metadata=data_custom_metadata(OTHER.managed_ledger_name), length_bytes=5_000),
+        ledger_metadata_bytes(LedgerState.OPEN, of_orders),
+        ledger_metadata_bytes(),
+    ]
+    return found
+
+
+@pytest.fixture
+def bookies() -> FakeBookies:
+    return FakeBookies({FIRST: FIGURES, SECOND: Unreadable("it has no HTTP service")})
+
+
+@pytest.fixture
+def reader(ledgers: Ledgers, bookies: FakeBookies) -> BookiesReader:
+    return BookiesReader(lambda: iter(ledgers.every()), bookies, FakeClock())
+
+
+def test_a_bookie_holds_its_share_of_each_stretch() -> None:
+    striped = ledger_metadata_bytes(ensemble=[FIRST, SECOND, THIRD], length_bytes=3_000)
+    assert bytes_by_bookie(decode_ledger_metadata(striped)) == {FIRST: 2_000, SECOND: 2_000, THIRD: 2_000}
+    moved = ledger_metadata_bytes(later_ensembles={4: [FIRST, THIRD]}, last_entry_id=9, length_bytes=1_000)
+    assert bytes_by_bookie(decode_ledger_metadata(moved)) == {FIRST: 1_000, SECOND: 400, THIRD: 600}
+    empty = ledger_metadata_bytes(last_entry_id=-1, length_bytes=0)
+    assert bytes_by_bookie(decode_ledger_metadata(empty)) == {FIRST: 0, SECOND: 0}
+
+
+def test_the_largest_owners_come_first(reader: BookiesReader) -> None:
+    found = reader.bookie(FIRST, by_topic=False, offset=0, limit=10)
+    assert (found.ledgers, found.open_ledgers, found.size_bytes, found.owners) == (6, 1, 9_000, 3)
+    assert found.shares == (Share("public/other", 1, 5_000), Share("public/default", 4, 3_000), Share(None, 1, 1_000))
+    topics = reader.bookie(FIRST, by_topic=True, offset=1, limit=2)
+    assert topics.shares == (Share(str(ORDERS), 3, 2_000), Share(None, 1, 1_000))
+
+
+def test_what_its_entry_logs_hold_beyond_ledgers_is_not_collected(reader: BookiesReader, bookies: FakeBookies) -> None:
+    bookies.read[FIRST] = replace(FIGURES, entry_log_bytes=9_700, ledgers=8)
+    found = reader.bookie(FIRST, by_topic=False, offset=0, limit=1)
+    assert (found.uncollected_bytes, found.uncollected_ledgers) == (700, 2)
+    assert found.remedies[1].command is not None
+    assert found.remedies[1].command.endswith("http://127.0.0.1:8000/api/v1/bookie/gc")
+
+
+def test_a_bookie_without_figures_is_not_one_that_has_collected(reader: BookiesReader) -> None:
+    (first, second) = reader.bookies()
+    assert first.problem is None
+    assert (second.problem, second.figures, second.uncollected_bytes) == ("it has no HTTP service", None, None)
+    assert second.size_bytes == 8_000
+
+
+def test_a_bookie_that_is_gone_is_known_by_its_ledgers(reader: BookiesReader, bookies: FakeBookies) -> None:
+    bookies.read[THIRD] = Unreadable("it is not registered")
+    assert reader.bookie(THIRD, by_topic=True, offset=0, limit=9).shares == (Share(str(BILLS), 1, 1_000),)
+    with pytest.raises(NotFoundError, match="pins bookies"):
+        reader.bookie(BookieId("none:1"), by_topic=False, offset=0, limit=9)
+
+
+def test_all_ledgers_are_read_once_a_minute(ledgers: Ledgers, bookies: FakeBookies) -> None:
+    clock = FakeClock()
+    reader = BookiesReader(lambda: iter(ledgers.every()), bookies, clock)
+    for advance_ms, reads in ((0, 1), (60_000, 1), (1, 2)):
+        clock.advance_ms(advance_ms)
+        assert reader.bookies()
+        assert ledgers.reads == reads
+
+
+def test_a_walk_that_broke_off_is_no_answer(bookies: FakeBookies) -> None:
+    def breaking() -> "list[tuple[LedgerId, bytes]]":
+        raise TemporaryError("ZooKeeper does not answer")
+
+    with pytest.raises(TemporaryError):
+        BookiesReader(lambda: iter(breaking()), bookies, FakeClock()).bookies()

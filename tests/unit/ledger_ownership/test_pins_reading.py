@@ -1,0 +1,223 @@
+"""What pins a topic, a namespace or a ledger, read from a store, brokers and bookies in memory."""
+
+import pytest
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, schema_path
+from pulsar_sidecar.ledger_ownership.pins.causes import PinCause
+from pulsar_sidecar.ledger_ownership.pins.facts import Bytes, DueSpan, Retention
+from pulsar_sidecar.ledger_ownership.pins.ports import StoredCopies
+from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
+from pulsar_sidecar.model.topic_stats import Cursor, TopicInternalStats
+
+from tests.fakes.bookkeeper import (
+    bucket_custom_metadata,
+    compacted_custom_metadata,
+    cursor_custom_metadata,
+    data_custom_metadata,
+    managed_ledger_bytes,
+    schema_custom_metadata,
+    schema_locator_bytes,
+)
+from tests.fakes.pins import TOPIC, PinnedCluster
+
+BUCKET = "#pulsar.internal.delayed.bucket_1_2"
+BOOKIES = (BookieId("bookie-1:3181"), BookieId("bookie-2:3181"))
+
+
+@pytest.fixture
+def cluster() -> PinnedCluster:
+    return PinnedCluster()
+
+
+def position(ledger_id: int, entry_id: int) -> Position:
+    return Position(LedgerId(ledger_id), EntryId(entry_id))
+
+
+def view(acknowledged: PositionRanges, subscription: str = "s", compacted: int | None = None) -> TopicInternalStats:
+    cursor = Cursor(acknowledged, acknowledged.range_count, acknowledged.mark_delete, None, EntryId(-1))
+    return TopicInternalStats(
+        {LedgerId(one): 10 for one in (1, 2, 3)},
+        position(3, 9),
+        {subscription: cursor},
+        compacted_ledger=None if compacted is None else LedgerId(compacted),
+        broker="broker-1:8080",
+    )
+
+
+def named(cluster: PinnedCluster, cause: PinCause) -> set[LedgerId]:
+    (found,) = cluster.reader.topic(TOPIC)
+    return {ledger_id for pin in found.pins if pin.cause is cause for ledger_id in pin.ledgers}
+
+
+def test_a_topic_that_is_not_loaded_is_read_as_it_is_stored_and_stays_so(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s", mark_delete=(1, 9))
+    (found,) = cluster.reader.topic(TOPIC)
+    assert (found.loaded_by, found.ledgers, found.bytes) == (None, 3, Bytes(3000, 6000))
+    assert {pin.cause: pin.ledgers for pin in found.pins} == {PinCause.BACKLOG: {2, 3}, PinCause.NOT_LOADED: {1}}
+    assert cluster.owners.asked == [{TOPIC}]
+
+
+def test_of_a_loaded_topic_its_broker_knows_best(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s", cursor_ledger=9)  # what is stored has nothing acknowledged
+    holes = PositionRanges(position(1, 2), [EntryRange(LedgerId(1), EntryId(5), EntryId(9))])
+    cluster.owners.load(TOPIC, view(holes))
+    (found,) = cluster.reader.topic(TOPIC)
+    assert found.loaded_by == "broker-1:8080"
+    assert named(cluster, PinCause.ACKNOWLEDGEMENT_HOLES) == {1, 2, 3}
+    assert cluster.cursors.asked == 0
+
+
+def test_a_cursor_that_cannot_be_read_may_hold_everything(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s")
+    cluster.cursors.unreadable = "no bookie answered"
+    assert named(cluster, PinCause.UNREADABLE_CURSOR) == {1, 2, 3}
+
+
+def test_messages_that_are_not_due_name_their_buckets(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s", mark_delete=(1, 4), buckets={BUCKET: 20})
+    cluster.ledger(20, bucket_custom_metadata(str(TOPIC), "s", BUCKET))
+    due = cluster.clock.now_ms() + 60_000
+    cluster.dues.firsts[position(1, 5)] = due
+    cluster.dues.held[LedgerId(20)] = (DueSpan(frozenset({LedgerId(1), LedgerId(2)}), due + 5),)
+    (found,) = cluster.reader.topic(TOPIC)
+    ends = {pin.cause: (pin.ledgers, pin.ends_ms) for pin in found.pins}
+    assert ends == {
+        PinCause.DELAYED_MESSAGES: ({1, 2, 3}, due + 5),
+        PinCause.DELAYED_INDEX: ({20}, due + 5),
+    }
+    assert found.bytes == Bytes(4000, 8000)
+
+
+def test_each_partition_is_answered_for_itself(cluster: PinnedCluster) -> None:
+    path = "/admin/partitioned-topics/public/default/persistent/orders"
+    cluster.store.put(path, b'{"partitions": 3, "deleted": false}')
+    for index in (0, 2):
+        cluster.topic(10 * index + 1, 10 * index + 2, topic=TOPIC.partition(index))
+    assert [found.topic for found in cluster.reader.topic(TOPIC)] == [TOPIC.partition(0), TOPIC.partition(2)]
+
+
+def test_a_shadow_has_no_ledgers_of_its_own(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3, properties={SHADOW_SOURCE: "persistent://public/default/source"})
+    cluster.cursor("s")
+    (found,) = cluster.reader.topic(TOPIC)
+    assert (found.shadow_of, found.bytes, found.pins) == ("persistent://public/default/source", Bytes(), ())
+
+
+def test_what_does_not_exist_is_not_found_and_a_failed_look_is_no_answer(cluster: PinnedCluster) -> None:
+    with pytest.raises(NotFoundError):
+        cluster.reader.topic(TOPIC)
+    cluster.topic(1, 2)
+    cluster.store.fail_next("read_many", TemporaryError("ZooKeeper does not answer"))
+    with pytest.raises(TemporaryError):
+        cluster.reader.topic(TOPIC)
+
+
+# --- a namespace ---------------------------------------------------------------------------------------------------
+
+
+def other(name: str) -> TopicName:
+    return parse_topic_name(f"persistent://public/default/{name}")
+
+
+def test_a_namespace_shows_its_largest_topics_page_by_page(cluster: PinnedCluster) -> None:
+    for number in range(1, 5):
+        first = number * 100
+        cluster.topic(*range(first, first + number + 1), topic=other(f"t{number}"))
+    broken = other("broken")
+    cluster.store.put(managed_ledger_path(broken.managed_ledger_name), b"\xff\xff")
+    first, second = (cluster.reader.namespace("public/default", offset, 2) for offset in (0, 2))
+    assert [found.topic for found in (*first.largest, *second.largest)] == [other(f"t{n}") for n in (4, 3, 2, 1)]
+    assert (first.topics, first.listed_bytes, first.unreadable) == (5, 10_000, 1)
+    assert cluster.owners.asked[0] == {other("t4"), other("t3")}
+    with pytest.raises(NotFoundError):
+        cluster.reader.namespace("public/none", 0, 2)
+
+
+# --- a ledger ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ledger_of_a_list_has_the_pins_of_its_topic(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("s", mark_delete=(1, 9))
+    cluster.policies.found = Retention(-1, -1)
+    found = cluster.reader.ledger(LedgerId(2))
+    assert (found.topic, found.kind, found.bytes) == (TOPIC, "data", Bytes(1000, 2000))
+    assert {pin.cause for pin in found.pins} == {PinCause.BACKLOG, PinCause.RETENTION}
+    (retention,) = cluster.reader.ledger(LedgerId(1)).pins
+    assert (retention.cause, retention.frees) == (PinCause.RETENTION, Bytes(1000, 2000))
+
+
+def test_ledgers_of_cursors_schemas_and_views_have_the_node_that_names_them(cluster: PinnedCluster) -> None:
+    name = TOPIC.managed_ledger_name
+    cluster.topic(1, 2)
+    cluster.cursor("s", cursor_ledger=30, mark_delete=(2, 9), buckets={BUCKET: 31})
+    cluster.cursor("__compaction", mark_delete=(2, 9), compacted_ledger=32)
+    cluster.store.put(schema_path(TOPIC.schema_id), schema_locator_bytes([33]))
+    cluster.ledger(30, cursor_custom_metadata(name, "s"))
+    cluster.ledger(31, bucket_custom_metadata(str(TOPIC), "s", BUCKET))
+    cluster.ledger(32, compacted_custom_metadata(str(TOPIC)))
+    cluster.ledger(33, schema_custom_metadata(TOPIC.schema_id))
+    causes = {}
+    for ledger_id in (30, 31, 32, 33):
+        (pin,) = cluster.reader.ledger(LedgerId(ledger_id)).pins
+        causes[ledger_id] = pin.cause, pin.holder
+    assert causes == {
+        30: (PinCause.CURSOR_LEDGER, "s"),
+        31: (PinCause.DELAYED_INDEX, "s"),
+        32: (PinCause.COMPACTED_LEDGER, ""),
+        33: (PinCause.SCHEMA, ""),
+    }
+
+
+@pytest.mark.parametrize("of", ["data", "cursor", "schema"])
+def test_a_ledger_that_nothing_references_may_have_leaked(cluster: PinnedCluster, of: str) -> None:
+    name = TOPIC.managed_ledger_name
+    stamps = {
+        "data": data_custom_metadata(name),
+        "cursor": cursor_custom_metadata(name, "gone"),
+        "schema": schema_custom_metadata(TOPIC.schema_id),
+    }
+    cluster.topic(1, 2)
+    cluster.ledger(40, stamps[of])
+    (pin,) = cluster.reader.ledger(LedgerId(40)).pins
+    assert (pin.cause, pin.frees) == (PinCause.UNREFERENCED, Bytes(1000, 2000))
+
+
+def test_a_ledger_without_pulsars_stamp_has_no_owner(cluster: PinnedCluster) -> None:
+    cluster.ledger(50)
+    (pin,) = cluster.reader.ledger(LedgerId(50)).pins
+    cluster.topic(1)
+    assert pin.cause is PinCause.NOT_PULSARS
+    assert cluster.reader.tenants_of([LedgerId(50), LedgerId(1), LedgerId(99)]) == [None, "public", None]
+
+
+def test_a_deleted_ledger_is_where_bookies_have_not_collected_it(cluster: PinnedCluster) -> None:
+    cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, BOOKIES)
+    found = cluster.reader.ledger(LedgerId(60))
+    assert (found.bookies, found.bytes) == (BOOKIES, Bytes(700, 1400))
+    assert found.pins[0].cause is PinCause.NOT_COLLECTED
+    cluster.bookies.stored[LedgerId(61)] = StoredCopies(0, (), BOOKIES[:1])
+    assert "no answer from bookie-1:3181" in cluster.reader.ledger(LedgerId(61)).pins[0].detail
+    with pytest.raises(NotFoundError):
+        cluster.reader.ledger(LedgerId(62))
+
+
+def test_the_lag_of_offloading_is_asked_where_there_is_a_copy(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2)
+    copy = {1: OffloadContext(1, 2, "S3", {})}
+    cluster.store.put(managed_ledger_path(TOPIC.managed_ledger_name), managed_ledger_bytes((1, 2), offloaded=copy))
+    cluster.policies.lag_ms = 60_000
+    (found,) = cluster.reader.topic(TOPIC)
+    assert (found.tiered_bytes, named(cluster, PinCause.OFFLOAD_LAG)) == (1000, {1})
+    cluster.policies.lag_ms = Unreadable("no broker answered")
+    (found,) = cluster.reader.topic(TOPIC)
+    assert any("no broker answered" in pin.detail for pin in found.pins)
