@@ -34,11 +34,14 @@ class Issuer:
         (self._port,) = free_ports(1)
         self.url = f"http://{LOOPBACK}:{self._port}"
 
-    def start(self, key_id: str) -> None:
+    def start(self, key_id: str, *redirect_uri: str) -> None:
+        """``redirect_uri`` if people are to sign in."""
         node = shutil.which("node")
         assert node is not None
         log = self._directory / f"issuer-{key_id}.log"
-        self._process = spawn([node, str(self._program), str(self._port), key_id], {}, self._program.parent, log)
+        self._process = spawn(
+            [node, str(self._program), str(self._port), key_id, *redirect_uri], {}, self._program.parent, log
+        )
         until(lambda: "serving" in log.read_text(), "the issuer serves")
 
     def close(self) -> None:

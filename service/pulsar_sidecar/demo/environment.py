@@ -113,7 +113,8 @@ class DemoEnvironment:
         url = f"http://127.0.0.1:{port}"
         log = self._directory / "sidecar.log"
         command = [sys.executable, "-m", "pulsar_sidecar", "serve"]
-        process = spawn(command, _environment(addresses, port), self._directory, log)
+        self.audits.mkdir(exist_ok=True)
+        process = spawn(command, _environment(addresses, port, self.audits), self._directory, log)
         self._write({"pid": process.pid, "started": process.started, "url": url})
         give_up = self.clock.monotonic_seconds() + _READY_SECONDS
         while not _answers_ready(url):
@@ -143,10 +144,11 @@ def _answers_ready(url: str) -> bool:
         return False
 
 
-def _environment(addresses: ClusterAddresses, port: int) -> dict[str, str]:
+def _environment(addresses: ClusterAddresses, port: int, audits: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}
     return inherited | {
         **SIDECAR_ENVIRONMENT,
+        "PULSAR_SIDECAR_AUDITS_DIRECTORY": str(audits),
         "PULSAR_SIDECAR_LISTEN": f"127.0.0.1:{port}",
         "PULSAR_SIDECAR_WEB_SERVICE_URL": ",".join(addresses.web_service_urls),
         "PULSAR_SIDECAR_BROKER_SERVICE_URL": addresses.broker_service_url,

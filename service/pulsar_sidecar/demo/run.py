@@ -65,6 +65,8 @@ class DemoReport:
             f"    the CLI   pulsar-sidecar --admin-url {self.sidecar_url} ledger-deletion status",
             f"    the audit {self.audit.report}",
             "  and end it with: make demo-down",
+            "",
+            f"  All of it in a browser: {self.sidecar_url}/ui/",
         ]
 
 

@@ -13,6 +13,7 @@ from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.shell import page
 
 _BASE = "/admin/v2/ledger-deletion"
+_DELAYED = "/ui/delayed"
 _OPEN_LEAKS = ("leaked", "settling", "kept")
 
 router = APIRouter()
@@ -78,7 +79,7 @@ def overview_of(readings: Readings) -> Overview:
     ]
     delayed = readings.delayed.value
     if delayed and delayed["lastError"]:
-        concerns.append(Concern("warn", "Delayed messages", delayed["lastError"], "/ui/"))
+        concerns.append(Concern("warn", "Delayed messages", delayed["lastError"], _DELAYED))
     concerns.sort(key=lambda concern: concern.kind != "bad")
     deletion = readings.deletion.value
     figures = [*_deletion_figures(deletion), *_watch_figures(readings.watch.value)]
@@ -171,5 +172,5 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
 
 def _cancellations(delayed: Any) -> Figure:
     if not delayed["enabled"]:
-        return Figure("Cancelling", "off", "/ui/", "off", "delayedMessageCancellingEnabled is false")
-    return Figure("Open cancellations", f"{delayed['openCancellations']:,}", "/ui/")
+        return Figure("Cancelling", "off", _DELAYED, "off", "delayedMessageCancellingEnabled is false")
+    return Figure("Open cancellations", f"{delayed['openCancellations']:,}", _DELAYED)
