@@ -25,7 +25,7 @@ from pulsar_sidecar.audit.engine.usage import not_below
 from pulsar_sidecar.audit.requests import AuditPolicy
 from pulsar_sidecar.audit.results.guards import AuditCounts, demand_few_missing
 from pulsar_sidecar.audit.results.plans import PLAN_BLOCK_ROWS, plan_digest
-from pulsar_sidecar.audit.results.report import REPORT_ROWS, ReportRows
+from pulsar_sidecar.audit.results.report import REPORT_LEDGERS, REPORT_ROWS, ReportRows
 from pulsar_sidecar.audit.results.summaries import Count, LeftoverNodes, PlanSummary
 from pulsar_sidecar.audit.results.tables import (
     CURSOR_LEDGERS,
@@ -431,12 +431,12 @@ def _report_rows(findings: AuditFindings[SparkTables], orphans: DataFrame) -> Re
     longest = (F.desc_nulls_last("length_bytes"), F.asc("ledger_id"))
     unattributed = tables.unattributed.select(*(name for name in UNATTRIBUTED_LEDGERS.names if name != "metadata"))
     by_id = (F.asc("ledger_id"), F.asc("referenced_by"))
-    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, REPORT_ROWS)
+    largest = mapped(tables.usage_shares, LEDGER_USAGE, tasks.largest_usage, REPORT_LEDGERS)
     return ReportRows(
-        orphans=first_rows(orphans.drop("metadata"), longest, REPORT_ROWS) if found.orphans.ledgers else (),
+        orphans=first_rows(orphans.drop("metadata"), longest, REPORT_LEDGERS) if found.orphans.ledgers else (),
         missing=first_rows(tables.missing, by_id, REPORT_ROWS) if found.missing else (),
         unattributed=first_rows(unattributed, longest, REPORT_ROWS) if found.unattributed.ledgers else (),
-        owners=first_rows(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind")), REPORT_ROWS),
+        owners=first_rows(largest, (F.desc("bytes"), F.asc_nulls_last("topic"), F.asc("kind")), REPORT_LEDGERS),
     )
 
 

@@ -11,6 +11,7 @@ from fastapi import Request
 from jinja2 import Environment
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from pulsar_sidecar.analysis.audit_pages import with_audits
 from pulsar_sidecar.analysis.pages import page_environment
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.web import ask
@@ -34,7 +35,7 @@ class NavigationItem:
 
 @cache
 def environment() -> Environment:
-    made = page_environment("pulsar_sidecar.web")
+    made = with_audits(page_environment("pulsar_sidecar.web"))
     made.globals |= {"static": versioned, "form_field": FORM_FIELD, "element_id": element_id}
     made.filters["path"] = lambda text: quote(str(text), safe="")
     return made

@@ -7,11 +7,14 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from pulsar_sidecar.analysis.audit_pages import AGE_LABELS, NO_TENANT, size_of
 from pulsar_sidecar.analysis.documents import Limitation
 from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.analysis.pages import PlotItem
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, age_label
+from pulsar_sidecar.audit.results.drilling import owners_of
+from pulsar_sidecar.audit.results.formatting import age_label
 from pulsar_sidecar.audit.results.report import (
+    REPORT_LEDGERS,
     REPORT_ROWS,
     ReportRows,
     metrics_text,
@@ -147,8 +150,46 @@ def test_an_extract_holds_the_longest_first_and_no_metadata() -> None:
     rows = [orphan(number, length_bytes=None if number % 5 == 0 else number) for number in range(1, 90)]
     extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
     ids = [row["ledger_id"] for row in extract.orphans]
-    assert ids == [number for number in range(89, 0, -1) if number % 5][:REPORT_ROWS]
+    assert ids == [number for number in range(89, 0, -1) if number % 5] + list(range(5, 90, 5))
     assert "metadata" not in extract.orphans[0]
+
+
+def test_a_reader_goes_down_from_tenant_to_ledger() -> None:
+    rows = [
+        orphan(1, tenant="a", namespace="a/x", topic="persistent://a/x/one", length_bytes=5),
+        orphan(2, tenant="b", namespace="b/y", topic="persistent://b/y/two", length_bytes=7),
+        orphan(3, tenant="b", namespace="b/y", topic="persistent://b/y/two", length_bytes=None),
+        orphan(4, tenant="b", namespace="b/z", topic=None, length_bytes=1),
+        orphan(5, tenant=None, namespace=None, topic=None, length_bytes=1),
+    ]
+    used = [usage("persistent://c/n/used", tenant="c", namespace="c/n")]
+    owners = owners_of(rows, used)
+    assert [owner.name for owner in owners] == ["b", "a", NO_TENANT, "c"]
+    largest = owners[0]
+    assert (largest.unreferenced["ledgers"], size_of(largest.unreferenced)) == (3, "at least 8 B")
+    assert [(each.name, [topic.name for topic in each.below]) for each in largest.below] == [
+        ("b/y", ["persistent://b/y/two"]),
+        ("b/z", ["(no topic)"]),
+    ]
+    assert [row["ledger_id"] for row in largest.below[0].below[0].rows] == [2, 3]
+    assert [row["ledger_id"] for row in owners[2].rows] == [5]
+    assert owners[3].used["ledgers"] == 3
+
+
+def test_the_way_down_needs_no_script() -> None:
+    page = _page(summary(_ORPHANS))
+    down = page[page.index("By tenant, namespace and topic") : page.index("<h2>All ledgers</h2>")]
+    assert down.count("<details") == down.count("</details>") > 10
+    assert re.search(r"<summary><span>public/default</span>\s*<span class=\"muted\">76 unreferenced", down)
+    assert "&lt;script&gt;" in down
+
+
+def test_most_ledgers_of_a_large_audit_can_be_gone_down_to() -> None:
+    rows = [orphan(number, topic=f"persistent://public/default/t{number}") for number in range(REPORT_LEDGERS + 9)]
+    extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
+    page = report_html(summary(rows), extract)
+    assert "The largest 2,000 of 2,009 unreferenced ledgers" in page
+    assert len(page) < 2_000_000
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Invariant: the page is a pure function of the summary and a few rows, loads nothing from anywhere and runs no script;
 whatever came from the cluster is escaped. What could not be checked is right below the verdict. The page is
-``templates/report.html.j2``.
+``templates/report.html.j2``; what it shares with the dashboard is `analysis.audit_pages`.
 
 The metrics are a file for the node exporter's textfile collector. ``pulsar_sidecar_audit_timestamp_seconds`` is what an
 alert compares with the present: an audit that did not run reports nothing.
@@ -17,14 +17,17 @@ import pyarrow as pa
 from jinja2 import Environment
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from pulsar_sidecar.analysis.formatting import Row, format_count, format_minute
-from pulsar_sidecar.analysis.pages import PlotItem, page_environment
-from pulsar_sidecar.audit.results import formatting
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_size
-from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, HistoryEntry
-from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
+from pulsar_sidecar.analysis.audit_pages import sum_of, with_audits
+from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.pages import page_environment
+from pulsar_sidecar.audit.results.drilling import owners_of
+from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
+from pulsar_sidecar.audit.results.verdicts import conclude
 
 REPORT_ROWS: Final = 50
+"""Rows of each of the report's tables."""
+REPORT_LEDGERS: Final = 2_000
+"""Unreferenced ledgers, and owners, that a reader of the report can go down to: a file of 2 MB at most."""
 ORDER: Final = {
     "orphans": [("ledger_id", "ascending")],
     "missing": [("ledger_id", "ascending"), ("referenced_by", "ascending")],
@@ -40,21 +43,19 @@ LARGEST_FIRST: Final = {
     "missing": [("size_bytes", "descending"), ("ledger_id", "ascending"), ("referenced_by", "ascending")],
 }
 """The same by size, unknown sizes last."""
-_BARS: Final = 15
-
 METRICS_NAME: Final = "metrics.prom"
 _PREFIX: Final = "pulsar_sidecar_audit"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRows:
-    """The rows that a report shows, at most `REPORT_ROWS` of each table.
+    """The rows that a report shows, at most `REPORT_ROWS` of each table, or `REPORT_LEDGERS`.
 
     Attributes:
-        orphans: of ``orphan_ledgers``, the longest first, unknown lengths last, then by ledger id.
+        orphans: of ``orphan_ledgers``, the longest first, unknown lengths last, then by ledger id; `REPORT_LEDGERS`.
         missing: of ``missing_ledgers``, by ledger id.
         unattributed: of ``unattributed_ledgers``, ordered as orphans are.
-        owners: of ``ledger_usage``, the most bytes first.
+        owners: of ``ledger_usage``, the most bytes first; `REPORT_LEDGERS`.
     """
 
     orphans: Sequence[Row] = ()
@@ -66,10 +67,10 @@ class ReportRows:
 def report_rows_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table, usage: pa.Table) -> ReportRows:
     """The rows that `ReportRows` describes, from whole tables."""
     return ReportRows(
-        orphans=first_rows(orphans, LARGEST_FIRST["orphans"]),
+        orphans=first_rows(orphans, LARGEST_FIRST["orphans"], REPORT_LEDGERS),
         missing=first_rows(missing, ORDER["missing"]),
         unattributed=first_rows(unattributed, LARGEST_FIRST["unattributed"]),
-        owners=first_rows(usage, ORDER["usage"]),
+        owners=first_rows(usage, ORDER["usage"], REPORT_LEDGERS),
     )
 
 
@@ -82,25 +83,20 @@ def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPOR
 def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT") -> str:
     """The page; ``place`` is the audit's directory in the commands it shows."""
     page = templates().get_template("report.html.j2")
+    document = summary.document()
     return page.render(
-        summary=summary,
+        summary=document,
         extract=extract,
         conclusion=conclude(summary, place),
-        orphans=orphans_of(summary),
-        by_ledgers=lambda counts: _bars(counts, lambda count: count.ledgers),
-        by_bytes=lambda counts: _bars(counts, lambda count: count.known_bytes),
-        by_age=lambda counts: [
-            _bar(label, counts.get(label, Count()).ledgers, counts.get(label, Count())) for label in AGE_LABELS
-        ],
-        trends=_trends,
+        orphans=sum_of(list(document["orphans"].values())),
+        owners=owners_of(extract.orphans, extract.owners),
+        shown_rows=REPORT_ROWS,
     )
 
 
 @cache
 def templates() -> Environment:
-    environment = page_environment("pulsar_sidecar.audit.results")
-    environment.filters |= {"owner": formatting.format_owner, "size": format_size}
-    return environment
+    return with_audits(page_environment("pulsar_sidecar.audit.results"))
 
 
 def largest(counts: Mapping[str, Count], most: int, length: Callable[[Count], int]) -> dict[str, Count]:
@@ -108,28 +104,6 @@ def largest(counts: Mapping[str, Count], most: int, length: Callable[[Count], in
     ordered = sorted(counts.items(), key=lambda item: (-length(item[1]), item[0]))
     others = [count for _, count in ordered[most:]]
     return dict(ordered[:most]) | ({f"{len(others):,} others": Count.sum(others)} if others else {})
-
-
-def _bars(counts: Mapping[str, Count], length: Callable[[Count], int]) -> list[PlotItem]:
-    shown = largest(counts, _BARS, length)
-    return [_bar(name or "(no tenant)", length(count), count) for name, count in shown.items()]
-
-
-def _bar(label: str, length: int, count: Count) -> PlotItem:
-    return PlotItem(label, length, f"{count.ledgers:,} · {format_size(count)}")
-
-
-def _trends(history: Sequence[HistoryEntry]) -> list[tuple[str, list[PlotItem]]]:
-    figures: dict[str, Callable[[HistoryEntry], tuple[int, str]]] = {
-        "Unreferenced ledgers": lambda entry: (entry.orphans.ledgers, format_count(entry.orphans.ledgers, "ledger")),
-        "Unreferenced bytes": lambda entry: (entry.orphans.known_bytes, format_size(entry.orphans)),
-        "Bytes of all ledgers": lambda entry: (entry.existing.known_bytes, format_size(entry.existing)),
-        "References to missing ledgers": lambda entry: (entry.missing, format_count(entry.missing, "reference")),
-    }
-    return [
-        (caption, [PlotItem(format_minute(entry.store_time_ms), *figure(entry)) for entry in history])
-        for caption, figure in figures.items()
-    ]
 
 
 def metrics_text(summary: AuditSummary) -> str:

@@ -11,9 +11,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.audit_pages import AGE_LABELS, owner_of
 from pulsar_sidecar.analysis.formatting import Row, format_age, format_bytes, format_columns
 from pulsar_sidecar.audit.engine.usage import counts_of_rows, counts_of_usage
-from pulsar_sidecar.audit.results.formatting import AGE_LABELS, format_owner, format_size
+from pulsar_sidecar.audit.results.formatting import format_size
 from pulsar_sidecar.audit.results.report import LARGEST_FIRST, ORDER, first_rows, largest, templates
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
 from pulsar_sidecar.audit.results.tables import Table
@@ -143,7 +144,7 @@ _CELLS: Final[Mapping[str, Mapping[str, Callable[[Row], object]]]] = {
         "cause": itemgetter("cause"),
         "size": lambda row: format_bytes(row["length_bytes"]),
         "age": lambda row: format_age(row["age_ms"]),
-        "owner": format_owner,
+        "owner": owner_of,
     },
     "missing": {**_LEDGER, "kind": itemgetter("kind"), "affected": itemgetter("affected")},
     "unattributed": {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from pulsar_sidecar.web.pages import dead_letters, delayed, deletions, leaks, overview, subscriptions
+from pulsar_sidecar.web.pages import audits, dead_letters, delayed, deletions, leaks, overview, subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ PAGES = (
     Page("/ui/", "Overview", overview.router),
     Page(deletions.HERE, "Deletions", deletions.router, [dead_letters.router]),
     Page(leaks.PATH, "Leaks", leaks.router),
+    Page(audits.PATH, "Audits", audits.router),
     Page(delayed.PATH, "Delayed messages", delayed.router),
     Page(subscriptions.PATH, "Subscriptions", subscriptions.router),
 )
