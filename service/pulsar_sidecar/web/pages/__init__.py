@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from pulsar_sidecar.web.pages import audits, dead_letters, delayed, deletions, leaks, overview, subscriptions
+from pulsar_sidecar.web.pages import audits, dead_letters, delayed, deletions, leaks, overview, pins, subscriptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +28,5 @@ PAGES = (
     Page(audits.PATH, "Audits", audits.router),
     Page(delayed.PATH, "Delayed messages", delayed.router),
     Page(subscriptions.PATH, "Subscriptions", subscriptions.router),
+    Page(pins.PATH, "What pins this?", pins.router),
 )

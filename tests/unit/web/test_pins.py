@@ -1,0 +1,152 @@
+"""What pins this, as a browser shows it."""
+
+from typing import Any
+
+import pytest
+from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.web.pages.pins import target_of
+
+from tests.fakes.rest_door import FakeBrowser
+
+BASE = "GET /admin/v2/pins"
+TOPIC = "persistent://public/default/orders"
+HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
+MIB = 1024 * 1024
+
+
+def pin(**more: object) -> dict[str, Any]:
+    return {
+        "cause": "backlog",
+        "holder": "billing",
+        "detail": "acknowledged up to 1:9; 20 entries wait",
+        "ledgers": 2,
+        "ledgerIds": [2, 3],
+        "bytes": 2 * MIB,
+        "onBookiesBytes": 4 * MIB,
+        "freesBytes": MIB,
+        "freesOnBookiesBytes": 2 * MIB,
+        "alsoHeldBy": ["retention"],
+        "endsMs": None,
+        "remedies": [
+            {"what": "start its consumers", "command": None},
+            {"what": "skip", "command": f"pulsar-admin topics clear-backlog -s billing {TOPIC}"},
+        ],
+        **more,
+    }
+
+
+def topic(**more: object) -> dict[str, Any]:
+    return {
+        "topic": TOPIC,
+        "loadedBy": None,
+        "shadowOf": None,
+        "ledgers": 3,
+        "bytes": 3 * MIB,
+        "onBookiesBytes": 6 * MIB,
+        "tieredBytes": 0,
+        "pins": [pin()],
+        **more,
+    }
+
+
+def bookie(**more: object) -> dict[str, Any]:
+    return {
+        "bookie": "bookie-1:3181",
+        "readMs": 0,
+        "ledgers": 5,
+        "openLedgers": 1,
+        "sizeBytes": MIB,
+        "figures": {"entryLogBytes": 3 * MIB},
+        "problem": None,
+        "uncollectedBytes": 2 * MIB,
+        "uncollectedLedgers": 1,
+        "remedies": [{"what": "have it collect now", "command": "curl -X PUT http://bookie-1:8000/api/v1/bookie/gc"}],
+        "owners": 1,
+        "shares": [{"owner": TOPIC, "ledgers": 4, "sizeBytes": MIB}, {"owner": None, "ledgers": 1, "sizeBytes": 0}],
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("named", "target"),
+    [
+        ("4711", ("ledger", "/ledgers/4711")),
+        ("bookie-1:3181", ("bookie", "/bookies/bookie-1%3A3181")),
+        ("public/default", ("namespace", "/namespaces/public/default")),
+        (TOPIC, ("topic", "/persistent/public/default/orders")),
+        ("orders", ("topic", "/persistent/public/default/orders")),
+        ("a/b/c d/e", None),
+        ("persistent://t/c/n/x y", ("topic", "/persistent/t/c/n/x%20y")),
+        ("non-persistent://t/n/x", None),
+        ("t/n?x", None),
+    ],
+)
+def test_what_a_text_names_shows_in_its_form(named: str, target: tuple[str, str] | None) -> None:
+    if target is None:
+        with pytest.raises(InvalidInputError):
+            target_of(named)
+    else:
+        assert target_of(named) == (target[0], f"/admin/v2/pins{target[1]}")
+
+
+def test_a_topic_with_each_pin_and_its_commands(browser: FakeBrowser) -> None:
+    browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [topic()]
+    shown = browser.get("/ui/pins?of=orders")
+    assert shown.status == 200
+    assert "backlog billing acknowledged up to 1:9; 20 entries wait; also held by retention" in shown.words
+    assert "2.0 MiB ( 4.0 MiB on bookies)" in shown.words
+    assert "not loaded no broker trims it" in shown.words
+    assert f"pulsar-admin topics clear-backlog -s billing {TOPIC}" in shown.words
+    assert "The same by command: pulsar-sidecar pins topic orders" in shown.words
+    assert '<a href="/ui/pins" aria-current="page">' in shown.text
+
+
+def test_names_of_others_are_text(browser: FakeBrowser) -> None:
+    found = topic(topic=HOSTILE, pins=[pin(holder=HOSTILE, detail=HOSTILE)], loadedBy=HOSTILE)
+    browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [found]
+    shown = browser.get("/ui/pins?of=orders")
+    assert "<script>alert" not in shown.text
+    assert "{{ 7*7 }}" in shown.text
+    refused = browser.get("/ui/pins?of=%3Cscript%3Ealert(1)%3C%2Fscript%3E%2Fx%2Fy%2Fz")
+    assert "<script>alert" not in refused.text
+    assert "Not asked" in refused.words
+
+
+def test_a_namespace_by_pages(browser: FakeBrowser) -> None:
+    answer = {"namespace": "public/default", "topics": 45, "listedBytes": MIB, "unreadable": 1, "largest": [topic()]}
+    browser.door.answers[f"{BASE}/namespaces/public/default"] = answer
+    shown = browser.get("/ui/pins?of=public%2Fdefault&offset=20")
+    assert browser.door.calls("GET")[0][0] == "/admin/v2/pins/namespaces/public/default?offset=20&limit=20"
+    assert "21 to 40 of 45" in shown.words
+    assert "1 lists unreadable" in shown.words
+    assert 'href="/ui/pins?of=persistent%3A%2F%2Fpublic%2Fdefault%2Forders"' in shown.text
+
+
+def test_a_ledger_and_a_shadow_lead_to_topics(browser: FakeBrowser) -> None:
+    answer = {"ledgerId": 7, "topic": TOPIC, "kind": "data", "bytes": 1, "onBookiesBytes": 2, "pins": [], "bookies": []}
+    browser.door.answers[f"{BASE}/ledgers/7"] = answer
+    assert "of=persistent%3A%2F%2Fpublic%2Fdefault%2Forders" in browser.get("/ui/pins?of=7").text
+    browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [topic(shadowOf="persistent://t/n/source")]
+    assert "A shadow of persistent://t/n/source , whose ledgers it reads" in browser.get("/ui/pins?of=orders").words
+
+
+def test_bookies_and_one_of_them(browser: FakeBrowser) -> None:
+    without = bookie(bookie="bookie-2:3181", figures=None, uncollectedBytes=None, problem="it has no HTTP service")
+    browser.door.answers[f"{BASE}/bookies"] = [bookie(), without]
+    shown = browser.get("/ui/pins")
+    assert "bookie-1:3181 5 1 1.0 MiB 3.0 MiB 2.0 MiB" in shown.words
+    assert "it has no HTTP service" in shown.words
+    browser.door.answers[f"{BASE}/bookies/bookie-1%3A3181"] = bookie()
+    one = browser.get("/ui/pins?of=bookie-1:3181&by=topic")
+    assert any(target.endswith("?offset=0&limit=50&byTopic=true") for target, _ in browser.door.calls("GET"))
+    assert "curl -X PUT http://bookie-1:8000/api/v1/bookie/gc" in one.words
+    assert f"{TOPIC} 4 1.0 MiB of no topic 1 0 B" in one.words
+
+
+def test_what_is_refused_or_cannot_be_read_is_named(browser: FakeBrowser) -> None:
+    browser.door.answers[f"{BASE}/ledgers/7"] = (404, {"reason": "ledger 7 has no metadata"})
+    shown = browser.get("/ui/pins?of=7")
+    assert shown.status == 200
+    assert "Could not be read ledger 7 has no metadata" in shown.words
+    browser.door.answers[f"{BASE}/bookies"] = (403, {"reason": "it takes a viewer's role"})
+    assert "it takes a viewer's role" in browser.get("/ui/pins").text.replace("&#39;", "'")
