@@ -68,7 +68,7 @@ def forget_flow(request: Request, response: Response) -> None:
 
 
 def keep_message(request: Request, response: Response, kind: str, text: str) -> None:
-    """One message for the next page; ``kind`` as in the macro ``state``."""
+    """One message for the next page; ``kind`` as in the macro ``state``, or ``unconfirmed``."""
     shortened = text if len(text) <= _MOST_OF_A_MESSAGE else text[:_MOST_OF_A_MESSAGE] + "…"
     _set(request, response, "message", quote(f"{kind}:{shortened}"), _MESSAGE_SECONDS)
 

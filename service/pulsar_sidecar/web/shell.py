@@ -104,6 +104,8 @@ async def act(
     except ask.SignInNeededError:
         raise
     except ask.RefusedError as error:
+        if error.status >= 500:  # the answer to it may be lost, so it may have taken effect
+            return returning(request, back, "unconfirmed", f"Look before you repeat it ({error.status}): {error}")
         return returning(request, back, "bad", f"Nothing was done ({error.status}): {error}")
     ended = done if isinstance(done, str) else done(answer)
     kind, text = ("good", ended) if isinstance(ended, str) else ended

@@ -114,6 +114,14 @@ def test_the_reason_of_a_refused_change_is_shown_once(browser: FakeBrowser) -> N
     assert "in use" not in browser.get("/ui/nothing").text
 
 
+def test_a_change_without_an_answer_may_have_taken_effect(browser: FakeBrowser) -> None:
+    ready(browser).door.answers["POST /admin/v2/persistent/t/n/a%2Fb%20c"] = (503, {"reason": "the outcome is unknown"})
+    browser.post("/ui/change")
+    shown = browser.get("/ui/nothing").words
+    assert "Not confirmed Look before you repeat it (503): the outcome is unknown" in shown
+    assert "Nothing was done" not in shown
+
+
 def test_a_redirect_is_followed_to_a_registered_sidecar_with_the_token(browser: FakeBrowser) -> None:
     browser.cookies["pulsar-sidecar-token-0"] = "secret"
     ready(browser).door.answers[f"GET {LEAKS}"] = (307, ELSEWHERE)
