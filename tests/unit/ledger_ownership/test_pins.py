@@ -164,9 +164,11 @@ def test_of_a_topic_that_no_broker_has_loaded_nothing_is_trimmed() -> None:
     assert pin.remedies[0].command == f"pulsar-admin topics trim-topic {TOPIC}"
 
 
-def test_the_last_ledger_is_trimmed_only_of_a_terminated_topic() -> None:
+def test_the_last_ledger_of_a_terminated_topic_goes_with_the_topic() -> None:
     assert causes(pins_of(facts())) == {PinCause.LAST_LEDGER, PinCause.NEXT_TRIM}
-    assert causes(pins_of(replace(facts(), terminated=True))) == {PinCause.NEXT_TRIM}
+    for loaded_by in ("broker-1", None):
+        pin = only(pins_of(replace(facts(loaded_by=loaded_by), terminated=True)), PinCause.LAST_LEDGER)
+        assert (pin.ledgers, pin.remedies[0].command) == ({4}, f"pulsar-admin topics delete {TOPIC}")
 
 
 def offload(complete: bool = True, offloaded_ms: int = NOW - MINUTE) -> OffloadContext:

@@ -31,7 +31,7 @@ class PinCause(StrEnum):
     UNREADABLE_RETENTION = "unreadable-retention"
     """The topic's retention cannot be read, so it may hold everything."""
     LAST_LEDGER = "last-ledger"
-    """The topic writes to it."""
+    """The topic writes to it, or was terminated with it."""
     NOT_LOADED = "not-loaded"
     """Nothing else holds them, and no broker has the topic loaded, so none trims it."""
     NEXT_TRIM = "next-trim"
@@ -77,6 +77,13 @@ def remedies(cause: PinCause, topic: TopicName, holder: str) -> tuple[Remedy, ..
     """
     made = _REMEDIES.get(cause)
     return () if made is None else made(_Names(topic, holder))
+
+
+def deletion_of(topic: TopicName) -> tuple[Remedy, ...]:
+    """The remedy of what goes only with the topic."""
+    return (
+        Remedy("delete the topic, once its messages are read", f"pulsar-admin topics delete {shlex.quote(str(topic))}"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_sidecar.ledger_ownership.pins.causes import PinCause, Remedy, remedies
+from pulsar_sidecar.ledger_ownership.pins.causes import PinCause, Remedy, deletion_of, remedies
 from pulsar_sidecar.ledger_ownership.pins.facts import (
     FOREVER,
     NOTHING,
@@ -182,10 +182,13 @@ def _policies(facts: TopicFacts) -> list[Pin]:
     """The last ledger, which is never trimmed, and retention, which is over closed ledgers."""
     pins = []
     closed = list(facts.ledgers)
-    if facts.loaded_by is not None and closed and not facts.terminated:
+    if closed and (facts.terminated or facts.loaded_by is not None):
         last = closed.pop()
+        detail = (
+            "the topic is terminated: brokers keep its last ledger" if facts.terminated else "the topic writes to it"
+        )
         if last.entries:
-            pins.append(Pin(PinCause.LAST_LEDGER, "", frozenset({last.ledger_id}), "the topic writes to it"))
+            pins.append(Pin(PinCause.LAST_LEDGER, "", frozenset({last.ledger_id}), detail))
     ids = frozenset(ledger.ledger_id for ledger in closed if ledger.entries)
     if isinstance(facts.retention, Unreadable):
         return [*pins, Pin(PinCause.UNREADABLE_RETENTION, "", ids, facts.retention.reason)] if ids else pins
@@ -300,6 +303,8 @@ def _sum(ids: Iterable[LedgerId], ledgers: Mapping[LedgerId, LedgerFacts]) -> By
 
 
 def _with_remedies(pin: Pin, facts: TopicFacts) -> Pin:
+    if pin.cause is PinCause.LAST_LEDGER and facts.terminated:
+        return replace(pin, remedies=deletion_of(facts.topic))
     return replace(pin, remedies=remedies(pin.cause, facts.topic, pin.holder))
 
 
