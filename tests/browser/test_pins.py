@@ -1,0 +1,64 @@
+"""What pins this, in a real browser: each kind of answer, and a command that a click copies."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pulsar_sidecar.model.names import java_url_encode
+
+from tests.browser.looking import looking, served_dashboard
+from tests.fakes.rest_door import FakeRestDoor
+from tests.unit.web.test_pins import BASE, TOPIC, bookie, pin, topic
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
+WINDOWS = [
+    {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"},
+    {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"},
+]
+COMMAND = f"pulsar-admin topics clear-backlog -s billing {TOPIC}"
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    door = FakeRestDoor()
+    hostile = topic(topic=HOSTILE, pins=[pin(holder=HOSTILE, cause="retention", endsMs=1_900_000_000_000)])
+    namespace = {"namespace": "public/default", "topics": 45, "listedBytes": 9, "unreadable": 1}
+    door.answers |= {
+        f"{BASE}/bookies": [bookie(), bookie(figures=None, uncollectedBytes=None, problem="no HTTP service")],
+        f"{BASE}/bookies/bookie-1%3A3181": bookie(),
+        f"{BASE}/persistent/public/default/orders": [topic(), hostile],
+        f"{BASE}/namespaces/public/default": {**namespace, "largest": [topic(), hostile]},
+    }
+    with served_dashboard(door) as address:
+        yield f"{address}/ui/pins"
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=["light", "dark and narrow"])
+@pytest.mark.parametrize("of", ["", "orders", "public/default", "bookie-1:3181", "not a/topic/x"])
+def test_axe_finds_nothing_serious_and_nothing_is_cut_off(
+    launched: Any, url: str, window: dict[str, Any], of: str
+) -> None:
+    with looking(launched, **window) as look:
+        look.open(f"{url}?of={java_url_encode(of)}")
+        assert look.serious() == []
+        assert look.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert look.page.title() == "What pins this? · pulsar-sidecar"
+        assert look.page.locator("main img").count() == 0
+
+
+def test_a_click_copies_a_command(launched: Any, url: str) -> None:
+    with looking(launched, permissions=["clipboard-read", "clipboard-write"]) as look:
+        look.open(url)
+        look.page.fill("[name=of]", "orders")
+        look.page.keyboard.press("Enter")
+        look.page.locator(f"code:text-is('{COMMAND}')").first.click()
+        look.page.locator("code.copied").first.wait_for()
+        assert look.page.evaluate("navigator.clipboard.readText()") == COMMAND
+
+
+def test_without_a_script_everything_is_shown(launched: Any, url: str) -> None:
+    with looking(launched, java_script_enabled=False) as look:
+        look.open(f"{url}?of=orders")
+        assert COMMAND in look.page.inner_text("main")
