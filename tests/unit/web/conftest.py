@@ -16,6 +16,7 @@ def browser() -> Iterator[FakeBrowser]:
         "GET /admin/v2/ledger-deletion/status": deletion_status(),
         "GET /admin/v2/ledger-deletion/watch": watch_status(),
         "GET /admin/v2/delayed-delivery/status": DELAYED,
+        "GET /admin/v2/audits": (405, {"reason": "set auditsDirectory"}),
     }
     yield found
     found.runner.close()

@@ -220,3 +220,9 @@ def test_an_audit_without_a_plan_offers_none(shelf: Shelf) -> None:
     shown = shelf.browser.get("/ui/audits/stopped")
     assert "FAILED share" in shown.words
     assert "Approve and send" not in shown.words
+
+
+def test_the_overview_leads_to_the_newest_audit(shelf: Shelf) -> None:
+    shown = shelf.browser.get("/ui/")
+    assert f'<a href="{PLACE}">61 ledgers (953.7 MiB) are unreferenced and deletable</a>' in shown.text
+    assert "Newest audit" in shown.words

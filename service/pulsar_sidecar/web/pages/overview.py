@@ -8,11 +8,15 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes
+from pulsar_sidecar.analysis.audit_pages import VERDICT_KINDS
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_time
 from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.shell import page
 
 _BASE = "/admin/v2/ledger-deletion"
+_AUDITS = "/admin/v2/audits"
+_AUDITS_SECONDS = 30.0
+_SWITCHED_OFF = 405
 _DELAYED = "/ui/delayed"
 _OPEN_LEAKS = ("leaked", "settling", "kept")
 
@@ -47,9 +51,10 @@ class Readings:
     deletion: Reading
     watch: Reading
     delayed: Reading
+    audits: Reading
 
     def all(self) -> Sequence[Reading]:
-        return (self.deletion, self.watch, self.delayed)
+        return (self.deletion, self.watch, self.delayed, self.audits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,12 @@ class Overview:
 async def overview(request: Request) -> Response:
     """What every room reports of itself."""
     paths = (f"{_BASE}/status", f"{_BASE}/watch", "/admin/v2/delayed-delivery/status")
-    readings = Readings(*await asyncio.gather(*(read(request, path) for path in paths)))
+    readings = Readings(
+        *await asyncio.gather(
+            *(read(request, path) for path in paths),
+            read(request, _AUDITS, {"limit": "1"}, keep_seconds=_AUDITS_SECONDS),
+        )
+    )
     return await page(request, "overview.html.j2", view=overview_of(readings), title="Overview")
 
 
@@ -76,6 +86,7 @@ def overview_of(readings: Readings) -> Overview:
         *_unread(readings),
         *_deletion_concerns(readings.deletion.value),
         *_watch_concerns(readings.watch.value),
+        *_audit_concerns(readings.audits.value),
     ]
     delayed = readings.delayed.value
     if delayed and delayed["lastError"]:
@@ -85,14 +96,15 @@ def overview_of(readings: Readings) -> Overview:
     figures = [*_deletion_figures(deletion), *_watch_figures(readings.watch.value)]
     if delayed:
         figures.append(_cancellations(delayed))
+    figures += _audit_figures(readings.audits.value)
     return Overview(concerns, figures, deletion["instances"] if deletion else (), readings.all())
 
 
 def _unread(readings: Readings) -> Iterator[Concern]:
-    names = ("Ledger deletion", "Watch for leaks", "Delayed messages")
+    names = ("Ledger deletion", "Watch for leaks", "Delayed messages", "Audits")
     problems: dict[str, list[str]] = {}
     for name, reading in zip(names, readings.all(), strict=True):
-        if reading.problem is not None:
+        if reading.problem is not None and reading.status != _SWITCHED_OFF:
             problems.setdefault(reading.problem, []).append(name)
     for problem, found in problems.items():
         yield Concern("bad", "Not readable", f"{', '.join(found)}: {problem}", "/ui/")
@@ -168,6 +180,24 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
         count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
         note = f"of {watch['ledgers']:,} ledgers" if watch["ledgers"] is not None else None
         yield Figure("Unreferenced ledgers", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note)
+
+
+def _audit_concerns(audits: Any) -> Iterator[Concern]:
+    if not audits:
+        return
+    for unreadable in audits["unreadable"]:
+        yield Concern("warn", "Unreadable audit", unreadable["reason"], "/ui/audits")
+    newest = next(iter(audits["audits"]), None)
+    if newest and newest["verdict"] != "clean":
+        kind = VERDICT_KINDS[newest["verdict"]]
+        yield Concern(kind, f"Audit: {newest['verdict']}", newest["sentence"], f"/ui/audits/{newest['auditId']}")
+
+
+def _audit_figures(audits: Any) -> Iterator[Figure]:
+    newest = next(iter(audits["audits"]), None) if audits else None
+    if newest:
+        kind, note = VERDICT_KINDS[newest["verdict"]], f"as of {format_time(newest['asOfMs'])}"
+        yield Figure("Newest audit", newest["verdict"], f"/ui/audits/{newest['auditId']}", kind, note)
 
 
 def _cancellations(delayed: Any) -> Figure:
