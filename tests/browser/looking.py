@@ -19,6 +19,8 @@ from tests.cluster.needs import browser
 
 NO_PLAYWRIGHT = "no Playwright: pip install --require-hashes -r deploy/requirements-browser.lock (`make test-browser`)"
 _AXE = Path(__file__).with_name("axe") / "axe.min.js"
+SHOWN_WITHIN_MS = 30_000
+"""So long may a page take to show what has happened, on a busy machine."""
 _RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 
@@ -72,6 +74,23 @@ def looking(launched: Any, **context: Any) -> Iterator[Look]:
         opened.close()
     assert not look.complaints, look.complaints
     assert len(hosts) <= 1, hosts
+
+
+def act(look: Look, label: str, **fields: str) -> str:
+    """Open the form behind a label, fill it and send it; the message of the page that follows."""
+    form = look.page.locator("details.action", has=look.page.locator(f"summary:text-is({label!r})")).first
+    if form.get_attribute("open") is None:
+        form.locator("summary").click()
+    for name, value in fields.items():
+        form.locator(f"[name={name}]").fill(value)
+    form.locator("button").click()
+    message = look.page.inner_text("p[role=status]")
+    assert isinstance(message, str)
+    return message
+
+
+def wait_for(look: Look, part: str, text: str) -> None:
+    look.page.locator(part, has_text=text).first.wait_for(timeout=SHOWN_WITHIN_MS)
 
 
 @contextmanager
