@@ -1,5 +1,6 @@
 """The pages of delayed messages."""
 
+import html
 from typing import Any
 
 import pytest
@@ -168,6 +169,22 @@ def test_other_messages_by_now_cancel_nothing(topic: FakeBrowser) -> None:
     topic.door.answers[f"POST {PLACE}/delayedMessages/cancel"] = (409, {"reason": "the selection finds 3 messages now"})
     topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": "{}"})
     assert "the selection finds 3 messages now" in topic.get(page_of(ORDERS)).words
+
+
+@pytest.mark.parametrize("act", ["cancel", "expedite", "reschedule"])
+def test_an_act_takes_the_right_of_the_rest_door(topic: FakeBrowser, act: str) -> None:
+    refused = (403, {"reason": "role 'guest' may not do this; it takes an admin role of the tenant"})
+    for verb in (
+        "delayedMessages/preview",
+        "delayedMessages/cancel",
+        "expediteDelayedMessage",
+        "rescheduleDelayedMessage",
+    ):
+        topic.door.answers[f"POST {PLACE}/{verb}"] = refused
+    fields = {"topic": ORDERS, "hash": "x", "selection": "{}", "message": "7:1", "due": "2026-12-24T18:00"}
+    assert topic.post(f"/ui/delayed/topic/{act}", fields).status == 303
+    assert "Nothing was done (403): role 'guest' may not do this" in html.unescape(topic.get(page_of(ORDERS)).words)
+    assert topic.post("/ui/delayed/topic/preview", {"topic": ORDERS, "key": "k"}).status == 403
 
 
 @pytest.mark.parametrize("selection", ["", "[]", "{"])

@@ -12,13 +12,17 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.web.words import command
 
+_YEAR = slice(len("2026-"), None)
+"""There is no room for it below a column."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
     """When messages are due.
 
     Attributes:
-        plot: one column for each time.
+        plot: one column for each of ``times``.
+        times: beginnings of steps and their messages.
         late: how much later messages may be due than shown; empty if not at all.
         places: subscriptions, those that could not be read first, then those with most delayed messages.
         unknown: how many of them could not be read.
@@ -26,6 +30,7 @@ class Calendar:
 
     counts: Mapping[str, int]
     plot: Sequence[PlotItem]
+    times: Sequence[Mapping[str, int]]
     step: str
     late: str
     places: Sequence[Mapping[str, Any]]
@@ -38,13 +43,13 @@ def calendar_of(answer: Mapping[str, Any]) -> Calendar:
         name: int(answer[name]) for name in ("delayed", "due", "undelayed", "unreadable", "unread", "fromBuckets")
     }
     plot = [
-        PlotItem(format_minute(time["fromMs"]), time["messages"], f"{time['messages']:,} messages")
+        PlotItem(format_minute(time["fromMs"])[_YEAR], time["messages"], f"{time['messages']:,} messages")
         for time in answer["times"]
     ]
     late = format_age(answer["resolutionMs"]) if answer["resolutionMs"] >= 1000 else ""
     places = sorted(answer["subscriptions"], key=_urgency)
     unknown = sum(place["problem"] is not None for place in places)
-    return Calendar(counts, plot, format_age(1000 * answer["stepSeconds"]), late, places, unknown)
+    return Calendar(counts, plot, answer["times"], format_age(1000 * answer["stepSeconds"]), late, places, unknown)
 
 
 def _urgency(place: Mapping[str, Any]) -> tuple[bool, int, str, str]:
