@@ -54,7 +54,7 @@ def namespace(
 
 @app.command(epilog=EXIT_CODES)
 def ledger(ctx: Context, ledger_id: LedgerIdArgument) -> None:
-    """Show what pins one ledger, or which bookies have not collected a deleted one.
+    """Show what pins one ledger, or which bookies have not collected it.
 
     Example: pulsar-sidecar pins ledger 4711
     """
@@ -80,7 +80,7 @@ def bookie(
 
 @app.command(epilog=EXIT_CODES)
 def bookies(ctx: Context) -> None:
-    """List the bookies, with what ledgers have on each and what it has not collected yet.
+    """List the bookies, with their ledgers' bytes and what is not collected.
 
     Example: pulsar-sidecar pins bookies
     """
