@@ -39,7 +39,7 @@ SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs
 # Without bytecode every worker would rewrite each test's assertions, and every sidecar would be compiled when it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release images monitoring demo demo-down docs format generate lock clean bench
+.PHONY: always help check $(STATIC_CHECKS) test $(SIDES) $(NEEDS:%=test-%) matrix matrix-spark matrix-python test-admin-clients test-faults soak mutants release images monitoring screenshots demo demo-down docs format generate lock clean bench
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -124,6 +124,11 @@ test-kubernetes: $(INSTALLED) ## an operator's acts with the chart, on KUBECONFI
 test-browser: $(INSTALLED) ## tests that look at pages in a real Chromium (Debian's package `chromium`, or PULSAR_SIDECAR_TEST_BROWSER)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-browser.lock
 	$(BIN)/python -m pytest --tb=short -rs -m browser tests/browser tests/e2e
+
+screenshots: $(INSTALLED) ## the dashboard's pictures in docs/dashboard, from a cluster with something on every page (Chromium)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r deploy/requirements-browser.lock
+	mkdir -p docs/dashboard
+	PULSAR_SIDECAR_SCREENSHOTS=docs/dashboard $(BIN)/python -m pytest --tb=short -rs -m browser tests/browser/test_tour.py
 
 test-admin-clients: $(INSTALLED) ## pulsar-admin and the Java and Go admin clients, at brokers and at the sidecar (ten minutes; Go needed)
 	$(BIN)/python -m pytest --tb=short -rN tests/admin_clients

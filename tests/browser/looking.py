@@ -1,5 +1,6 @@
 """A real Chromium that looks at the dashboard, and what must hold for every page that it opens."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp
 from tests.cluster.needs import browser
 
 NO_PLAYWRIGHT = "no Playwright: pip install --require-hashes -r deploy/requirements-browser.lock (`make test-browser`)"
+SCREENSHOTS_VARIABLE = "PULSAR_SIDECAR_SCREENSHOTS"
 _AXE = Path(__file__).with_name("axe") / "axe.min.js"
 SHOWN_WITHIN_MS = 30_000
 """So long may a page take to show what has happened, on a busy machine."""
@@ -45,6 +47,13 @@ class Look:
             for each in found
             if each["impact"] in ("serious", "critical")
         ]
+
+
+def screenshot(look: Look, name: str) -> None:
+    """A picture of what the window shows, if a directory is named for pictures."""
+    directory = os.environ.get(SCREENSHOTS_VARIABLE)
+    if directory:
+        look.page.screenshot(path=Path(directory) / f"{name}.png")
 
 
 @contextmanager

@@ -1,0 +1,102 @@
+"""Pages of the dashboard on a cluster with something to show on each: axe, and the pictures for the documentation.
+
+``PULSAR_SIDECAR_SCREENSHOTS`` names a directory for the pictures (`make screenshots`).
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.web.pages import PAGES
+
+from tests.browser.looking import looking, screenshot
+from tests.cluster.acknowledging import ack_state_setup, dug
+from tests.cluster.audits import Audits
+from tests.cluster.cancelling import CANCELLING
+from tests.cluster.delays import SHARED, DelayedTopic, now_ms
+from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
+from tests.cluster.topics import Workload, unique
+
+pytestmark = pytest.mark.browser
+
+HOUR = 3_600_000
+NAMESPACE = f"public/shop-{unique()}"
+TOURED = ("Overview", "Deletions", "Leaks", "Delayed messages", "Subscriptions")
+"""Those with something to show here; the tests of audits and pins make theirs, and look at these pages."""
+REMINDERS = f"persistent://{NAMESPACE}/reminders"
+WINDOWS = {"light": {"viewport": {"width": 1280, "height": 900}}, "dark": {"viewport": {"width": 390, "height": 844}}}
+
+
+@pytest.fixture(scope="module")
+def sidecar(cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SidecarProcess]:
+    """On a cluster where ledgers were left, deletions wait, messages are delayed, and cursors have holes."""
+    directory = tmp_path_factory.mktemp("tour")
+    with closing(Workload(cluster)) as workload, closing(Sidecars(cluster.addresses, directory)) as sidecars:
+        workload.create_namespace(NAMESPACE)
+        _leave_ledgers(workload)
+        _audit(cluster, directory)
+        found = sidecars.start(**CANCELLING, audits_directory=directory / "audits")
+        found.call("POST", f"{BASE}/pause", {"reason": "maintenance of the bookies"})
+        _delete(workload, found)
+        _delay(cluster)
+        _dig(cluster)
+        yield found
+        found.call("POST", f"{BASE}/resume")
+
+
+def _leave_ledgers(workload: Workload) -> None:
+    for name in ("carts", "visits", "prices"):
+        topic = parse_topic_name(f"persistent://{NAMESPACE}/{name}")
+        workload.fill(topic, 2)
+        workload.leave_ledgers_behind(topic, workload.ledgers(topic))
+
+
+def _audit(cluster: ClusterUnderTest, directory: Path) -> None:
+    audits = Audits(cluster.addresses, directory / "looks")
+    shutil.copytree(audits.look().directory, directory / "audits" / "nightly")
+
+
+def _delete(workload: Workload, sidecar: SidecarProcess) -> None:
+    topic = parse_topic_name(f"persistent://{NAMESPACE}/campaign-2025")
+    workload.fill(topic, 2)
+    sidecar.call("DELETE", f"/admin/v2/{workload.of_topic(topic)}", force="true")
+
+
+def _delay(cluster: ClusterUnderTest) -> None:
+    with closing(DelayedTopic(cluster.addresses, parse_topic_name(REMINDERS))) as topic:
+        for name in ("mail", "push"):
+            topic.subscribe(name, SHARED)
+        now = now_ms()
+        topic.send(2_000, [now + HOUR + (number * number % 97) * HOUR // 4 for number in range(2_000)])
+
+
+def _dig(cluster: ClusterUnderTest) -> None:
+    with ack_state_setup(cluster) as setup:
+        holes = dug(setup, 300, NAMESPACE)
+    with closing(Workload(cluster)) as workload:
+        workload.unload(holes.topic)
+
+
+@pytest.mark.parametrize("scheme", WINDOWS)
+def test_axe_finds_nothing_serious_on_any_page(launched: Any, sidecar: SidecarProcess, scheme: str) -> None:
+    reminders, scope = quote(REMINDERS, safe=""), quote(NAMESPACE, safe="")
+    addresses = {page.title: page.path for page in PAGES if page.title in TOURED} | {
+        "Delayed messages": f"/ui/delayed?scope={scope}",
+        "One topic's delayed messages": f"/ui/delayed/topic?topic={reminders}&check=yes",
+        "Subscriptions": f"/ui/subscriptions?scope={scope}",
+        "One topic's subscriptions": f"/ui/subscriptions/topic?topic={reminders}&ask=broker",
+    }
+    found = {}
+    with looking(launched, **WINDOWS[scheme], color_scheme=scheme) as look:
+        for title, address in addresses.items():
+            look.open(sidecar.url + address)
+            found[title] = look.serious()
+            assert "Could not be read" not in look.page.inner_text("main"), title
+            screenshot(look, f"{title.lower().replace(' ', '-')}-{scheme}")
+    assert not any(found.values()), found
