@@ -24,7 +24,10 @@ from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 
 NAME = "capacity"
 _SETTINGS = {"ledger_deletion_watch": "append", "delayed_message_cancelling_enabled": "true"}
-_JAVA_OPTIONS = ("-Xmx3g",)
+_HEAP_BYTES_OF_A_TOPIC = 16_000
+"""ZooKeeper's, for 13 nodes."""
+_FILLED_AT_ONCE = ("-Xmn256m", "-Dzookeeper.snapCount=100000000", "-Dzookeeper.forceSync=no")
+"""A ZooKeeper that grows its heap and writes everything again after each 100,000 nodes loses its sessions meanwhile."""
 _PATIENCE_SECONDS = 1_200
 
 
@@ -69,9 +72,9 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
 def _needs(topics: int, rest_seconds: float) -> _Needs:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-capacity-")))
-        spec = ClusterSpec(
-            scratch / "cluster", brokers=1, bookies=1, java_options=_JAVA_OPTIONS, ends_with_starter=True
-        )
+        megabytes = max(1_000, topics * _HEAP_BYTES_OF_A_TOPIC // 1_000_000)
+        options = (f"-Xms{megabytes}m", f"-Xmx{megabytes}m", *_FILLED_AT_ONCE)
+        spec = ClusterSpec(scratch / "cluster", brokers=1, bookies=1, java_options=options, ends_with_starter=True)
         addresses = stack.enter_context(LocalCluster.up(spec)).addresses()
         fill_zookeeper(addresses.metadata_store_url, MadeTopics(topics))
         sidecars = Sidecars(addresses, scratch)

@@ -189,7 +189,7 @@ def test_most_ledgers_of_a_large_audit_can_be_gone_down_to() -> None:
     extract = report_rows_of(orphan_table(rows), missing_table([]), unattributed_table([]), usage_table([]))
     page = report_html(summary(rows), extract)
     assert "The largest 2,000 of 2,009 unreferenced ledgers" in page
-    assert len(page) < 2_000_000
+    assert len(page) < 2_500_000  # it is sent by mail
 
 
 @pytest.mark.parametrize(
