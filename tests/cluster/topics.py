@@ -147,8 +147,14 @@ class Workload:
         self._unload(f"namespaces/{namespace}/unload")
 
     def _unload(self, path: str) -> None:
-        # While a bundle moves, brokers may refuse.
-        until(lambda: self.request("PUT", path).ok, f"brokers do {path}")
+        until(lambda: self._is_done("PUT", path), f"brokers do {path}")
+
+    def _is_done(self, method: str, path: str) -> bool:
+        """False while a bundle moves, or its broker dies."""
+        try:
+            return self.request(method, path).ok
+        except requests.RequestException:
+            return False
 
     def delete_plainly(self, topic: TopicName) -> None:
         """Pulsar's own deletion, nothing recorded."""

@@ -7,6 +7,7 @@ What must have come of the work when it has ended is counted on the cluster itse
 import random
 import shutil
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -67,7 +68,8 @@ class Tally:
             try:
                 work()
             except (AssertionError, OSError, SidecarError, pulsar.PulsarException) as error:
-                self.defect(f"{type(error).__name__}: {str(error)[:1000]}")
+                steps = [f"{step.name}:{step.lineno}" for step in traceback.extract_tb(error.__traceback__)]
+                self.defect(f"{type(error).__name__} in {' > '.join(steps[1:5])}: {str(error)[:1000]}")
 
 
 class Callers:
