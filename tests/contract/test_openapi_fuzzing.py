@@ -26,6 +26,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from tests.fakes.ack_states import FakeAckStates
 from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
+from tests.fakes.leaks import leak
 from tests.fakes.waiting import FakeWaitingMessages
 from tests.fuzzing.running import fuzz
 from tests.unit.api.serving import served
@@ -39,7 +40,7 @@ def furnished() -> FakeDeletionService:
     record = PendingDeleteLedgerInfo(ORDERS, LedgerComponent.MANAGED_LEDGER, LedgerType.LEDGER, LedgerId(4711))
     since_ms = 1_700_000_000_000
     running = TopicDeletionStatus(OperationId("op-1"), ORDERS, OperationState.RUNNING, 3, 2, since_ms, "waits")
-    return FakeDeletionService(
+    service = FakeDeletionService(
         dead=[
             DeadLetter("1:2:0", record, "{}", "still in use", 10, since_ms),
             DeadLetter("1:3:0", None, "\x00{", "malformed", 0, since_ms),
@@ -51,6 +52,8 @@ def furnished() -> FakeDeletionService:
         not_sent={0: "its outcome is unknown"},
         deleted={4711},
     )
+    service.watch.found = [leak(4711)]
+    return service
 
 
 def test_every_operation_of_an_open_sidecar() -> None:

@@ -75,7 +75,12 @@ class FakeWatchCalls:
 
     def append(self, ledger_id: LedgerId) -> Leak | Redirect:
         self.asked("append_leak", ledger_id)
-        return self.redirect or next(leak for leak in self.found if leak.ledger_id == ledger_id)
+        if self.redirect is not None:
+            return self.redirect
+        for leak in self.found:
+            if leak.ledger_id == ledger_id:
+                return leak
+        raise NotFoundError(f"ledger {ledger_id} is not among the leaks")
 
     def brake(self, reason: str) -> WatchControl:
         self.asked("brake", reason)

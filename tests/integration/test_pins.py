@@ -180,7 +180,7 @@ def holes(pins: Pins) -> Pinned:
         consumer.acknowledge(message)
     acknowledged = f"{len(rest)} entries acknowledged beyond it"
     pinned = Pinned(topic, "acknowledgement-holes", partial(consumer.acknowledge, first), "holes")
-    until(lambda: acknowledged in pins.pin(pinned)["detail"], "the broker has the acknowledgements")
+    until(lambda: acknowledged in str(pins.pins(topic)["pins"]), "the broker has the acknowledgements")
     return pinned
 
 

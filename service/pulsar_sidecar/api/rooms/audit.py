@@ -113,7 +113,7 @@ class CountAnswer(Answer):
     unknown_size_ledgers: int
 
 
-class PlanAnswer(CountAnswer):
+class DeletionPlanAnswer(CountAnswer):
     """The deletable ledgers, and the hash that approves them."""
 
     sha256: str
@@ -152,7 +152,7 @@ class AuditAnswer(Answer):
     """References to ledgers that do not exist."""
     unattributed: CountAnswer
     dangers: int
-    plan: PlanAnswer | None
+    plan: DeletionPlanAnswer | None
     """Null if a guard failed."""
 
     @classmethod
@@ -174,7 +174,7 @@ class AuditAnswer(Answer):
             missing=summary.missing,
             unattributed=_count(summary.unattributed),
             dangers=len(summary.dangers),
-            plan=None if plan is None else PlanAnswer(**_count(plan.ledgers).model_dump(), sha256=plan.sha256),
+            plan=None if plan is None else DeletionPlanAnswer(**_count(plan.ledgers).model_dump(), sha256=plan.sha256),
             **more,
         )
 
