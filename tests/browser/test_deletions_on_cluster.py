@@ -1,0 +1,91 @@
+"""Deletions in a real browser: a hundred thousand, brokers killed while looking, one abandoned, rights refused."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from pulsar_sidecar.model.ledgers import LedgerComponent
+
+from tests.browser.looking import SHOWN_WITHIN_MS, Look, act, looking, wait_for
+from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE
+from tests.cluster.tokens import TOKEN_CONF, token
+from tests.cluster.topics import record
+
+pytestmark = pytest.mark.browser
+
+BROKERS = ("broker-1", "broker-2")
+PENDING = 100_000
+FIRST_UNUSED_LEDGER = 2**40
+
+
+def pending_shown(look: Look) -> int:
+    """The number of pending ledgers on the page; 0 if it is unknown."""
+    shown = look.page.locator("#now dl > div", has_text="Pending ledgers").locator("dd").first.inner_text()
+    digits = "".join(filter(str.isdigit, shown))
+    return int(digits) if digits else 0
+
+
+def test_a_hundred_thousand_pending_deletions_and_brokers_that_are_killed(scene: Scene, look: Look) -> None:
+    topic, sidecar = scene.topic("many"), scene.start_alone()
+    sidecar.call("POST", f"{BASE}/pause", {"reason": "a hundred thousand"})
+    numbers = range(FIRST_UNUSED_LEDGER, FIRST_UNUSED_LEDGER + PENDING)
+    for start in range(0, PENDING, 10_000):
+        sidecar.append(
+            [record(topic, LedgerComponent.MANAGED_LEDGER, each) for each in numbers[start : start + 10_000]]
+        )
+    until(lambda: sidecar.inflight() >= PENDING / 2, "they are counted, as far as an estimate of entries counts them")
+    began = time.monotonic()
+    look.open(f"{sidecar.url}/ui/deletions")
+    seconds = time.monotonic() - began
+    assert pending_shown(look) >= PENDING / 2
+    assert seconds < SHOWN_WITHIN_MS / 1000, seconds
+    assert look.serious() == []
+    for broker in BROKERS:
+        scene.cluster.kill(broker)
+    try:
+        wait_for(look, "#now", "unknown")  # the backlog is the brokers' figure
+        look.open(f"{sidecar.url}/ui/")
+        assert look.page.locator("main table, main dl").count() > 0
+    finally:
+        for broker in BROKERS:
+            scene.cluster.restart(broker)
+    look.open(f"{sidecar.url}/ui/deletions")
+    until(lambda: pending_shown(look) >= PENDING / 2, "the figure is back by itself", seconds=120)
+    assert "Deletion continues" in act(look, "Resume")
+    until(lambda: sidecar.inflight() == 0, "ledgers that do not exist are soon done")
+    wait_for(look, "#now dl", "none")
+
+
+def test_a_viewer_sees_and_is_refused_and_an_operator_s_act_is_in_the_audit_lines(scene: Scene, launched: Any) -> None:
+    guarded = scene.start_alone(
+        authentication_enabled="true",
+        super_user_roles="admin",
+        token_secret_key=TOKEN_CONF["tokenSecretKey"],
+        viewer_roles="watcher",
+        operator_roles="operator",
+        log_format="json",
+    )
+    for role, outcome in (("watcher", "Refused"), ("operator", "Done")):
+        with looking(launched) as look:
+            look.open(f"{guarded.url}/ui/deletions")
+            look.page.fill("#token", token(role))
+            look.page.click("main button")
+            assert look.page.url == f"{guarded.url}/ui/deletions"
+            button = look.page.locator("form[action='/ui/deletions/pause'] button")
+            assert button.is_disabled() == (role == "watcher")
+            button.evaluate("each => each.disabled = false")
+            assert outcome in act(look, "Pause", reason="seen")
+    changes = [
+        json.loads(line) for line in guarded.whole_log.splitlines() if '"event":"change"' in line.replace(" ", "")
+    ]
+    found = [(each["role"], each["operation"], each["status"], each["address"]) for each in changes]
+    assert found == [
+        ("watcher", "pause_ledger_deletion", 403, "127.0.0.1"),
+        ("operator", "pause_ledger_deletion", 200, "127.0.0.1"),
+    ]
+    assert token("operator") not in guarded.whole_log
+    scene.sidecars.end_all()
+    scene.sidecar.call("POST", f"{BASE}/resume")
