@@ -4,19 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pulsar_sidecar.api.rooms.pins import bookies_router, router
-from pulsar_sidecar.ledger_ownership.pins.bookies import BookiesReader
-from pulsar_sidecar.ledger_ownership.pins.ports import StoredCopies
-from pulsar_sidecar.model.ids import BookieId, LedgerId
-from pulsar_sidecar.model.lookups import Unreadable
 
-from tests.fakes.bookkeeper import data_custom_metadata, ledger_metadata_bytes
-from tests.fakes.deletion_service import FakeDeletionService
-from tests.fakes.pins import FIGURES, TOPIC, PinnedCluster
-from tests.unit.api.serving import Served, served
+from tests.fakes.pins import TOPIC, PinnedCluster
+from tests.unit.api.pins_serving import BOOKIE, served_pins
+from tests.unit.api.serving import Served
 
 BASE = "/admin/v2/pins"
-BOOKIE = BookieId("bookie-1:3181")
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +17,7 @@ def server() -> Iterator[Served]:
     cluster = PinnedCluster()
     cluster.topic(1, 2, 3)
     cluster.cursor("s", mark_delete=(1, 9))
-    cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, (BOOKIE,))
-    cluster.bookies.read = {BOOKIE: FIGURES, BookieId("bookie-2:3181"): Unreadable("no answer")}
-    every = [(LedgerId(1), ledger_metadata_bytes(custom_metadata=data_custom_metadata(TOPIC.managed_ledger_name)))]
-    bookies = BookiesReader(lambda: iter(every), cluster.bookies, cluster.clock)
-    with served(FakeDeletionService(), routers=[router(cluster.reader), bookies_router(bookies)]) as server:
+    with served_pins(cluster) as server:
         yield server
 
 
