@@ -96,6 +96,8 @@ def pytest_runtest_makereport(
                 members |= _members_logs(value) | _threads(value)
                 if isinstance(value, LocalClusterUnderTest):
                     report.sections += _mended(value)
+        shown = {f"last complaints of {name}": _complaints(text) for name, text in members.items()}
+        report.sections += [(title, text) for title, text in shown.items() if text]
         report.sections += [(f"{name} in this test", _last_lines(text)) for name, text in sidecars.items()]
         if sidecars or members:
             report.sections.append(("all of the logs", str(_write(item, sidecars | members))))
@@ -114,8 +116,13 @@ def _sidecars_lines(item: pytest.Item) -> dict[str, str]:
 def _last_lines(text: str) -> str:
     """The last complaints and the very last lines; what a process informs about would bury what failed."""
     lines = text.splitlines()
-    kept = [line for line in lines[:-_LINES_SHOWN] if _COMPLAINTS.search(line)][-_LINES_SHOWN:] + lines[-_LINES_SHOWN:]
+    kept = [*_complaints("\n".join(lines[:-_LINES_SHOWN])).splitlines(), *lines[-_LINES_SHOWN:]]
     return "\n".join(line[:300] for line in kept)
+
+
+def _complaints(text: str) -> str:
+    """The last ones."""
+    return "\n".join([line[:300] for line in text.splitlines() if _COMPLAINTS.search(line)][-_LINES_SHOWN:])
 
 
 def _write(item: pytest.Item, texts: Mapping[str, str]) -> Path:

@@ -38,8 +38,9 @@ from tests.cluster.choosing import PROJECT
 from tests.cluster.freezing import wait_until_frozen
 from tests.cluster.links import SidecarNetwork
 from tests.cluster.nursery import nursery
-from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, until
+from tests.cluster.patience import OPERATION_SECONDS, PATIENCE_SECONDS, NotInTime, until
 
+_GAVE_UP = "closing failed"
 DELETING: Mapping[str, object] = {
     "topic_two_phase_deletion_enabled": "true",
     "bookkeeper_exclusive_to_cluster": "true",
@@ -192,9 +193,11 @@ class SidecarProcess(SidecarDoors):
         self._process = self._start()
 
     def terminate(self, seconds: float = PATIENCE_SECONDS) -> int | None:
-        """SIGTERM; its exit code once it has ended."""
+        """SIGTERM; its exit code once it has ended. `NotInTime` if the cluster hung, so that it gave up closing."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
+        if self.exit_code and _GAVE_UP in self.log():
+            raise NotInTime(f"{self.name} waited for its cluster to close, and gave up\n{self.log()}")
         return self.exit_code
 
     def freeze(self) -> None:

@@ -3,6 +3,7 @@
 Invariant: what is read here comes straight from the metadata store and the bookies, never from the code under test.
 """
 
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -184,22 +185,21 @@ class Workload:
 
     def subscribe(self, topic: TopicName, subscription: str, acknowledge: int = 0) -> None:
         """A durable subscription from the beginning, with some messages acknowledged and no consumer left."""
-        acknowledged: list[pulsar.MessageId] = []
+        tries = itertools.count()
 
         def is_stored() -> bool:
             consumer = self.client.subscribe(
                 str(topic), subscription, initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1
             )
-            for message_id in acknowledged:
-                consumer.acknowledge(message_id)
-            while len(acknowledged) < acknowledge:
-                message = consumer.receive(timeout_millis=_RECEIVE_MS)
-                consumer.acknowledge(message)
-                acknowledged.append(message.message_id())
+            if next(tries):
+                consumer.seek(pulsar.MessageId.earliest)
+            for _ in range(acknowledge):
+                consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_MS))
             consumer.close()
             return not acknowledge or holds_soon(lambda: subscription in self.ledgers(topic).cursors, _STORED_SECONDS)
 
-        # A connection that breaks loses acknowledgements, and the client does not hear of it.
+        # A connection that breaks loses acknowledgements, and the client does not hear of it. A broker that could not
+        # store one, because no bookies answered, takes the same one again for nothing new.
         until(is_stored, f"the cursor {subscription} has a ledger")
 
     def store_schemas(self, topic: TopicName, versions: int) -> None:

@@ -95,7 +95,7 @@ def test_sidecars_terminated_under_load(scene: Scene, dice: random.Random, tally
         code = victim.terminate(GRACE_SECONDS)
         tally.fault("sidecar terminated under load")
         calls = callers.end()
-        assert code == 0, victim.log()
+        assert code == 0, f"it ended with {code}\n{victim.log()}"
         victim.restart()
     in_flight = [call for call in calls if call.began < terminated_at - UNCERTAIN_SECONDS]
     assert in_flight
