@@ -16,6 +16,7 @@ from tests.benchmarks import (
     cancel,
     capacity,
     changes,
+    dashboard,
     delayed_index,
     delayed_index_build,
     drain,
@@ -61,6 +62,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     exactly_once,
     topic_deletion,
     pass_through,
+    dashboard,
 )
 """Modules with NAME, ``add_arguments(parser)`` and ``run(arguments) -> Sequence[Table]``; the docstring's first line
 is the help text."""
