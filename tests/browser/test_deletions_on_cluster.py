@@ -13,6 +13,7 @@ from tests.cluster.patience import until
 from tests.cluster.sidecars import BASE
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.cluster.topics import record
+from tests.integration.test_deletion_followed import damaged, deletion_of, state_at
 
 pytestmark = pytest.mark.browser
 
@@ -57,6 +58,24 @@ def test_a_hundred_thousand_pending_deletions_and_brokers_that_are_killed(scene:
     assert "Deletion continues" in act(look, "Resume")
     until(lambda: sidecar.inflight() == 0, "ledgers that do not exist are soon done")
     wait_for(look, "#now dl", "none")
+
+
+def test_a_stuck_topic_deletion_is_abandoned_by_its_typed_name(scene: Scene, look: Look) -> None:
+    topic, sidecar = scene.topic("damaged"), scene.sidecar
+    with damaged(scene, topic) as before:
+        location = deletion_of(scene, sidecar, topic)
+        until(lambda: state_at(sidecar, location)["state"] == "stuck", "it is stuck")
+        look.open(f"{sidecar.url}/ui/")
+        look.page.click("text=1 topic deletions do not continue")
+        look.page.select_option("[name=state]", "stuck")
+        look.page.click("button:text-is('Show')")
+        look.page.click(f"#topics a:text-is('{topic}')")
+        operation_id = location.rpartition("/")[2]
+        look.page.wait_for_url(f"**/ui/deletions/topic?id={operation_id}")
+        assert look.serious() == []
+        assert "The deletion is abandoned" in act(look, "Abandon", confirmed=operation_id)
+        assert sidecar.call("GET", f"{BASE}/topic-deletions") == []
+    assert scene.workload.existing(before.data) == before.data
 
 
 def test_a_viewer_sees_and_is_refused_and_an_operator_s_act_is_in_the_audit_lines(scene: Scene, launched: Any) -> None:

@@ -3,14 +3,14 @@
 ``PULSAR_SIDECAR_SCREENSHOTS`` names a directory for the pictures (`make screenshots`).
 """
 
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.web.pages import PAGES
 
@@ -19,17 +19,31 @@ from tests.cluster.acknowledging import ack_state_setup, dug
 from tests.cluster.audits import Audits
 from tests.cluster.cancelling import CANCELLING
 from tests.cluster.delays import SHARED, DelayedTopic, now_ms
+from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, unique
+from tests.integration.test_leak_watch import SETTLE_SECONDS, WATCH, wait_until_reported
 
 pytestmark = pytest.mark.browser
 
 HOUR = 3_600_000
 NAMESPACE = f"public/shop-{unique()}"
-TOURED = ("Overview", "Deletions", "Leaks", "Delayed messages", "Subscriptions")
-"""Those with something to show here; the tests of audits and pins make theirs, and look at these pages."""
 REMINDERS = f"persistent://{NAMESPACE}/reminders"
+PICTURED = {
+    "light": {
+        "Overview",
+        "Deletions",
+        "Leaks",
+        "One audit",
+        "Delayed messages",
+        "Subscriptions",
+        "What pins a topic",
+    },
+    "dark": {"Overview"},
+}
+"""The pages whose pictures stand in docs/dashboard.md."""
+_FILE_NAME = re.compile("[^a-z]+")
 WINDOWS = {"light": {"viewport": {"width": 1280, "height": 900}}, "dark": {"viewport": {"width": 390, "height": 844}}}
 
 
@@ -40,8 +54,20 @@ def sidecar(cluster: ClusterUnderTest, tmp_path_factory: pytest.TempPathFactory)
     with closing(Workload(cluster)) as workload, closing(Sidecars(cluster.addresses, directory)) as sidecars:
         workload.create_namespace(NAMESPACE)
         _leave_ledgers(workload)
-        _audit(cluster, directory)
-        found = sidecars.start(**CANCELLING, audits_directory=directory / "audits")
+        baskets = parse_topic_name(f"persistent://{NAMESPACE}/baskets")
+        workload.fill(baskets, 9)
+        workload.unload(baskets)
+        in_baskets = workload.ledgers(baskets).data
+        audits = Audits(cluster.addresses, directory / "audits")
+        audits.look()
+        audits.wait_between_looks()
+        audits.look()
+        found = sidecars.start(
+            **CANCELLING, audits_directory=audits.directory, ledger_deletion_watch_settle_in_seconds=SETTLE_SECONDS
+        )
+        until(lambda: found.call("GET", WATCH)["state"] == "watching", "it watches")
+        workload.store.delete(managed_ledger_path(baskets.managed_ledger_name))
+        wait_until_reported(found, workload.existing(in_baskets))
         found.call("POST", f"{BASE}/pause", {"reason": "maintenance of the bookies"})
         _delete(workload, found)
         _delay(cluster)
@@ -55,11 +81,6 @@ def _leave_ledgers(workload: Workload) -> None:
         topic = parse_topic_name(f"persistent://{NAMESPACE}/{name}")
         workload.fill(topic, 2)
         workload.leave_ledgers_behind(topic, workload.ledgers(topic))
-
-
-def _audit(cluster: ClusterUnderTest, directory: Path) -> None:
-    audits = Audits(cluster.addresses, directory / "looks")
-    shutil.copytree(audits.look().directory, directory / "audits" / "nightly")
 
 
 def _delete(workload: Workload, sidecar: SidecarProcess) -> None:
@@ -86,11 +107,16 @@ def _dig(cluster: ClusterUnderTest) -> None:
 @pytest.mark.parametrize("scheme", WINDOWS)
 def test_axe_finds_nothing_serious_on_any_page(launched: Any, sidecar: SidecarProcess, scheme: str) -> None:
     reminders, scope = quote(REMINDERS, safe=""), quote(NAMESPACE, safe="")
-    addresses = {page.title: page.path for page in PAGES if page.title in TOURED} | {
+    newest = f"/ui/audits/{quote(sidecar.call('GET', '/admin/v2/audits')['audits'][0]['auditId'], safe='')}"
+    addresses = {page.title: page.path for page in PAGES} | {
+        "One audit": newest,
+        "Findings of an audit": f"{newest}/tables/orphans",
         "Delayed messages": f"/ui/delayed?scope={scope}",
         "One topic's delayed messages": f"/ui/delayed/topic?topic={reminders}&check=yes",
         "Subscriptions": f"/ui/subscriptions?scope={scope}",
         "One topic's subscriptions": f"/ui/subscriptions/topic?topic={reminders}&ask=broker",
+        "What pins a namespace": f"/ui/pins?of={scope}",
+        "What pins a topic": f"/ui/pins?of={reminders}",
     }
     found = {}
     with looking(launched, **WINDOWS[scheme], color_scheme=scheme) as look:
@@ -98,5 +124,6 @@ def test_axe_finds_nothing_serious_on_any_page(launched: Any, sidecar: SidecarPr
             look.open(sidecar.url + address)
             found[title] = look.serious()
             assert "Could not be read" not in look.page.inner_text("main"), title
-            screenshot(look, f"{title.lower().replace(' ', '-')}-{scheme}")
+            if title in PICTURED[scheme]:
+                screenshot(look, f"{_FILE_NAME.sub('-', title.lower()).strip('-')}-{scheme}")
     assert not any(found.values()), found

@@ -28,14 +28,14 @@ class Pager:
 
     Attributes:
         first: number of its first row, from 1; 0 where there is none.
-        total: rows of the whole list; None if that is not known.
+        total: rows of the whole list.
         previous: address of the page before; None on the first.
         following: address of the next page; None on the last.
     """
 
     first: int
     last: int
-    total: int | None
+    total: int
     previous: str | None
     following: str | None
 

@@ -178,8 +178,12 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
         yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", note)
     else:
         count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
-        note = f"of {watch['ledgers']:,} ledgers" if watch["ledgers"] is not None else None
-        yield Figure("Unreferenced ledgers", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note)
+        note = None if watch["ledgers"] is None else f"of {watch['ledgers']:,} ledgers"
+        if note and watch["unlinked"]:
+            note += f"; {watch['unlinked']:,} never referenced while it watched"
+        yield Figure(
+            "Leaks that the watch saw", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note
+        )
 
 
 def _audit_concerns(audits: Any) -> Iterator[Concern]:
