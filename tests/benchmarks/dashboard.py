@@ -1,7 +1,7 @@
 """The dashboard: first paint of pages over 10,000 findings beside the same page as a file, and what an open one costs.
 
 A real Chromium opens each page of a real sidecar with an empty cache, in turns with a copy of the same HTML that
-another server has in memory; what both share (browser, machine, style sheet) is in both figures. Needs Playwright and
+another server has in memory; what both share (browser, machine, CSS) is in both figures. Needs Playwright and
 Chromium (`make test-browser`).
 """
 
@@ -37,7 +37,7 @@ _PAINT = """() => new Promise(resolve => {
   };
   look();
 })"""
-_SETTLE_SECONDS = 5
+_LOADING_SECONDS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -162,7 +162,7 @@ def _idle(browser: Any, sidecar: SidecarProcess, seconds: int) -> Table:
         context = browser.new_context()
         for _ in range(tabs):
             context.new_page().goto(sidecar.url + page)
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(_LOADING_SECONDS)
         before, began = processor_seconds(sidecar.pid), time.monotonic()
         time.sleep(seconds)
         used = (processor_seconds(sidecar.pid) - before) / (time.monotonic() - began)
