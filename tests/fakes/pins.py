@@ -77,8 +77,8 @@ class FakeBookies:
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         return self.stored.get(ledger_id, StoredCopies(0, ()))
 
-    def figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
-        return self.read[bookie]
+    def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
+        return {bookie: self.read[bookie] for bookie in bookies}
 
 
 class PinnedCluster:

@@ -1,7 +1,8 @@
 """What bookies report of their disks: over HTTP where they have registered a service, and by their entries."""
 
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -12,13 +13,14 @@ from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
+from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
 
 from tests.fakes.bookie_http_servers import BookieHttpServer, bookie_http_server
 from tests.fakes.bookie_servers import FakeBookie
 from tests.fakes.metadata import FakeMetadataStore
 
-BOOKIE = BookieId("10.0.0.7:3181")
+BOOKIE, FULL = BookieId("10.0.0.7:3181"), BookieId("full:3181")
 AVAILABLE = f"{DEFAULT_LEDGERS_ROOT}/available"
 METRICS = """# TYPE bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES gauge
 bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/a",ledgerDir="/a"} 1000
@@ -63,14 +65,14 @@ def registration(port: int) -> bytes:
 def test_figures_are_summed_over_directories_with_bookkeepers_defaults(
     bookies: RegisteredBookies, server: BookieHttpServer
 ) -> None:
-    figures = bookies.figures(BOOKIE)
-    assert figures == BookieFigures(
+    figures = bookies.figures([BOOKIE])
+    assert figures[BOOKIE] == BookieFigures(
         server.url, 3_500, 7, 300.0, 1 << 30, Compaction(0.2, 3_600), Compaction(0.5, 86_400), True
     )
 
 
 def test_a_bookie_without_a_service_names_the_setting(bookies: RegisteredBookies) -> None:
-    found = bookies.figures(BookieId("full:3181"))
+    found = bookies.figures([FULL])[FULL]
     assert isinstance(found, Unreadable)
     assert "httpServerEnabled" in found.reason
 
@@ -88,13 +90,27 @@ def test_figures_that_cannot_be_read_are_not_zero(
 ) -> None:
     server.trouble = {trouble}
     server.answers |= answers
-    found = bookies.figures(BOOKIE)
+    found = bookies.figures([BOOKIE])[BOOKIE]
     assert isinstance(found, Unreadable)
     assert reason in found.reason
 
 
 def test_read_only_bookies_are_known_too(bookies: RegisteredBookies) -> None:
-    assert bookies.known() == [BOOKIE, "full:3181"]
+    assert bookies.known() == [BOOKIE, FULL]
+
+
+def test_bookies_are_asked_side_by_side() -> None:
+    both = threading.Barrier(2)
+
+    class Meeting(FakeMetadataStore):
+        def read_many(self, paths: Sequence[str]) -> list[Node | None]:
+            both.wait(timeout=10)
+            return super().read_many(paths)
+
+    store = Meeting()
+    with ThreadPoolExecutor(2) as threads:
+        bookies = RegisteredBookies(store, BookieConnections(store), threads, DEFAULT_LEDGERS_ROOT)
+        assert list(bookies.figures([FULL, BOOKIE])) == [FULL, BOOKIE]
 
 
 def test_every_bookie_is_asked_for_a_ledger_that_has_no_metadata() -> None:

@@ -1,5 +1,8 @@
 """What ledgers have on each bookie, whose they are, and what a bookie has not collected."""
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -103,6 +106,25 @@ def test_all_ledgers_are_read_once_a_minute(ledgers: Ledgers, bookies: FakeBooki
         clock.advance_ms(advance_ms)
         assert reader.bookies()
         assert ledgers.reads == reads
+
+
+def test_callers_at_the_same_time_share_one_walk_even_of_minutes(ledgers: Ledgers, bookies: FakeBookies) -> None:
+    clock, walks, going_on = FakeClock(), threading.Event(), threading.Event()
+
+    def slow() -> "Iterator[tuple[LedgerId, bytes]]":
+        walks.set()
+        assert going_on.wait(10)
+        clock.advance_ms(300_000)
+        return iter(ledgers.every())
+
+    reader = BookiesReader(slow, bookies, clock)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(reader.bookies)
+        assert walks.wait(10)
+        second = threads.submit(reader.bookie, FIRST, by_topic=False, offset=0, limit=1)
+        going_on.set()
+        assert first.result()[0].read_ms == second.result().read_ms == clock.now_ms() - 300_000
+    assert ledgers.reads == 1
 
 
 def test_a_walk_that_broke_off_is_no_answer(bookies: FakeBookies) -> None:

@@ -44,7 +44,14 @@ class RegisteredBookies:
         unanswered = tuple(bookie for bookie, size in zip(bookies, asked, strict=True) if isinstance(size, Unreadable))
         return StoredCopies(max(sizes.values(), default=0), tuple(sizes), unanswered)
 
-    def figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
+    def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
+        return dict(zip(bookies, self._threads.map(self._figures, bookies), strict=True))
+
+    def close(self) -> None:
+        """Close the connections; idempotent."""
+        self._session.close()
+
+    def _figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
         try:
             url = self._service(bookie)
             if url is None:
@@ -54,10 +61,6 @@ class RegisteredBookies:
             return figures_of(url, metrics, settings, is_collecting=str(collecting) == "true")
         except SidecarError as error:
             return Unreadable(str(error))
-
-    def close(self) -> None:
-        """Close the connections; idempotent."""
-        self._session.close()
 
     def _last_stored(self, bookie: BookieId, ledger_id: LedgerId) -> int | Unreadable | None:
         """The ledger's length up to the last entry that the bookie holds; None if it holds none."""

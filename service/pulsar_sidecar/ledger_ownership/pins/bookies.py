@@ -4,9 +4,10 @@ A bookie collects in two steps. Every ``gcWaitTime`` it drops the ledgers whose 
 entry logs in which no ledger is left. What is left of other entry logs goes once compaction finds them empty enough.
 """
 
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -88,11 +89,12 @@ class BookiePins:
 
 
 class BookiesReader:
-    """Reads all ledgers' metadata at most once a minute, whatever it is asked."""
+    """Reads all ledgers' metadata at most once a minute, whatever it is asked; callers who wait share one reading."""
 
     def __init__(self, every: EveryLedger, bookies: Bookies, clock: Clock) -> None:
         self._every, self._bookies, self._clock = every, bookies, clock
-        self._read: tuple[float, int, dict[BookieId, LedgersOnBookie]] | None = None
+        self._reading = threading.Lock()
+        self._read: tuple[float, _Ledgers] | None = None
 
     def bookies(self) -> list[BookiePins]:
         """Each registered bookie, without what owners have there.
@@ -100,7 +102,8 @@ class BookiesReader:
         Raises:
             TemporaryError: the metadata store could not be read.
         """
-        return [self._of(bookie, (), 0) for bookie in self._bookies.known()]
+        ledgers, figures = self._ledgers(), self._bookies.figures(self._bookies.known())
+        return [_pins(bookie, ledgers, read) for bookie, read in figures.items()]
 
     def bookie(self, bookie: BookieId, *, by_topic: bool, offset: int, limit: int) -> BookiePins:
         """One bookie, with the largest owners.
@@ -109,36 +112,51 @@ class BookiesReader:
             NotFoundError: no such bookie is registered, and no ledger has entries there.
             TemporaryError: the metadata store could not be read.
         """
-        on_bookie = self._ledgers()[1].get(bookie)
-        if on_bookie is None and bookie not in self._bookies.known():
+        ledgers = self._ledgers()
+        if bookie not in ledgers.by_bookie and bookie not in self._bookies.known():
             raise NotFoundError(f"there is no bookie {bookie}; list them with: pulsar-sidecar pins bookies")
-        shares = _shares(on_bookie or LedgersOnBookie(), by_topic=by_topic)
-        return self._of(bookie, shares[offset : offset + limit], len(shares))
+        shares = _shares(ledgers.on(bookie), by_topic=by_topic)
+        found = _pins(bookie, ledgers, self._bookies.figures([bookie])[bookie])
+        return replace(found, owners=len(shares), shares=tuple(shares[offset : offset + limit]))
 
-    def _of(self, bookie: BookieId, shares: Sequence[Share], owners: int) -> BookiePins:
-        read_ms, found = self._ledgers()
-        there, read = found.get(bookie, LedgersOnBookie()), self._bookies.figures(bookie)
-        figures, problem = (None, read.reason) if isinstance(read, Unreadable) else (read, None)
-        return BookiePins(
-            bookie=bookie,
-            read_ms=read_ms,
-            ledgers=there.ledgers,
-            open_ledgers=there.open_ledgers,
-            size_bytes=there.size_bytes,
-            figures=figures,
-            problem=problem,
-            uncollected_bytes=None if figures is None else max(0, figures.entry_log_bytes - there.size_bytes),
-            uncollected_ledgers=None if figures is None else max(0, figures.ledgers - there.ledgers),
-            remedies=_collecting(figures),
-            owners=owners,
-            shares=tuple(shares),
-        )
+    def _ledgers(self) -> "_Ledgers":
+        with self._reading:
+            if self._read is None or self._clock.monotonic_seconds() - self._read[0] > _KEPT_SECONDS:
+                read = _Ledgers(self._clock.now_ms(), ledgers_by_bookie(self._every()))
+                # Kept from the end of the reading on: it may take longer than a minute, and others wait for it.
+                self._read = self._clock.monotonic_seconds(), read
+            return self._read[1]
 
-    def _ledgers(self) -> tuple[int, dict[BookieId, LedgersOnBookie]]:
-        now = self._clock.monotonic_seconds()
-        if self._read is None or now - self._read[0] > _KEPT_SECONDS:
-            self._read = now, self._clock.now_ms(), ledgers_by_bookie(self._every())
-        return self._read[1:]
+
+@dataclass(frozen=True, slots=True)
+class _Ledgers:
+    """All of them, as of ``read_ms``."""
+
+    read_ms: int
+    by_bookie: Mapping[BookieId, LedgersOnBookie]
+
+    def on(self, bookie: BookieId) -> LedgersOnBookie:
+        return self.by_bookie.get(bookie, LedgersOnBookie())
+
+
+def _pins(bookie: BookieId, ledgers: _Ledgers, read: BookieFigures | Unreadable) -> BookiePins:
+    """Without owners."""
+    there = ledgers.on(bookie)
+    figures, problem = (None, read.reason) if isinstance(read, Unreadable) else (read, None)
+    return BookiePins(
+        bookie=bookie,
+        read_ms=ledgers.read_ms,
+        ledgers=there.ledgers,
+        open_ledgers=there.open_ledgers,
+        size_bytes=there.size_bytes,
+        figures=figures,
+        problem=problem,
+        uncollected_bytes=None if figures is None else max(0, figures.entry_log_bytes - there.size_bytes),
+        uncollected_ledgers=None if figures is None else max(0, figures.ledgers - there.ledgers),
+        remedies=_collecting(figures),
+        owners=0,
+        shares=(),
+    )
 
 
 def ledgers_by_bookie(ledgers: Iterable[tuple[LedgerId, bytes]]) -> dict[BookieId, LedgersOnBookie]:

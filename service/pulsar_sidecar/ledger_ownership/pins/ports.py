@@ -92,5 +92,5 @@ class Bookies(Protocol):
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         """Where entries of a ledger without metadata still are. Raises `TemporaryError`."""
 
-    def figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
-        """Its own. Raises nothing."""
+    def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
+        """Each one's own, asked side by side. Raises nothing."""
