@@ -32,6 +32,11 @@ def running(number: int, **changed: Any) -> dict[str, Any]:
     }
 
 
+def followed(**changed: Any) -> dict[str, Any]:
+    left = {"driver": "one", "leftNodes": ["/managed-ledgers/x"], "leftLedgers": 2, "leftLedgerIds": [5, 6]}
+    return running(1, **left, **{"endedMs": None, "abandonedBy": None, **changed})
+
+
 def dead_letter(number: int, **changed: Any) -> dict[str, Any]:
     record = {"ledgerId": number, "topicName": HOSTILE, "ledgerComponent": "MANAGED_LEDGER", "ledgerType": "LEDGER"}
     return {
@@ -106,10 +111,9 @@ def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(
 
 def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
     path = f"{BASE}/topic-deletions/op-1"
-    followed = running(1, driver="one", leftNodes=["/managed-ledgers/x"], leftLedgers=2, leftLedgerIds=[5, 6])
     deleting.door.answers |= {
-        f"GET {path}": followed | {"endedMs": None, "abandonedBy": None, "remedy": "repair the node"},
-        f"POST {path}/abandon": followed | {"state": "abandoned", "endedMs": START_MS, "abandonedBy": None},
+        f"GET {path}": followed(remedy="repair the node"),
+        f"POST {path}/abandon": followed(state="abandoned", endedMs=START_MS),
     }
     shown = deleting.get("/ui/deletions/topic?id=op-1")
     for words in ("/managed-ledgers/x", "5 6", "repair the node", "pulsar-sidecar ledger-deletion abandon op-1"):
@@ -122,6 +126,11 @@ def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
     assert (done.status, done.header("location")) == (303, "/ui/deletions")
     assert deleting.door.calls("POST") == [(f"{path}/abandon", None)]
     assert "2 ledgers are left" in deleting.get("/ui/deletions").words
+
+
+def test_a_command_line_is_safe_for_a_shell(deleting: FakeBrowser) -> None:
+    deleting.door.answers[f"GET {BASE}/topic-deletions/a%3Bb"] = followed()
+    assert "ledger-deletion abandon &#39;a;b&#39;" in deleting.get("/ui/deletions/topic?id=a%3Bb").words
 
 
 def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeBrowser) -> None:

@@ -13,8 +13,9 @@ from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.web.actions import Action, ActionField
 from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.filters import PAGE_ROWS
-from pulsar_sidecar.web.pages.deletions import BASE, COMMAND, HERE, ledger_id_of, number_of
+from pulsar_sidecar.web.pages.deletions import BASE, HERE, ledger_id_of, number_of
 from pulsar_sidecar.web.shell import act, form_of, page
+from pulsar_sidecar.web.words import command
 
 LIST = f"{HERE}/dead-letters"
 _KEEP_SECONDS = 30.0
@@ -64,7 +65,7 @@ def view_of(reading: Reading, *, is_first: bool) -> DeadLetters:
         redrive=Action(
             "Redrive dead letters",
             f"{LIST}/redrive",
-            f"{COMMAND} dlq redrive --limit NUMBER",
+            command("ledger-deletion", "dlq", "redrive", "--limit", "NUMBER"),
             [ActionField("limit", "At most so many, the oldest first", "10000", "number", required=True)],
             note="They go back to the system topic with a fresh count of tries; each ledger is checked again.",
         ),
@@ -78,7 +79,8 @@ def row_of(letter: Any) -> DeadLetter:
     action = None
     if record is not None:
         ledger = str(record["ledgerId"])
-        action = Action("Redrive", f"{LIST}/redrive", f"{COMMAND} dlq redrive {ledger}", hidden={"ledger": ledger})
+        line = command("ledger-deletion", "dlq", "redrive", ledger)
+        action = Action("Redrive", f"{LIST}/redrive", line, hidden={"ledger": ledger})
     return DeadLetter(letter, record, evidence, action)
 
 

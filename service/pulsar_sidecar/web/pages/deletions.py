@@ -16,11 +16,11 @@ from pulsar_sidecar.web.ask import Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
 from pulsar_sidecar.web.forms import confirmed
 from pulsar_sidecar.web.shell import act, form_of, page
+from pulsar_sidecar.web.words import command
 
 HERE = "/ui/deletions"
 TOPIC = f"{HERE}/topic"
 BASE = "/admin/v2/ledger-deletion"
-COMMAND = "pulsar-sidecar ledger-deletion"
 STATES = {"running": "busy", "stuck": "bad", "unreadable": "bad", "done": "good", "refused": "warn", "abandoned": "off"}
 
 router = APIRouter()
@@ -170,9 +170,9 @@ def controls(status: Any) -> Sequence[Action]:
     paused = control["paused"]
     reason = ActionField("reason", "Reason", note="every sidecar's status shows it")
     shared = (
-        Action("Resume", f"{HERE}/resume", f"{COMMAND} resume")
+        Action("Resume", f"{HERE}/resume", command("ledger-deletion", "resume"))
         if paused
-        else Action("Pause", f"{HERE}/pause", f"{COMMAND} pause --reason TEXT", [reason])
+        else Action("Pause", f"{HERE}/pause", command("ledger-deletion", "pause", "--reason", "TEXT"), [reason])
     )
     rate = "" if control["ratePerSecond"] is None else f"{control['ratePerSecond']:g}"
     return (
@@ -180,16 +180,20 @@ def controls(status: Any) -> Sequence[Action]:
         Action(
             "Limit the rate",
             f"{HERE}/rate",
-            f"{COMMAND} rate NUMBER|none",
-            [ActionField("rate", "Ledgers a second of each sidecar", rate, "number", note="empty for no limit")],
+            command("ledger-deletion", "rate", "NUMBER"),
+            [
+                ActionField(
+                    "rate", "Ledgers a second of each sidecar", rate, "number", note="empty for no limit (rate none)"
+                )
+            ],
         ),
         Action(
             "Undelete a ledger",
             f"{HERE}/undelete",
-            f"{COMMAND} undelete LEDGER_ID [--force]",
+            command("ledger-deletion", "undelete", "LEDGER_ID"),
             [
                 ActionField("ledger", "Ledger id", "", "number", required=True),
-                ActionField("force", "Also if bookies no longer hold its entries", "", "checkbox"),
+                ActionField("force", "Also if bookies no longer hold its entries (--force)", "", "checkbox"),
             ],
             note="Bookies hold the entries of a deleted ledger until they collect it (gcWaitTime, 15 minutes).",
             takes="any",
@@ -217,7 +221,7 @@ def abandoning(operation: str) -> Action:
     return Action(
         "Abandon",
         f"{HERE}/abandon",
-        f"{COMMAND} abandon {operation}",
+        command("ledger-deletion", "abandon", operation),
         hidden={"id": operation},
         confirm=operation,
         danger=True,
@@ -231,7 +235,7 @@ def ending_protection(ledger: int) -> Action:
     return Action(
         "End the protection",
         f"{HERE}/end-protection",
-        f"{COMMAND} end-protection {ledger}",
+        command("ledger-deletion", "end-protection", str(ledger)),
         hidden={"ledger": str(ledger)},
         confirm=str(ledger),
         danger=True,
