@@ -95,6 +95,7 @@ class FakeBrowser:
     issuer: SignInIssuer | None = None
     pages: Sequence[Page] = PAGES
     scheme: str = "http"
+    behind_tls: bool = False
     cookies: dict[str, str] = field(default_factory=dict)
     others: dict[str, Answer] = field(default_factory=dict)
     """Answers of other sidecars by URL."""
@@ -121,7 +122,13 @@ class FakeBrowser:
     async def _send(self, method: str, target: str, body: bytes, headers: Mapping[str, str]) -> Shown:
         if self._dashboard is None:
             self._dashboard = Dashboard(
-                self.door, self.clock, self._elsewhere, sign_in=self.sign_in, issuer=self.issuer, pages=self.pages
+                self.door,
+                self.clock,
+                self._elsewhere,
+                sign_in=self.sign_in,
+                issuer=self.issuer,
+                behind_tls=self.behind_tls,
+                pages=self.pages,
             )
         sent = {"host": "localhost:8750", **{name.replace("_", "-"): value for name, value in headers.items()}}
         if self.cookies:

@@ -125,6 +125,7 @@ class _Process:
             others,
             sign_in=self._settings.authentication_enabled,
             issuer=sign_in_issuer_of(self._settings),
+            behind_tls=(self._settings.dashboard_url or "").startswith("https://"),
         )
 
     def run(self) -> None:

@@ -135,8 +135,9 @@ class Listening(_Group):
     dashboard_enabled: bool = True
     """Whether the sidecar has its dashboard, at ``/ui/``. It shows and does what the caller's own credential may."""
     dashboard_url: HttpUrl | None = None
-    """Address under which browsers find the dashboards of all sidecars, for signing in at an issuer. Default:
-    ``advertisedUrl``."""
+    """Address under which browsers find the dashboards of all sidecars. An issuer leads back to it after a sign-in,
+    without it to ``advertisedUrl``. If it begins with ``https://``, browsers send the dashboard's cookies over TLS
+    only, although the sidecar itself may speak plain HTTP behind a proxy that ends TLS."""
     max_http_server_connections: int = Field(default=1_000, ge=1, le=30_000)
     """Largest number of open client connections. A further connection replaces the one that has been idle longest; if
     every connection has a request in progress, the sidecar refuses it (503). Connections never use more than half of

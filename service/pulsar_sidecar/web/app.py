@@ -51,10 +51,14 @@ class Dashboard:
         *,
         sign_in: bool,
         issuer: SignInIssuer | None = None,
+        behind_tls: bool = False,
         pages: Sequence[Page] = PAGES,
     ) -> None:
-        """``sign_in``: whether the gate demands a credential; ``issuer``: where people may sign in beside tokens."""
-        self._gate = gate
+        """``sign_in``: whether the gate demands a credential; ``issuer``: where people may sign in beside tokens.
+
+        ``behind_tls``: whether browsers come over TLS, even if a proxy ends it and the connection here is plain.
+        """
+        self._gate, self._behind_tls = gate, behind_tls
         self._app = _app_of(Asker(gate, clock, elsewhere), clock, pages, signing_in=sign_in)
         self._app.state.issuer = issuer
 
@@ -70,6 +74,8 @@ class Dashboard:
             await self._gate(scope, receive, send)
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._behind_tls:
+            scope = {**scope, "scheme": "https"}
         request = Request(scope)
         secret, is_new = form_secret_of(request)
         request.state.form_secret = secret

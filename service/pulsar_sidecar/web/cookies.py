@@ -1,7 +1,7 @@
 """The dashboard's cookies: the caller's token, the secret of its forms, one message, a sign-in.
 
-Invariants: none of them can be read by a script, and none is sent with another site's requests; where the connection
-is TLS, each is bound to TLS and to this host (`__Host-`).
+Invariants: none of them can be read by a script, and none is sent with another site's requests; where browsers
+come over TLS, each is bound to TLS and to this host (`__Host-`).
 """
 
 import secrets

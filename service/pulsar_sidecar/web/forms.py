@@ -37,7 +37,10 @@ async def form_of(request: Request) -> dict[str, str]:
         raise InvalidInputError("the form cannot be read; load the page again") from error
     secret, is_new = form_secret_of(request)
     if is_new or not hmac.compare_digest(fields.pop(FORM_FIELD, "").encode(), secret.encode()):
-        raise NotAuthorizedError("the form is too old, or another site's; load the page again, then send it")
+        raise NotAuthorizedError(
+            "the form is too old, another site's, or its cookie is missing; open the page again, at the dashboardUrl "
+            "if the sidecar has one, then send it"
+        )
     return {name: value.strip() for name, value in fields.items()}
 
 

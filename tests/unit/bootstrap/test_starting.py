@@ -70,6 +70,13 @@ def reason(url: str, path: str) -> str:
     return str(answer.json()["reason"])
 
 
+def test_cookies_are_bound_to_tls_where_a_proxy_ends_it() -> None:
+    with a_port(hanging=False) as port, serving(port, "--dashboard-url", "https://sidecar.example") as (_, url):
+        answer = requests.get(f"{url}/ui/", timeout=60, allow_redirects=False)
+    assert answer.headers["set-cookie"].startswith("__Host-pulsar-sidecar-form=")
+    assert answer.headers["set-cookie"].endswith("; Secure")
+
+
 @pytest.mark.parametrize("hanging", [False, True])
 def test_while_brokers_are_away_at_the_start_the_door_names_them_and_goes_on(hanging: bool) -> None:
     with a_port(hanging=hanging) as port, serving(port) as (process, url):

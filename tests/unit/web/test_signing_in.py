@@ -1,5 +1,8 @@
 """Signing in and out, and what keeps other sites' pages away."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.fakes.rest_door import OPERATOR, FakeBrowser
@@ -34,9 +37,13 @@ def test_a_page_leads_to_the_sign_in_and_back(signed_out: FakeBrowser) -> None:
     assert "a" * 100 not in page.text
 
 
-def test_a_token_is_in_cookies_that_no_script_reads(signed_out: FakeBrowser) -> None:
-    signed_out.scheme = "https"
-    signed_out.cookies = {"__Host-pulsar-sidecar-form": "s" * 40}
+@pytest.mark.parametrize("options", [{"scheme": "https"}, {"behind_tls": True}], ids=str)
+def test_a_token_is_in_cookies_that_no_script_reads(browser: FakeBrowser, options: dict[str, Any]) -> None:
+    signed_out = replace(browser, sign_in=True, **options)
+    signed_out.door.token = TOKEN
+    (form,) = [value for name, value in signed_out.get("/ui/sign-in").headers if name == "set-cookie"]
+    assert form.startswith("__Host-pulsar-sidecar-form=")
+    assert form.endswith("; HttpOnly; Path=/; SameSite=strict; Secure")
     answer = signed_out.post("/ui/sign-in", {"token": TOKEN})
     kept = [value for name, value in answer.headers if name == "set-cookie"]
     assert len(kept) == 3
