@@ -80,7 +80,7 @@ def show_audit(audit: Path, tables: Sequence[FindingsTable] = (), wanted: RowsRe
         "summary": summary.document(),
     }
     for name in tables:
-        table = of_audit.table(TABLES[name])
+        table = of_audit.shown(TABLES[name])
         if wanted.group_by is None:
             found = chosen_rows(name, table, wanted)
             texts.append(rows_text(name, found))
@@ -97,7 +97,7 @@ def explain_ledger(audit: Path, ledger_id: int, dump: Path | None = None) -> str
     summary = open_audit(audit)
     tables = AuditTables(audit, summary)
     orphans, unattributed, missing = (
-        tables.table(table, {"ledger_id": ledger_id}).to_pylist()
+        tables.shown(table, {"ledger_id": ledger_id}).to_pylist()
         for table in (Table.ORPHAN_LEDGERS, Table.UNATTRIBUTED_LEDGERS, Table.MISSING_LEDGERS)
     )
     return explain(
@@ -118,7 +118,7 @@ def report_audit(audit: Path, output: Path | None = None) -> Path:
     """
     summary = open_audit(audit)
     tables = AuditTables(audit, summary)
-    extract = report_rows_of(*(tables.table(table) for table in TABLES.values()))
+    extract = report_rows_of(*(tables.shown(table) for table in TABLES.values()))
     path = output or audit / REPORT_NAME
     try:
         path.write_text(report_html(summary, extract, str(audit)), encoding="utf-8")

@@ -65,11 +65,11 @@ class AuditReviews:
 
     def rows(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> FoundRows:
         tables, _ = self._opened(audit_id)
-        return chosen_rows(table, tables.table(TABLES[table]), wanted)
+        return chosen_rows(table, tables.shown(TABLES[table]), wanted)
 
     def groups(self, audit_id: str, table: FindingsTable, wanted: RowsRequest) -> Sequence[Group]:
         tables, _ = self._opened(audit_id)
-        return counted_rows(tables.table(TABLES[table]), wanted)
+        return counted_rows(tables.shown(TABLES[table]), wanted)
 
     def explain(self, audit_id: str, ledger_id: int, *, references: bool) -> LedgerInAudit:
         audit = self._archive.audit(audit_id)

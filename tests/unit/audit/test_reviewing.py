@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.adapters.parquet.directories import archived_below, remove
+from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.analysis.documents import Limitation
 from pulsar_sidecar.audit.pruning import ArchivedDirectory, reasons_to_keep
 from pulsar_sidecar.audit.results.show import chosen_rows, counted_rows, explain, groups_text, overview, rows_text
 from pulsar_sidecar.audit.results.summaries import Count, GuardResult, Input
-from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus
+from pulsar_sidecar.audit.results.tables import OrphanCause, OrphanStatus, Table
 from pulsar_sidecar.audit.service import FoundRows, Group, GroupColumn, RowsRequest
 
 from tests.unit.audit.findings import (
@@ -72,6 +73,15 @@ def test_rows_are_chosen_by_value_and_cut() -> None:
     assert "metadata" not in found.rows[0]
     json.dumps(found.rows)
     assert chosen_rows("missing", missing_table([missing(1)]), RowsRequest({"standing": "x"})) == FoundRows([], 0)
+
+
+@pytest.mark.parametrize("rows", [[], _ORPHANS], ids=["empty", "filled"])
+def test_what_nothing_shows_stays_on_disk(tmp_path: Path, rows: list[dict[str, object]]) -> None:
+    tables = AuditTables(tmp_path, write_audit(tmp_path, rows))
+    for table in (Table.ORPHAN_LEDGERS, Table.UNATTRIBUTED_LEDGERS):
+        whole, shown = tables.table(table), tables.shown(table)
+        assert shown == whole.drop_columns(["metadata"])
+    assert tables.shown(Table.ORPHAN_LEDGERS, {"ledger_id": 9}).num_rows == (1 if rows else 0)
 
 
 def test_a_page_goes_on_where_the_one_before_ended() -> None:

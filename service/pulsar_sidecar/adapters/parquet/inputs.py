@@ -28,6 +28,7 @@ from pulsar_sidecar.audit.engine.running import input_of_audit
 from pulsar_sidecar.audit.engine.usage import counts_of_usage
 from pulsar_sidecar.audit.ports import Part, Work
 from pulsar_sidecar.audit.results.guards import EarlierCounts
+from pulsar_sidecar.audit.results.report import shown_columns
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.audit.results.tables import SCHEMAS, OrphanStatus, Subtree, Table
 from pulsar_sidecar.audit.sources.manifests import Manifest
@@ -73,16 +74,23 @@ class AuditTables:
         self._directory = directory
         self._summary = summary
 
-    def table(self, table: Table, equal: Mapping[str, Any] | None = None) -> pa.Table:
-        """A table in memory, or those of its rows in which these columns have these values."""
+    def table(
+        self, table: Table, equal: Mapping[str, Any] | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """A table in memory, or those of its rows in which columns have these values, or some of its columns."""
+        names = list(columns or SCHEMAS[table].names)
         files = self._files(table)
         if not files:
-            return SCHEMAS[table].empty_table()
+            return SCHEMAS[table].empty_table().select(names)
         chosen = None
         for column, value in (equal or {}).items():
             this = ds.field(column) == value
             chosen = this if chosen is None else chosen & this
-        return ds.dataset(files, schema=SCHEMAS[table], format="parquet").to_table(filter=chosen)
+        return ds.dataset(files, schema=SCHEMAS[table], format="parquet").to_table(columns=names, filter=chosen)
+
+    def shown(self, table: Table, equal: Mapping[str, Any] | None = None) -> pa.Table:
+        """The same without the columns that nothing shows: they are most of a table's bytes."""
+        return self.table(table, equal, shown_columns(SCHEMAS[table]))
 
     def deletable(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The plan's rows in order; ``columns`` must name ``standing``.
@@ -152,7 +160,7 @@ def open_earlier(directory: Path) -> EarlierAudit:
     summary = open_audit(directory)
     tables = AuditTables(directory, summary)
     usage = counts_of_usage(tables.table(Table.LEDGER_USAGE), "kind")
-    orphans = tables.table(Table.ORPHAN_LEDGERS).select(EARLIER_COLUMNS)
+    orphans = tables.table(Table.ORPHAN_LEDGERS, columns=EARLIER_COLUMNS)
     return EarlierAudit(
         EarlierCounts(summary, {kind: count.ledgers for kind, count in usage.items()}),
         input_of_audit(summary, sha256_of(directory / SUMMARY_NAME)),

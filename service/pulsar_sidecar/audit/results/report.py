@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from jinja2 import Environment
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -75,9 +76,14 @@ def report_rows_of(orphans: pa.Table, missing: pa.Table, unattributed: pa.Table,
 
 
 def first_rows(table: pa.Table, order: list[tuple[str, str]], limit: int = REPORT_ROWS, offset: int = 0) -> list[Row]:
-    """Some rows in some order, without the metadata's bytes: the only long column, which no report shows."""
-    names = [name for name in table.schema.names if name != "metadata"]
-    return list(table.select(names).sort_by(order).slice(offset, limit).to_pylist())
+    """Some rows in some order, of the columns that are shown; only these rows are copied."""
+    wanted = pc.sort_indices(table, sort_keys=order).slice(offset, limit)
+    return list(table.select(shown_columns(table.schema)).take(wanted).to_pylist())
+
+
+def shown_columns(schema: pa.Schema) -> list[str]:
+    """Without the metadata's bytes: the only long column, which no report shows."""
+    return [name for name in schema.names if name != "metadata"]
 
 
 def report_html(summary: AuditSummary, extract: ReportRows, place: str = "AUDIT") -> str:
