@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser.looking import Look, looking, served_dashboard
+from tests.browser.looking import Look, looking, served_dashboard, wait_for
 from tests.fakes.rest_door import FakeRestDoor
 from tests.unit.web.answers import deletion_status, watch_status
+from tests.unit.web.test_deletions import running
 
 pytestmark = pytest.mark.browser
 
@@ -48,6 +49,22 @@ def test_a_live_part_reads_itself_again_and_shows_that_the_cluster_is_gone(
     look.page.wait_for_selector("text=Not up to date", timeout=12_000)
     assert "no broker answers" in look.page.inner_text("#overview")
     assert look.page.locator("#overview :text-is('7')").count() == 1
+
+
+def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: Look, door: FakeRestDoor) -> None:
+    path = "GET /admin/v2/ledger-deletion/topic-deletions/op-1"
+    followed = running(1, driver="one", leftNodes=[], leftLedgers=0, leftLedgerIds=[], endedMs=None, abandonedBy=None)
+    door.answers[path] = followed
+    with served_dashboard(door) as url:
+        look.open(f"{url}/ui/deletions/topic?id=op-1")
+        door.answers[path] = (404, {"reason": "it does not run, and its end is not known"})
+        wait_for(look, "#deletion", "Not up to date the sidecar answered with status 404")
+        assert "topic-1" in look.page.inner_text("#deletion")
+        door.answers[path] = followed
+        look.page.locator("#deletion", has_text="Not up to date").wait_for(state="detached")
+    wait_for(look, "#deletion", "Not up to date the sidecar does not answer")
+    assert "topic-1" in look.page.inner_text("#deletion")
+    look.complaints.clear()  # of the answers that failed
 
 
 def test_hostile_names_are_text(look: Look, url: str) -> None:

@@ -1,4 +1,5 @@
-// What htmx does not do by itself: read live parts again while the page is visible, and copy commands.
+// What htmx does not do by itself: read live parts again while the page is visible, name those that are old, and copy
+// commands.
 "use strict";
 
 // A live part that has a form in use, or that a pointer has selected text of, is left alone until its next turn.
@@ -26,6 +27,20 @@ setInterval(() => {
     }
   }
 }, 1000);
+
+// A part that cannot be read again keeps what it showed, named as old; the next good answer replaces all of it.
+document.addEventListener("htmx:finally:request", (event) => {
+  const part = event.target.closest("[data-seconds]");
+  const { response } = event.detail.ctx;
+  if (!part || (response && response.status < 400)) return;
+  let note = part.querySelector(":scope > .message[role=status]");
+  if (!note) {
+    note = document.getElementById("outdated").content.firstElementChild.cloneNode(true);
+    part.prepend(note);
+  }
+  const why = response ? `the sidecar answered with status ${response.status}` : "the sidecar does not answer";
+  note.querySelector(".why").textContent = `${why}; what follows is what it answered before`;
+});
 
 // Commands are copied by a click; without a script they can be selected.
 document.addEventListener("click", async (event) => {
