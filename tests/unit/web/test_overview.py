@@ -8,12 +8,22 @@ HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 
 
 def test_figures_lead_to_their_lists(browser: FakeBrowser) -> None:
+    browser.door.answers[STATUS] = deletion_status(deadLetters=0)
     shown = browser.get("/ui/")
     assert shown.status == 200
     assert '<a href="/ui/deletions">100,000</a>' in shown.text
     assert "oldest 5 minutes, 1.5 GiB" in shown.words
     assert "Nothing is wrong" in shown.words
     assert "As of 2023-11-14 22:13:20 UTC" in shown.words
+
+
+def test_records_that_were_given_up_are_wrong_and_an_unknown_number_is_not_left_out(browser: FakeBrowser) -> None:
+    shown = browser.get("/ui/")
+    assert "Nothing is wrong" not in shown.words
+    assert '<a href="/ui/deletions/dead-letters">3 records were given up</a>' in shown.text
+    browser.door.answers[STATUS] = deletion_status(deadLetters=None)
+    browser.clock.advance_ms(10_000)
+    assert "Dead letters unknown" in browser.get("/ui/").words
 
 
 def test_what_is_wrong_comes_first_the_worst_before_the_rest(browser: FakeBrowser) -> None:

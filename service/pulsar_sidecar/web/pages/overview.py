@@ -17,6 +17,7 @@ _BASE = "/admin/v2/ledger-deletion"
 _AUDITS = "/admin/v2/audits"
 _AUDITS_SECONDS = 30.0
 _SWITCHED_OFF = 405
+_DELETIONS = "/ui/deletions"
 _DELAYED = "/ui/delayed"
 _OPEN_LEAKS = ("leaked", "settling", "kept")
 
@@ -115,15 +116,17 @@ def _deletion_concerns(status: Any) -> Iterator[Concern]:
         return
     control = status["control"]
     if control["paused"]:
-        yield Concern("warn", "Paused", control["pausedReason"] or "deletion is paused", "/ui/deletions")
+        yield Concern("warn", "Paused", control["pausedReason"] or "deletion is paused", _DELETIONS)
     if stuck := status["stuckTopicDeletions"]:
-        yield Concern("bad", "Stuck", f"{stuck:,} topic deletions do not continue by themselves", "/ui/deletions")
+        yield Concern("bad", "Stuck", f"{stuck:,} topic deletions do not continue by themselves", _DELETIONS)
+    if letters := status["deadLetters"]:
+        yield Concern("bad", "Dead letters", f"{letters:,} records were given up", f"{_DELETIONS}/dead-letters")
     if status["inflight"] is None:
-        yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", "/ui/deletions")
+        yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", _DELETIONS)
     for warning in status["warnings"]:
-        yield Concern("warn", "Warning", warning, "/ui/deletions")
+        yield Concern("warn", "Warning", warning, _DELETIONS)
     if status["lastError"]:
-        yield Concern("warn", "Last error", status["lastError"], "/ui/deletions")
+        yield Concern("warn", "Last error", status["lastError"], _DELETIONS)
 
 
 def _watch_concerns(watch: Any) -> Iterator[Concern]:
@@ -141,29 +144,29 @@ def _watch_concerns(watch: Any) -> Iterator[Concern]:
 def _deletion_figures(status: Any) -> Iterator[Figure]:
     if status is None:
         return
-    list_ = "/ui/deletions"
     if not status["enabled"]:
-        yield Figure("Two-phase deletion", "off", list_, "off", "topicTwoPhaseDeletionEnabled is false")
+        yield Figure("Two-phase deletion", "off", _DELETIONS, "off", "topicTwoPhaseDeletionEnabled is false")
         return
     inflight, control = status["inflight"], status["control"]
     if inflight is None:
-        yield Figure("Pending deletions", "unknown", list_, "bad")
+        yield Figure("Pending deletions", "unknown", _DELETIONS, "bad")
     else:
         oldest = inflight["oldestAgeMs"]
         note = None if oldest is None else f"oldest {format_age(oldest)}, {format_bytes(inflight['waitingBytes'])}"
         kind = "warn" if control["paused"] else "busy" if inflight["count"] else "good"
-        yield Figure("Pending deletions", f"{inflight['count']:,}", list_, kind, note)
+        yield Figure("Pending deletions", f"{inflight['count']:,}", _DELETIONS, kind, note)
     stuck = status["stuckTopicDeletions"]
     yield Figure(
         "Topic deletions",
         f"{status['runningTopicDeletions']:,}",
-        f"{list_}#topics",
+        f"{_DELETIONS}#topics",
         "bad" if stuck else None,
         f"{stuck:,} stuck" if stuck else None,
     )
-    if (letters := status["deadLetters"]) is not None:
-        yield Figure("Dead letters", f"{letters:,}", f"{list_}/dead-letters", "bad" if letters else "good")
-    yield Figure("Namespace deletions", f"{status['runningNamespaceDeletions']:,}", f"{list_}#namespaces")
+    letters = status["deadLetters"]
+    state = "bad" if letters else "good" if letters == 0 else None
+    yield Figure("Dead letters", "unknown" if letters is None else f"{letters:,}", f"{_DELETIONS}/dead-letters", state)
+    yield Figure("Namespace deletions", f"{status['runningNamespaceDeletions']:,}", f"{_DELETIONS}#namespaces")
     yield Figure("Sidecars", f"{len(status['instances']):,}", "/ui/#sidecars")
 
 
