@@ -4,6 +4,7 @@ The request's id goes with the work by itself (`observability.tracing`), so log 
 """
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Scope
 
 from pulsar_sidecar.api.authentication import CLIENT_CERTIFICATE
+from pulsar_sidecar.model.errors import InvalidInputError
 
 _JSON_LINES = "application/x-ndjson"
 
@@ -73,8 +75,12 @@ def encoded_query(parameters: Parameters | None) -> str:
 
 
 async def ask_gate(gate: ASGIApp, caller: Scope, authorization: str | None, asked: Asked) -> Answer:
-    """What the gate answers to ``asked``, by this credential, from the address that ``caller`` came from."""
-    body = b"" if asked.body is None else orjson.dumps(asked.body)
+    """What the gate answers to ``asked``, by this credential, from the address that ``caller`` came from.
+
+    `InvalidInputError` if its body has a number that is infinite, or not a number: JSON's null in its place is a limit
+    that is taken away.
+    """
+    body = b"" if asked.body is None else _json(asked.body)
     received = _Received()
     scope = _scope_of(caller, authorization, asked, len(body))
     try:
@@ -83,6 +89,13 @@ async def ask_gate(gate: ASGIApp, caller: Scope, authorization: str | None, aske
         if not received.status:  # otherwise the answer to a defect is there, and the log has it
             raise
     return received.answer
+
+
+def _json(body: Any) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError as error:
+        raise InvalidInputError("nothing was done: a number must be finite, such as 500") from error
 
 
 def _scope_of(caller: Scope, authorization: str | None, asked: Asked, length: int) -> Scope:

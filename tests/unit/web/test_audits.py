@@ -206,6 +206,8 @@ def test_a_plan_is_approved_by_its_hash_and_followed(shelf: Shelf) -> None:
     other = shelf.browser.post(f"{PLACE}/apply", {"plan": "0" * 64, "confirmed": "0" * 64, "hours": "72"})
     assert other.status == 303
     assert "Nothing was done (400): the plan of this audit is" in shelf.browser.get(PLACE).words
+    endless = shelf.browser.post(f"{PLACE}/apply", {"plan": shelf.plan, "confirmed": shelf.plan, "hours": "inf"})
+    assert endless.status == 400
     assert applying.progress_of(shelf.store, shelf.plan) is None
 
     sent = shelf.browser.post(f"{PLACE}/apply", {"plan": shelf.plan, "confirmed": shelf.plan, "hours": "72"})

@@ -198,10 +198,13 @@ def test_each_act_is_the_call_of_its_command(
     ("form", "fields"),
     [
         ("rate", {"rate": "fast"}),
+        ("rate", {"rate": "nan"}),
+        ("rate", {"rate": "1e999"}),
         ("undelete", {"ledger": "-1"}),
         ("undelete", {"ledger": "99999999999999999999"}),
         ("end-protection", {"ledger": "5", "confirmed": ""}),
         ("dead-letters/redrive", {"limit": "many"}),
+        ("dead-letters/redrive", {"limit": "inf"}),
     ],
 )
 def test_bad_input_changes_nothing(deleting: FakeBrowser, form: str, fields: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ async def redrive(request: Request) -> Response:
     if form.get("ledger"):
         body["ledgerIds"] = [ledger_id_of(form["ledger"])]
     if (limit := number_of(form.get("limit", ""), "the limit")) is not None:
-        body["limit"] = int(limit)
+        body["limit"] = int(limit) if limit.is_integer() else limit
     return await act(request, "POST", f"{BASE}/dead-letters/redrive", body, back=LIST, done=_redriven)
 
 
