@@ -138,6 +138,7 @@ def test_a_namespace_shows_its_largest_topics_page_by_page(cluster: PinnedCluste
     assert [found.topic for found in (*first.largest, *second.largest)] == [other(f"t{n}") for n in (4, 3, 2, 1)]
     assert (first.topics, first.listed_bytes, first.unreadable) == (5, 10_000, 1)
     assert cluster.owners.asked[0] == {other("t4"), other("t3")}
+    assert len(cluster.reader.namespace("public/default", 0, 20).largest) == 4
     with pytest.raises(NotFoundError):
         cluster.reader.namespace("public/none", 0, 2)
 

@@ -116,7 +116,7 @@ class NamespacePinsAnswer(Answer):
     listed_bytes: int
     """Bytes in the topics' lists, one copy, without the ledgers that they write to."""
     unreadable: int
-    """Number of topics whose lists cannot be read."""
+    """Number of topics whose lists cannot be read; nothing is answered of these."""
     largest: list[TopicPinsAnswer]
     """The topics that were asked for, the largest first."""
 

@@ -62,7 +62,7 @@ class NamespacePins:
     Attributes:
         topics: how many it has, partitions counted one by one.
         listed_bytes: of their lists: one copy, without what topics write to at the moment.
-        unreadable: topics whose lists cannot be read.
+        unreadable: topics whose lists cannot be read; they are not among the largest.
         largest: those that were asked for, the largest first.
     """
 
@@ -99,11 +99,14 @@ class PinsReader:
         sizes: dict[TopicName, int] = {}
         unreadable = 0
         for topic, size in self._sizes(self._topics.places_below(namespace)):
-            sizes[topic] = size or 0
-            unreadable += size is None
+            if size is None:
+                unreadable += 1
+            else:
+                sizes[topic] = size
         largest = sorted(sizes, key=lambda topic: (-sizes[topic], str(topic)))
         chosen = facts_of(self._sources, largest[offset : offset + limit])
-        return NamespacePins(namespace, len(sizes), sum(sizes.values()), unreadable, tuple(map(pins_of, chosen)))
+        topics = len(sizes) + unreadable
+        return NamespacePins(namespace, topics, sum(sizes.values()), unreadable, tuple(map(pins_of, chosen)))
 
     def _sizes(self, topics: Iterator[TopicName]) -> Iterator[tuple[TopicName, int | None]]:
         while some := list(islice(topics, _NODES_AT_ONCE)):

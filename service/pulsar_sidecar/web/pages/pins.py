@@ -93,7 +93,8 @@ async def _listed(request: Request, kind: str, path: str, fields: Sequence[Field
     reading = await ask.read(request, path, parameters, keep)
     pager = None
     if reading.value is not None:
-        total = reading.value["topics" if kind == "namespace" else "owners"]
+        found = reading.value
+        total = found["topics"] - found["unreadable"] if kind == "namespace" else found["owners"]
         pager = Pager.of(request, offset, limit, total)
     return Pinned(kind, fields, command, reading, pager=pager, by_topic=by_topic)
 
