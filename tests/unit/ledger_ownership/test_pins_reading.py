@@ -81,6 +81,17 @@ def test_a_cursor_that_cannot_be_read_may_hold_everything(cluster: PinnedCluster
     assert named(cluster, PinCause.UNREADABLE_CURSOR) == {1, 2, 3}
 
 
+def test_a_last_ledger_that_cannot_be_measured_is_named_and_not_taken_for_empty(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.lengths.unreadable = "ledger 3 cannot be measured: no bookie answered"
+    (found,) = cluster.reader.topic(TOPIC)
+    details = {pin.cause: (pin.ledgers, pin.detail) for pin in found.pins}
+    assert details[PinCause.UNREADABLE_LENGTH] == (
+        {3},
+        "not among the bytes: ledger 3 cannot be measured: no bookie answered",
+    )
+
+
 def test_messages_that_are_not_due_name_their_buckets(cluster: PinnedCluster) -> None:
     cluster.topic(1, 2, 3)
     cluster.cursor("s", mark_delete=(1, 4), buckets={BUCKET: 20})

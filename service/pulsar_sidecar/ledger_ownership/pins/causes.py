@@ -26,6 +26,8 @@ class PinCause(StrEnum):
     """The last compaction is that old."""
     UNREADABLE_CURSOR = "unreadable-cursor"
     """A cursor cannot be read, so it may hold everything."""
+    UNREADABLE_LENGTH = "unreadable-length"
+    """Bookies do not answer how long the ledger is that the topic writes to, so its bytes are not known."""
     RETENTION = "retention"
     """The topic's retention has not passed."""
     UNREADABLE_RETENTION = "unreadable-retention"
@@ -203,5 +205,6 @@ _REMEDIES: Final[Mapping[PinCause, Callable[[_Names], tuple[Remedy, ...]]]] = {
         Remedy("delete the schema, if no client needs it any more", "pulsar-admin schemas delete {names.base}")
     ),
     PinCause.UNREADABLE_CURSOR: _AGAIN,
+    PinCause.UNREADABLE_LENGTH: _AGAIN,
     PinCause.UNREADABLE_RETENTION: _AGAIN,
 }

@@ -85,7 +85,7 @@ def pins_of(facts: TopicFacts) -> TopicPins:
     """Everything that holds bytes of the topic."""
     listed = {ledger.ledger_id: ledger for ledger in facts.ledgers}
     own = {ledger.ledger_id: ledger for ledger in _ledgers_of_cursors(facts)}
-    holding = [*_cursors(facts), *_policies(facts)]
+    holding = [*_cursors(facts), *_policies(facts), *_unmeasured(facts)]
     holding += _let_go(facts, holding)
     pins = [
         *_measured(holding, listed),
@@ -196,6 +196,14 @@ def _policies(facts: TopicFacts) -> list[Pin]:
     if retained:
         pins.append(_retention(facts.retention, retained, facts))
     return pins
+
+
+def _unmeasured(facts: TopicFacts) -> list[Pin]:
+    """The last ledger, where it is not known whether it has bytes; the pins that are read hold none of it."""
+    if facts.unmeasured is None:
+        return []
+    last = facts.ledgers[-1].ledger_id
+    return [Pin(PinCause.UNREADABLE_LENGTH, "", frozenset({last}), f"not among the bytes: {facts.unmeasured}")]
 
 
 def _retained(retention: Retention, closed: Sequence[LedgerFacts], facts: TopicFacts) -> list[LedgerFacts]:

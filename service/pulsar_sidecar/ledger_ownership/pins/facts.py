@@ -106,6 +106,7 @@ class TopicFacts:
         compacted: what its ``__compaction`` cursor names.
         loaded_by: the broker that has it loaded.
         offload_lag_ms: how long BookKeeper's copy stays after the ledger was offloaded; negative for always.
+        unmeasured: why the length of the last ledger is not known, which then has no entries here.
         shadow_of: the source, for a shadow topic, whose list is a copy: it has no ledgers of its own.
     """
 
@@ -118,6 +119,7 @@ class TopicFacts:
     compacted: tuple[LedgerFacts, ...] | Unreadable = ()
     offload_lag_ms: int | Unreadable = FOREVER
     terminated: bool = False
+    unmeasured: str | None = None
     shadow_of: str | None = None
 
 

@@ -94,6 +94,7 @@ class _Topic:
             compacted if isinstance(compacted, Unreadable) else facts_of_ledgers(compacted, metadata),
             self._offload_lag(self._listed),
             self._listed.terminated,
+            measured.reason if isinstance(measured, Unreadable) else None,
             self._source,
         )
 

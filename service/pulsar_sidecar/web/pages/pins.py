@@ -22,7 +22,7 @@ _KEEP_SECONDS = 10.0
 _BOOKIES_KEEP_SECONDS = 60.0
 _TOPICS = 20
 _OWNERS = 50
-_URGENT = frozenset({"unreadable-cursor", "unreadable-retention", "unreferenced", "not-loaded"})
+_URGENT = frozenset({"unreadable-cursor", "unreadable-length", "unreadable-retention", "unreferenced", "not-loaded"})
 _BY_ITSELF = frozenset({"last-ledger", "next-trim", "not-collected", "cursor-ledger"})
 
 router = APIRouter()
