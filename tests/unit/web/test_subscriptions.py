@@ -81,6 +81,14 @@ def test_filters_and_pages_live_in_the_address(many: FakeBrowser, query: str, as
     assert asked in [target for target, _ in many.door.calls("GET")]
 
 
+def test_the_command_has_the_filters_of_the_page(many: FakeBrowser) -> None:
+    shown = many.get("/ui/subscriptions?show=holes&contains=it%27s&offset=50").words
+    assert (
+        "pulsar-sidecar subscriptions fullest &#39;--contains=it&#39;&#34;&#39;&#34;&#39;s&#39; --holes --offset=50"
+        in shown
+    )
+
+
 def test_what_cannot_be_read_is_shown_as_that(many: FakeBrowser) -> None:
     many.door.answers[STORED] = (503, {"reason": "the metadata store does not answer"})
     many.door.answers[STUCK] = (503, {"reason": "no broker answers"})

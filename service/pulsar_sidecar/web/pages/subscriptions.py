@@ -49,7 +49,9 @@ async def subscriptions(request: Request) -> Response:
         _deduplication(request, scope),
     )
     answer = reading.value or {"found": 0, "states": []}
-    words = filter(None, [scope.text])
+    options = [f"--contains={contains}"] if contains else []
+    options += ["--holes"] if show == "holes" else []
+    options += [f"--offset={offset}"] if offset else []
     view = _View(
         scope,
         reading,
@@ -61,7 +63,7 @@ async def subscriptions(request: Request) -> Response:
         ],
         Pager.of(request, offset, PAGE_ROWS, answer["found"]),
         deduplication,
-        [command("subscriptions", "fullest", *words)],
+        [command("subscriptions", "fullest", *filter(None, [scope.text]), *options)],
     )
     return await page(request, "subscriptions.html.j2", view=view, title=_TITLE)
 
