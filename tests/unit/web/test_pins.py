@@ -1,5 +1,6 @@
 """What pins this, as a browser shows it."""
 
+import re
 from typing import Any
 
 import pytest
@@ -141,6 +142,18 @@ def test_bookies_and_one_of_them(browser: FakeBrowser) -> None:
     assert any(target.endswith("?offset=0&limit=50&byTopic=true") for target, _ in browser.door.calls("GET"))
     assert "curl -X PUT http://bookie-1:8000/api/v1/bookie/gc" in one.words
     assert f"{TOPIC} 4 1.0 MiB of no topic 1 0 B" in one.words
+    assert "pulsar-sidecar pins bookie bookie-1:3181 --by-topic" in one.words
+
+
+def test_a_bookie_whose_id_looks_like_a_topic_is_still_a_bookie(browser: FakeBrowser) -> None:
+    browser.door.answers[f"{BASE}/bookies"] = [bookie(bookie="rack-1")]
+    browser.door.answers[f"{BASE}/bookies/rack-1"] = bookie(bookie="rack-1", owners=70)
+    (address,) = re.findall(r'href="(/ui/pins[?]of=rack-1[^"]*)"', browser.get("/ui/pins").text)
+    shown = browser.get(address.replace("&amp;", "&") + "&offset=50")
+    assert "rack-1 5 1 1.0 MiB" in shown.words
+    assert "51 to 70 of 70" in shown.words
+    assert 'href="/ui/pins?of=rack-1&amp;kind=bookie&amp;by=topic"' in shown.text
+    assert "pulsar-sidecar pins bookie rack-1 --offset=50" in shown.words
 
 
 def test_what_is_refused_or_cannot_be_read_is_named(browser: FakeBrowser) -> None:

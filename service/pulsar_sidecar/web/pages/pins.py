@@ -60,6 +60,10 @@ class Pinned:
         """The page about something else."""
         return f"{PATH}?{urlencode({'of': named})}"
 
+    def bookie_link(self, bookie: str) -> str:
+        """The page about a bookie, whose id may look like a topic's name (``bookieId`` in its bookkeeper.conf)."""
+        return f"{self.link(bookie)}&kind=bookie"
+
 
 @router.get(PATH)
 async def pins(request: Request) -> Response:
@@ -74,17 +78,18 @@ async def _view(request: Request) -> Pinned:
         reading = await ask.read(request, f"{_BASE}/bookies", keep_seconds=_BOOKIES_KEEP_SECONDS)
         return Pinned("bookies", fields, words.command("pins", "bookies"), reading)
     try:
-        kind, path = target_of(named)
+        kind, path = target_of(named, is_bookie=request.query_params.get("kind") == "bookie")
     except InvalidInputError as error:
         return Pinned("none", fields, words.command("pins", "--help"), problem=str(error))
-    command = words.command("pins", kind, named)
     if kind in ("topic", "ledger"):
+        command = words.command("pins", kind, named)
         return Pinned(kind, fields, command, await ask.read(request, path, keep_seconds=_KEEP_SECONDS))
-    return await _listed(request, kind, path, fields, command)
+    return await _listed(request, kind, named, path, fields)
 
 
-async def _listed(request: Request, kind: str, path: str, fields: Sequence[Field], command: str) -> Pinned:
-    offset, by_topic = offset_of(request), request.query_params.get("by") == "topic"
+async def _listed(request: Request, kind: str, named: str, path: str, fields: Sequence[Field]) -> Pinned:
+    offset, by_topic = offset_of(request), kind == "bookie" and request.query_params.get("by") == "topic"
+    options = [*(["--by-topic"] if by_topic else ()), *([f"--offset={offset}"] if offset else ())]
     limit = _TOPICS if kind == "namespace" else _OWNERS
     parameters: dict[str, Any] = {"offset": offset, "limit": limit}
     if kind == "bookie":
@@ -96,18 +101,20 @@ async def _listed(request: Request, kind: str, path: str, fields: Sequence[Field
         found = reading.value
         total = found["topics"] - found["unreadable"] if kind == "namespace" else found["owners"]
         pager = Pager.of(request, offset, limit, total)
+    command = words.command("pins", kind, named, *options)
     return Pinned(kind, fields, command, reading, pager=pager, by_topic=by_topic)
 
 
-def target_of(named: str) -> tuple[str, str]:
+def target_of(named: str, *, is_bookie: bool = False) -> tuple[str, str]:
     """What a text names, by its form, and the path of its pins; `InvalidInputError` if it is none of the four.
 
-    ``4711`` is a ledger, ``host:port`` a bookie, ``tenant/namespace`` a namespace, and whatever else is a topic.
+    ``4711`` is a ledger, ``host:port`` a bookie, ``tenant/namespace`` a namespace, and whatever else is a topic, unless
+    it is known to be a bookie.
     """
+    if is_bookie or ("/" not in named and ":" in named):
+        return "bookie", ask.path(f"{_BASE}/bookies", named)
     if parse_ledger_id(named) is not None:
         return "ledger", f"{_BASE}/ledgers/{int(named)}"
-    if "/" not in named and ":" in named:
-        return "bookie", ask.path(f"{_BASE}/bookies", named)
     if "://" not in named and named.count("/") == 1:
         checked = parse_topic_name(f"persistent://{named}/topic")
         return "namespace", ask.path(f"{_BASE}/namespaces", checked.tenant, checked.namespace_portion)
