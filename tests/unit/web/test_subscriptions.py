@@ -133,6 +133,13 @@ def test_a_topic_is_shown_without_loading_it(topic: FakeBrowser) -> None:
     assert "&lt;i&gt;" in shown.text
 
 
+def test_the_subscriptions_of_many_partitions_come_in_pages(topic: FakeBrowser) -> None:
+    shown = topic.get(f"{PAGE}&offset=9950")
+    assert f"{PLACE}/storedAckStates?offset=9950&limit=50" in [target for target, _ in topic.door.calls("GET")]
+    assert "9,951 to 10,000 of 10,000" in shown.words
+    assert "offset=9900" in shown.text
+
+
 def state(**changed: Any) -> dict[str, Any]:
     lost = {"entries": 9, "rangeCount": 4, "ranges": ["6:43", "6:45", "6:47"]}
     return {

@@ -92,6 +92,7 @@ class _TopicView:
     address: str
     stored: ask.Reading
     rows: list[views.SubscriptionRow]
+    pager: Pager
     memory: ask.Reading | None
     states: list[Any]
     deduplication: ask.Reading
@@ -102,10 +103,15 @@ class _TopicView:
 async def subscriptions_of_topic(request: Request) -> Response:
     """As stored; what the broker holds in memory only if ``ask`` is ``broker``, because that loads the topic."""
     topic = topic_of(request.query_params.get("topic", ""))
-    place = topic_path(topic)
+    place, offset = topic_path(topic), offset_of(request)
     asks = request.query_params.get("ask") == "broker"
     stored, memory, deduplication = await asyncio.gather(
-        ask.read(request, f"{place}/storedAckStates", {"limit": 1000}, keep_seconds=_KEEP_SECONDS),
+        ask.read(
+            request,
+            f"{place}/storedAckStates",
+            {"offset": offset, "limit": PAGE_ROWS},
+            keep_seconds=_KEEP_SECONDS,
+        ),
         _memory(request, place) if asks else _nothing(),
         ask.read(request, f"{place}/deduplication", keep_seconds=_KEEP_SECONDS),
     )
@@ -115,6 +121,7 @@ async def subscriptions_of_topic(request: Request) -> Response:
         f"{TOPIC_PATH}?{urlencode({'topic': str(topic)})}",
         stored,
         views.rows_of(stored.value),
+        Pager.of(request, offset, PAGE_ROWS, stored.value["found"]),
         memory,
         list((memory.value if memory else None) or ()),
         deduplication,
