@@ -121,6 +121,24 @@ def test_a_state_has_a_word(topic: FakeBrowser, index: dict[str, Any], word: str
     assert word in topic.get(page_of(ORDERS)).words
 
 
+def test_the_indexes_of_many_partitions_come_in_pages_those_with_problems_first(topic: FakeBrowser) -> None:
+    broken = delayed_index(f"{ORDERS}-partition-40", buckets=None, problem="the cursor cannot be read")
+    sound = [delayed_index(f"{ORDERS}-partition-{number}", bucket()) for number in range(40)]
+    topic.door.answers[f"GET {PLACE}/delayedIndex"] = [*sound, broken]
+    first, last = topic.get(page_of(ORDERS)), topic.get(f"{page_of(ORDERS)}&offset=40")
+    assert first.words.index("partition-40 ✕ could not be read") < first.words.index("partition-0 ✓")
+    assert "1 to 20 of 41" in first.words
+    assert "partition-39" in last.words
+    assert "partition-38" not in last.words
+
+
+def test_an_index_that_cannot_be_read_is_no_absence(topic: FakeBrowser) -> None:
+    topic.door.answers[f"GET {PLACE}/delayedIndex"] = (503, {"reason": "no bookie answers"})
+    shown = topic.get(page_of(ORDERS)).words
+    assert "Could not be read no bookie answers" in shown
+    assert "No durable subscription" not in shown
+
+
 def test_the_buckets_are_compared_when_that_is_asked_for(topic: FakeBrowser) -> None:
     finding = {
         "kind": "missing-ledger",

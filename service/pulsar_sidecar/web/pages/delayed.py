@@ -25,6 +25,8 @@ _KEEP_SECONDS = 30.0
 """Counting reads bookies; due times change slowly."""
 _MOST_ENTRIES = 50_000
 _SAMPLE = 200
+_INDEXES = 20
+"""On a page: each has a table of its buckets."""
 
 router = APIRouter()
 
@@ -78,6 +80,7 @@ class _TopicView:
     calendar: views.Calendar | None
     index: ask.Reading
     indexes: list[views.Index]
+    pager: Pager
     check: ask.Reading | None
     actions: list[Action]
     commands: list[str]
@@ -94,13 +97,15 @@ async def delayed_messages_of_topic(request: Request) -> Response:
         _check(request, place) if is_checked else _nothing(),
     )
     reading.required()
+    indexes, offset = views.indexes_of(index.value or ()), offset_of(request)
     view = _TopicView(
         topic,
         topic_address(topic),
         reading,
         views.calendar_of(reading.value),
         index,
-        views.indexes_of(index.value or ()),
+        indexes[offset : offset + _INDEXES],
+        Pager.of(request, offset, _INDEXES, len(indexes)),
         check,
         _actions(topic, request.query_params.get("message", "")),
         [command("delayed-index", "show", str(topic)), command("delayed-index", "fsck", str(topic))],

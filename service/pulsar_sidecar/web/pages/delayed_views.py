@@ -12,6 +12,7 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.web.words import command
 
+_WORST = ("bad", "warn", "good", "off")
 _YEAR = slice(len("2026-"), None)
 """There is no room for it below a column."""
 
@@ -73,8 +74,8 @@ class Index:
 
 
 def indexes_of(answer: Iterable[Mapping[str, Any]]) -> list[Index]:
-    """Of the answer of ``delayedIndex``."""
-    return [Index(*_state(each), each) for each in answer]
+    """Of the answer of ``delayedIndex``, those with problems first."""
+    return sorted((Index(*_state(each), each) for each in answer), key=lambda index: _WORST.index(index.kind))
 
 
 def _state(index: Mapping[str, Any]) -> tuple[str, str]:
