@@ -27,7 +27,7 @@ class Pager:
     """Where in a list a page is.
 
     Attributes:
-        first: number of its first row, from 1; 0 where there is none.
+        first: number of its first row, from 1; 0, as ``last``, where it has none.
         total: rows of the whole list.
         previous: address of the page before; None on the first.
         following: address of the next page; None on the last.
@@ -41,11 +41,14 @@ class Pager:
 
     @classmethod
     def of(cls, request: Request, offset: int, limit: int, total: int) -> "Pager":
-        """For rows ``offset`` (from 0) and the ``limit`` - 1 after it."""
+        """For rows ``offset`` (from 0) and the ``limit`` - 1 after it; a list may have become shorter than that."""
+        if offset >= total:
+            last_page = max(0, total - 1) // limit * limit
+            return cls(0, 0, total, _with(request, str(last_page)) if offset else None, None)
         last = min(offset + limit, total)
         before = _with(request, str(max(0, offset - limit))) if offset > 0 else None
         after = _with(request, str(offset + limit)) if last < total else None
-        return cls(min(offset + 1, total), last, total, before, after)
+        return cls(offset + 1, last, total, before, after)
 
 
 def offset_of(request: Request) -> int:

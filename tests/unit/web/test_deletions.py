@@ -93,6 +93,8 @@ def test_nothing_is_invented_where_brokers_do_not_answer(deleting: FakeBrowser) 
     shown = deleting.get("/ui/deletions").words
     assert "Not up to date no broker answers" in shown
     assert "Not up to date the metadata store is away" in shown
+    assert shown.count("As of 2023-11-14 22:13:20 UTC 10 minutes ago") == 2  # of what cannot be read again
+    assert shown.count("As of 2023-11-14 22:23:20 UTC") == 1  # of namespaces
 
 
 def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(deleting: FakeBrowser) -> None:
@@ -107,6 +109,13 @@ def test_thousands_of_topic_deletions_come_in_pages_with_filters_in_the_address(
     assert "1 to 1 of 1" in stuck.words
     assert "<script>alert" not in stuck.text
     assert "&lt;script&gt;alert" in stuck.text
+
+
+def test_a_list_that_became_shorter_than_the_place_in_it_still_has_its_rows(deleting: FakeBrowser) -> None:
+    deleting.door.answers[f"GET {BASE}/topic-deletions"] = [running(number) for number in range(90)]
+    shown = deleting.get("/ui/deletions?offset=200")
+    assert "none here of 90" in shown.words
+    assert '<a rel="prev" href="/ui/deletions?offset=50">' in shown.text
 
 
 def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
