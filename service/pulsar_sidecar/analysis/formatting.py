@@ -6,6 +6,7 @@ from typing import Any, Final
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
+_NO_YEAR: Final = "beyond the calendar"
 
 Row = Mapping[str, Any]
 
@@ -36,20 +37,32 @@ def format_age(age_ms: int | None) -> str:
 
 
 def format_time(time_ms: int | None) -> str:
-    """UTC to the second; ``unknown`` for None."""
+    """UTC to the second; ``unknown`` for None, ``beyond the calendar`` for a producer's due time that has no year."""
     if time_ms is None:
         return "unknown"
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    moment = _moment(time_ms)
+    return _NO_YEAR if moment is None else f"{moment:%Y-%m-%d %H:%M:%S UTC}"
 
 
 def format_instant(time_ms: int) -> str:
-    """UTC for programs, as ``<time datetime>`` takes it."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """UTC for programs, as ``<time datetime>`` takes it; the calendar's end for a time that is beyond it."""
+    moment = _moment(time_ms)
+    if moment is None:
+        return "9999-12-31T23:59:59Z" if time_ms > 0 else "0001-01-01T00:00:00Z"
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def format_minute(time_ms: int) -> str:
-    """UTC to the minute, short."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    """UTC to the minute, short; ``beyond the calendar`` as `format_time`."""
+    moment = _moment(time_ms)
+    return _NO_YEAR if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _moment(time_ms: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def format_columns(rows: Sequence[Mapping[str, str]]) -> str:

@@ -59,6 +59,17 @@ def test_the_calendar_shows_when_and_where(browser: FakeBrowser) -> None:
     assert "pulsar-sidecar delayed-index calendar" in shown.words
 
 
+@pytest.mark.parametrize("due_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
+def test_a_due_time_that_no_calendar_has_breaks_no_page(browser: FakeBrowser, due_ms: int) -> None:
+    """A producer may give any ``deliverAt``."""
+    far = due_counts(ORDERS, firstDueMs=due_ms, lastDueMs=due_ms)
+    browser.door.answers[CALENDAR] = calendar(far, times=[{"fromMs": due_ms, "messages": 1}])
+    shown = browser.get("/ui/delayed")
+    assert shown.status == 200
+    assert f"{ORDERS} billing 10 0 beyond the calendar" in shown.words
+    assert "<desc>beyond the calendar: 1 messages</desc>" in shown.text
+
+
 @pytest.mark.parametrize(
     ("scope", "path"),
     [

@@ -13,8 +13,6 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.web.words import command
 
 _WORST = ("bad", "warn", "good", "off")
-_YEAR = slice(len("2026-"), None)
-"""There is no room for it below a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +42,19 @@ def calendar_of(answer: Mapping[str, Any]) -> Calendar:
         name: int(answer[name]) for name in ("delayed", "due", "undelayed", "unreadable", "unread", "fromBuckets")
     }
     plot = [
-        PlotItem(format_minute(time["fromMs"])[_YEAR], time["messages"], f"{time['messages']:,} messages")
+        PlotItem(_without_year(time["fromMs"]), time["messages"], f"{time['messages']:,} messages")
         for time in answer["times"]
     ]
     late = format_age(answer["resolutionMs"]) if answer["resolutionMs"] >= 1000 else ""
     places = sorted(answer["subscriptions"], key=_urgency)
     unknown = sum(place["problem"] is not None for place in places)
     return Calendar(counts, plot, answer["times"], format_age(1000 * answer["stepSeconds"]), late, places, unknown)
+
+
+def _without_year(time_ms: int) -> str:
+    """There is no room for it below a column."""
+    text = format_minute(time_ms)
+    return text[len("2026-") :] if text[:1].isdigit() else text
 
 
 def _urgency(place: Mapping[str, Any]) -> tuple[bool, int, str, str]:
