@@ -15,6 +15,7 @@ from typing import Final, Self, TextIO, cast
 from pulsar_sidecar.analysis.formatting import format_columns
 from pulsar_sidecar.cli.words import reading, with_readings, words
 from pulsar_sidecar.model.clocks import Clock, SystemClock
+from pulsar_sidecar.model.printable import printable as printable
 from pulsar_sidecar.model.progress import Report
 
 _PROGRESS_LINES: Final = 20
@@ -63,13 +64,6 @@ def answer(value: object, lines: Iterable[str], form: Format) -> None:
         result(printable("\n".join(lines)))
     else:
         document(value, form)
-
-
-def printable(text: str, kept: str = "\n") -> str:
-    """The text with everything escaped that is not printable, but for the characters that are kept."""
-    return "".join(
-        character if character.isprintable() or character in kept else f"\\x{ord(character):02x}" for character in text
-    )
 
 
 class ProgressBar:

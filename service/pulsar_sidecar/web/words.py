@@ -1,8 +1,8 @@
 """Command lines that a page shows beside what it does."""
 
-import shlex
+from pulsar_sidecar.model.printable import command_line
 
 
 def command(*words: str) -> str:
     """A command line that a shell takes as it is."""
-    return shlex.join(["pulsar-sidecar", *words])
+    return command_line(["pulsar-sidecar", *words])

@@ -1,12 +1,12 @@
 """Why bytes stay, and what to do about each cause: the command, as an operator types it."""
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.printable import quoted
 
 
 class PinCause(StrEnum):
@@ -83,9 +83,7 @@ def remedies(cause: PinCause, topic: TopicName, holder: str) -> tuple[Remedy, ..
 
 def deletion_of(topic: TopicName) -> tuple[Remedy, ...]:
     """The remedy of what goes only with the topic."""
-    return (
-        Remedy("delete the topic, once its messages are read", f"pulsar-admin topics delete {shlex.quote(str(topic))}"),
-    )
+    return (Remedy("delete the topic, once its messages are read", f"pulsar-admin topics delete {quoted(str(topic))}"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +95,19 @@ class _Names:
 
     @property
     def topic(self) -> str:
-        return shlex.quote(str(self.of_topic))
+        return quoted(str(self.of_topic))
 
     @property
     def base(self) -> str:
-        return shlex.quote(str(self.of_topic.base))
+        return quoted(str(self.of_topic.base))
 
     @property
     def namespace(self) -> str:
-        return shlex.quote(self.of_topic.namespace)
+        return quoted(self.of_topic.namespace)
 
     @property
     def subscription(self) -> str:
-        return shlex.quote(self.of_holder)
+        return quoted(self.of_holder)
 
     @property
     def cluster(self) -> str:
