@@ -1,14 +1,17 @@
 """Pages that load nothing from anywhere and run no script: one file with everything in it.
 
-Whatever came from the cluster is escaped. ``templates/page.html.j2`` is the frame of every page, with its tables and
-figures; ``templates/plots.svg.j2`` has the plots.
+Whatever came from the cluster is escaped, and shown with the characters that would hide in it or turn the text around
+it; what a form sends back is marked ``|e``, which keeps it as it is. ``templates/page.html.j2`` is the frame of every
+page, with its tables and figures; ``templates/plots.svg.j2`` has the plots.
 """
 
 from typing import Final, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_instant, format_time
+from pulsar_sidecar.model.printable import printable
 
 REPORT_NAME: Final = "report.html"
 
@@ -24,6 +27,7 @@ class PlotItem(NamedTuple):
 def page_environment(package: str) -> Environment:
     """The templates of a package beside those of this one; everything that the pages among them get is escaped."""
     environment = Environment(
+        finalize=_visible,
         autoescape=select_autoescape(("html.j2", "svg.j2")),
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pulsar_sidecar.analysis")]),
         lstrip_blocks=True,
@@ -38,3 +42,7 @@ def page_environment(package: str) -> Environment:
         "time": format_time,
     }
     return environment
+
+
+def _visible(value: object) -> object:
+    return value if isinstance(value, Markup) else printable(str(value), "\n\t")

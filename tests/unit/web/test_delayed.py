@@ -143,6 +143,17 @@ def test_the_indexes_of_many_partitions_come_in_pages_those_with_problems_first(
     assert "partition-38" not in last.words
 
 
+def test_forms_send_a_name_back_as_it_is(topic: FakeBrowser) -> None:
+    name, place = f"{ORDERS}\u202e", f"{PLACE}%E2%80%AE"
+    topic.door.answers |= {
+        f"GET {place}/delayedCalendar": calendar(due_counts(name)),
+        f"GET {place}/delayedIndex": [],
+    }
+    shown = topic.get(page_of(f"{ORDERS}%E2%80%AE"))
+    assert shown.text.count(f'<input type="hidden" name="topic" value="{name}">') == 4  # three acts and a check
+    assert "cancel-delayed-messages $&#39;persistent://public/default/orders\\u202e&#39; --due-from" in shown.text
+
+
 def test_an_index_that_cannot_be_read_is_no_absence(topic: FakeBrowser) -> None:
     topic.door.answers[f"GET {PLACE}/delayedIndex"] = (503, {"reason": "no bookie answers"})
     shown = topic.get(page_of(ORDERS)).words

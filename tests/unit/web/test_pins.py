@@ -113,6 +113,16 @@ def test_names_of_others_are_text(browser: FakeBrowser) -> None:
     assert "Not asked" in refused.words
 
 
+def test_a_name_cannot_hide_what_it_is(browser: FakeBrowser) -> None:
+    """U+202E turns what follows, so that ``\u202eevil`` reads "live"."""
+    found = topic(topic=f"{TOPIC}\u202e", pins=[pin(holder="\u202eevil")])
+    browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [found]
+    shown = browser.get("/ui/pins?of=orders")
+    assert "backlog \\u202eevil" in shown.words
+    assert "\u202e" not in shown.text
+    assert "orders%E2%80%AE" in shown.text
+
+
 def test_a_namespace_by_pages(browser: FakeBrowser) -> None:
     answer = {"namespace": "public/default", "topics": 45, "listedBytes": MIB, "unreadable": 1, "largest": [topic()]}
     browser.door.answers[f"{BASE}/namespaces/public/default"] = answer
