@@ -217,8 +217,11 @@ def test_a_deleted_ledger_is_where_bookies_have_not_collected_it(cluster: Pinned
     found = cluster.reader.ledger(LedgerId(60))
     assert (found.bookies, found.bytes) == (BOOKIES, Bytes(700, 1400))
     assert found.pins[0].cause is PinCause.NOT_COLLECTED
-    cluster.bookies.stored[LedgerId(61)] = StoredCopies(0, (), BOOKIES[:1])
-    assert "no answer from bookie-1:3181" in cluster.reader.ledger(LedgerId(61)).pins[0].detail
+    cluster.bookies.stored[LedgerId(61)] = StoredCopies(700, BOOKIES[:1], BOOKIES[1:])
+    assert "no answer from bookie-2:3181" in cluster.reader.ledger(LedgerId(61)).pins[0].detail
+    cluster.bookies.stored[LedgerId(63)] = StoredCopies(0, (), BOOKIES[:1])
+    with pytest.raises(TemporaryError, match="no answer from bookie-1:3181"):
+        cluster.reader.ledger(LedgerId(63))
     with pytest.raises(NotFoundError):
         cluster.reader.ledger(LedgerId(62))
 

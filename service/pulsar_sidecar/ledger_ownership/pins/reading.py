@@ -29,7 +29,7 @@ from pulsar_sidecar.ledger_ownership.references import (
     schema_references,
 )
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
-from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, decode_cursor, topic_of_managed_ledger
@@ -166,8 +166,12 @@ class PinsReader:
 
     def _deleted(self, ledger_id: LedgerId) -> LedgerPins:
         copies = self._bookies.copies(ledger_id)
-        if not copies.bookies and not copies.unanswered:
-            raise NotFoundError(f"ledger {ledger_id} has no metadata, and no bookie holds an entry of it")
+        if not copies.bookies:
+            none = f"ledger {ledger_id} has no metadata, and no bookie"
+            if copies.unanswered:
+                silent = ", ".join(copies.unanswered)
+                raise TemporaryError(f"{none} that answers holds an entry of it; no answer from {silent}; try again")
+            raise NotFoundError(f"{none} holds an entry of it")
         size = Bytes(copies.size_bytes, copies.size_bytes * len(copies.bookies))
         pin = Pin(PinCause.NOT_COLLECTED, "", frozenset({ledger_id}), _where(copies), bytes=size, frees=size)
         return LedgerPins(ledger_id, None, None, size, (pin,), copies.bookies)
@@ -212,6 +216,6 @@ def _all_ledgers(facts: Sequence[TopicFacts]) -> Iterator[LedgerFacts]:
 
 
 def _where(copies: StoredCopies) -> str:
-    held = f"bookies that hold it: {', '.join(copies.bookies) or 'none'}"
+    held = f"bookies that hold it: {', '.join(copies.bookies)}"
     unanswered = f"; no answer from {', '.join(copies.unanswered)}" if copies.unanswered else ""
     return f"its metadata is gone; {held}{unanswered}"
