@@ -15,6 +15,7 @@ from pulsar_sidecar.ledger_ownership.pins.gathering import Sources
 from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
 from pulsar_sidecar.ledger_ownership.pins.reading import PinsReader
 from pulsar_sidecar.model.ids import BookieId, LedgerId, Position
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import CursorName, TopicName, parse_topic_name
 
@@ -102,8 +103,13 @@ class PinnedCluster:
         for ledger_id in ledger_ids:
             self.ledger(ledger_id, data_custom_metadata(name))
 
-    def ledger(self, ledger_id: int, custom_metadata: Mapping[str, bytes] | None = None) -> None:
-        self.store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes(custom_metadata=custom_metadata))
+    def ledger(
+        self,
+        ledger_id: int,
+        custom_metadata: Mapping[str, bytes] | None = None,
+        state: LedgerState = LedgerState.CLOSED,
+    ) -> None:
+        self.store.put(ledger_path(LedgerId(ledger_id)), ledger_metadata_bytes(state, custom_metadata))
 
     def cursor(
         self,

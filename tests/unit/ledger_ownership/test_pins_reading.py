@@ -8,7 +8,7 @@ from pulsar_sidecar.ledger_ownership.pins.ports import StoredCopies
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
-from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
@@ -202,6 +202,17 @@ def test_a_ledger_that_nothing_references_may_have_leaked(cluster: PinnedCluster
     cluster.ledger(40, stamps[of])
     (pin,) = cluster.reader.ledger(LedgerId(40)).pins
     assert (pin.cause, pin.frees) == (PinCause.UNREFERENCED, Bytes(1000, 2000))
+
+
+def test_a_ledger_that_is_written_to_has_the_bytes_that_bookies_have(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2)
+    cluster.cursor("s", cursor_ledger=30, mark_delete=(2, 9))
+    cluster.ledger(30, cursor_custom_metadata(TOPIC.managed_ledger_name, "s"), LedgerState.OPEN)
+    found = cluster.reader.ledger(LedgerId(30))
+    assert (found.bytes, found.pins[0].frees) == (Bytes(1000, 2000), Bytes(1000, 2000))
+    cluster.lengths.unreadable = "ledger 30 cannot be measured: no bookie answered"
+    with pytest.raises(TemporaryError, match="ledger 30 cannot be measured"):
+        cluster.reader.ledger(LedgerId(30))
 
 
 def test_a_ledger_without_pulsars_stamp_has_no_owner(cluster: PinnedCluster) -> None:

@@ -24,6 +24,7 @@ from pulsar_sidecar.ledger_ownership.pins.gathering import Sources, facts_of, le
 from pulsar_sidecar.ledger_ownership.pins.ports import Bookies, StoredCopies
 from pulsar_sidecar.ledger_ownership.places import topic_of_schema
 from pulsar_sidecar.ledger_ownership.references import (
+    LedgerReference,
     cursor_references,
     managed_ledger_references,
     schema_references,
@@ -31,6 +32,7 @@ from pulsar_sidecar.ledger_ownership.references import (
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, decode_cursor, topic_of_managed_ledger
 
@@ -140,17 +142,29 @@ class PinsReader:
         if node is None:
             return self._deleted(ledger_id)
         metadata = decode_ledger_metadata(node.data)
-        claim, ledger = read_claim(metadata.custom_metadata), ledger_facts(ledger_id, metadata)
+        claim = read_claim(metadata.custom_metadata)
         if not isinstance(claim, Claim):
+            ledger = self._measured(ledger_id, metadata)
             pin = Pin(PinCause.NOT_PULSARS, "", frozenset({ledger_id}), "its metadata names no topic of Pulsar")
             return LedgerPins(ledger_id, None, None, ledger.bytes, (replace(pin, bytes=ledger.bytes),))
         topic = topic_of(claim)
         facts = [] if topic is None else facts_of(self._sources, [topic])
-        found = next((each for each in _all_ledgers(facts) if each.ledger_id == ledger_id), ledger)
+        listed = next((each for each in _all_ledgers(facts) if each.ledger_id == ledger_id), None)
+        found = listed or self._measured(ledger_id, metadata)
         pins = [pin for each in facts for pin in held_by(pins_of(each), found)]
         return LedgerPins(
             ledger_id, topic, claim.kind.value, found.bytes, tuple(pins or self._by_reference(claim, topic, found))
         )
+
+    def _measured(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerFacts:
+        """An open one, such as that of a cursor in use, as bookies have it; `TemporaryError` if they do not answer."""
+        facts = ledger_facts(ledger_id, metadata)
+        if metadata.state is LedgerState.CLOSED:
+            return facts
+        measured = self._sources.lengths.measured({ledger_id: LedgerReference()})
+        if isinstance(measured, Unreadable):
+            raise TemporaryError(measured.reason)
+        return replace(facts, entries=measured[ledger_id].entries, size_bytes=measured[ledger_id].size_bytes)
 
     def _by_reference(self, claim: Claim, topic: TopicName | None, ledger: LedgerFacts) -> Iterable[Pin]:
         """Of a ledger that is not of a topic's list: the one node that may reference it does, or it has leaked."""
