@@ -118,7 +118,7 @@ def test_audits_are_listed_with_verdict_and_trend(shelf: Shelf) -> None:
     assert shown.status == 200
     assert f'<a href="{PLACE}">{AUDIT_ID}</a>' in shown.text
     assert "● plan 62 at least 953.7 MiB 61 1 1" in shown.words
-    assert "Trend over 2 audits" in shown.words
+    assert "Trend over 2 audits, UTC" in shown.words
 
 
 def test_what_serves_no_audits_names_what_to_install() -> None:
