@@ -43,8 +43,11 @@ class FakeTrimPolicies:
 
     found: Retention | Unreadable = field(default_factory=Retention)
     lag_ms: int | Unreadable = -1
+    asked: list[TopicName] = field(default_factory=list)
+    """Whose retention."""
 
     def retention(self, topic: TopicName) -> Retention | Unreadable:
+        self.asked.append(topic)
         return self.found
 
     def offload_lag_ms(self, namespace: str) -> int | Unreadable:

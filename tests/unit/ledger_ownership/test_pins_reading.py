@@ -114,6 +114,7 @@ def test_each_partition_is_answered_for_itself(cluster: PinnedCluster) -> None:
     for index in (0, 2):
         cluster.topic(10 * index + 1, 10 * index + 2, topic=TOPIC.partition(index))
     assert [found.topic for found in cluster.reader.topic(TOPIC)] == [TOPIC.partition(0), TOPIC.partition(2)]
+    assert cluster.policies.asked == [TOPIC]  # once: partitions share it
 
 
 def test_a_shadow_has_no_ledgers_of_its_own(cluster: PinnedCluster) -> None:

@@ -5,11 +5,12 @@ Invariant: nothing here loads a topic. The nodes of all topics that are asked fo
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.pins.facts import CursorFacts, LedgerFacts, TopicFacts, waiting
+from pulsar_sidecar.ledger_ownership.pins.facts import CursorFacts, LedgerFacts, Retention, TopicFacts, waiting
 from pulsar_sidecar.ledger_ownership.pins.ports import DueTimesOfCursors, LiveViews, TrimPolicies
 from pulsar_sidecar.ledger_ownership.ports import CursorPositions, LedgerLengths
 from pulsar_sidecar.ledger_ownership.references import (
@@ -55,7 +56,18 @@ def facts_of(sources: Sources, topics: Sequence[TopicName]) -> list[TopicFacts]:
     nodes = sources.store.read_many([managed_ledger_path(topic.managed_ledger_name) for topic in topics])
     there = {topic: node for topic, node in zip(topics, nodes, strict=True) if node is not None}
     views = sources.views.views(there.keys())
+    sources = replace(sources, policies=_AskedOnce(sources.policies))
     return [_Topic(sources, topic, node, views.get(topic)).facts() for topic, node in there.items()]
+
+
+class _AskedOnce:
+    """`TrimPolicies` for one answer: brokers are asked once for what all partitions of a topic share."""
+
+    def __init__(self, policies: TrimPolicies) -> None:
+        self._retention, self.offload_lag_ms = cache(policies.retention), cache(policies.offload_lag_ms)
+
+    def retention(self, topic: TopicName) -> Retention | Unreadable:
+        return self._retention(topic.base)
 
 
 class _Topic:
