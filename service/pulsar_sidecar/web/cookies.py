@@ -14,7 +14,8 @@ from starlette.responses import Response
 _PIECE = 3_800
 """Characters of a token in one cookie: browsers keep 4,096 bytes."""
 _MOST_PIECES = 5
-_MOST_OF_A_MESSAGE = 1_000
+_MOST_BYTES = 1_000
+"""Of a message: each may take three characters of a cookie, of which browsers keep 4,096."""
 _MESSAGE_SECONDS = 30
 _FLOW_SECONDS = 600
 
@@ -69,7 +70,8 @@ def forget_flow(request: Request, response: Response) -> None:
 
 def keep_message(request: Request, response: Response, kind: str, text: str) -> None:
     """One message for the next page; ``kind`` as in the macro ``state``, or ``unconfirmed``."""
-    shortened = text if len(text) <= _MOST_OF_A_MESSAGE else text[:_MOST_OF_A_MESSAGE] + "…"
+    whole = text.encode()
+    shortened = text if len(whole) <= _MOST_BYTES else whole[:_MOST_BYTES].decode(errors="ignore") + "…"
     _set(request, response, "message", quote(f"{kind}:{shortened}"), _MESSAGE_SECONDS)
 
 

@@ -211,6 +211,13 @@ def test_other_messages_by_now_cancel_nothing(topic: FakeBrowser) -> None:
     assert "the selection finds 3 messages now" in topic.get(page_of(ORDERS)).words
 
 
+def test_a_long_refusal_in_any_script_is_short_enough_for_a_cookie(topic: FakeBrowser) -> None:
+    topic.door.answers[f"POST {PLACE}/delayedMessages/cancel"] = (409, {"reason": "消息已被别的选择取消 " * 500})
+    topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": "{}"})
+    assert all(len(name) + len(value) < 4_000 for name, value in topic.cookies.items())
+    assert "消息已被别的选择取消" in topic.get(page_of(ORDERS)).words
+
+
 @pytest.mark.parametrize("act", ["cancel", "expedite", "reschedule"])
 def test_an_act_takes_the_right_of_the_rest_door(topic: FakeBrowser, act: str) -> None:
     refused = (403, {"reason": "role 'guest' may not do this; it takes an admin role of the tenant"})

@@ -211,6 +211,7 @@ def test_each_act_is_the_call_of_its_command(
         ("rate", {"rate": "1e999"}),
         ("undelete", {"ledger": "-1"}),
         ("undelete", {"ledger": "99999999999999999999"}),
+        ("undelete", {"ledger": "1" * 5000}),
         ("end-protection", {"ledger": "5", "confirmed": ""}),
         ("dead-letters/redrive", {"limit": "many"}),
         ("dead-letters/redrive", {"limit": "inf"}),

@@ -1,5 +1,5 @@
 from tests.fakes.rest_door import FakeBrowser
-from tests.unit.web.answers import deletion_status
+from tests.unit.web.answers import deletion_status, watch_status
 
 STATUS = "GET /admin/v2/ledger-deletion/status"
 WATCH = "GET /admin/v2/ledger-deletion/watch"
@@ -36,6 +36,17 @@ def test_what_is_wrong_comes_first_the_worst_before_the_rest(browser: FakeBrowse
     assert "<script>alert" not in shown.text
     assert "&lt;script&gt;alert" in shown.text
     assert "{{ 7*7 }}" in shown.text
+
+
+def test_a_sidecar_that_does_not_watch_does_not_call_nothing_wrong(browser: FakeBrowser) -> None:
+    browser.door.answers[STATUS] = deletion_status(deadLetters=0)
+    browser.door.answers[WATCH] = watch_status(leaks=None, leader={"name": "sidecar-2"})
+    shown = browser.get("/ui/")
+    assert "Nothing is wrong" not in shown.words
+    assert "Leaks unknown here sidecar-2 watches, and knows them" in shown.words
+    browser.door.answers[WATCH] = watch_status(leaks=None, leader=None)
+    browser.clock.advance_ms(10_000)
+    assert "no sidecar watches at this moment" in browser.get("/ui/").words
 
 
 def test_what_cannot_be_read_is_no_absence(browser: FakeBrowser) -> None:

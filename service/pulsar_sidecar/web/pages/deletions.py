@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from pulsar_sidecar.analysis.formatting import format_age, format_bytes
 from pulsar_sidecar.model.errors import InvalidInputError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID
+from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.web.actions import Action, ActionField
 from pulsar_sidecar.web.ask import Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
@@ -312,6 +312,7 @@ def number_of(text: str, name: str) -> float | None:
 
 def ledger_id_of(text: str) -> int:
     """A form's ledger id."""
-    if not (text.isascii() and text.isdigit()) or int(text) > MAX_LEDGER_ID:
+    ledger_id = parse_ledger_id(text)
+    if ledger_id is None:
         raise InvalidInputError("the ledger's id must be a whole number, such as 4711")
-    return int(text)
+    return ledger_id

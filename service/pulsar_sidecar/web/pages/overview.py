@@ -92,7 +92,7 @@ def overview_of(readings: Readings) -> Overview:
     delayed = readings.delayed.value
     if delayed and delayed["lastError"]:
         concerns.append(Concern("warn", "Delayed messages", delayed["lastError"], _DELAYED))
-    concerns.sort(key=lambda concern: concern.kind != "bad")
+    concerns.sort(key=lambda concern: (concern.kind != "bad", concern.kind == "off"))
     deletion = readings.deletion.value
     figures = [*_deletion_figures(deletion), *_watch_figures(readings.watch.value)]
     if delayed:
@@ -134,8 +134,9 @@ def _watch_concerns(watch: Any) -> Iterator[Concern]:
         return
     if watch["braked"]:
         yield Concern("bad", "Brake", watch["braked"], "/ui/leaks")
-    leaked = sum((watch["leaks"] or {}).get(state, 0) for state in ("leaked",))
-    if leaked:
+    if watch["leaks"] is None:
+        yield Concern("off", "Leaks unknown here", _unknown_leaks(watch), "/ui/leaks")
+    elif leaked := watch["leaks"].get("leaked", 0):
         yield Concern("warn", "Leaks", f"{leaked:,} ledgers leaked: nothing references them", "/ui/leaks")
     if watch["unreadable"]:
         yield Concern("warn", "Unreadable nodes", f"{watch['unreadable']:,} nodes could not be read", "/ui/leaks")
@@ -177,8 +178,7 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
     if watch["mode"] == "off":
         yield Figure("Watch for leaks", "off", "/ui/leaks", "off")
     elif leaks is None:
-        note = watch["detail"] or (f"{watch['leader']['name']} watches" if watch["leader"] else None)
-        yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", note)
+        yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", _unknown_leaks(watch))
     else:
         count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
         note = None if watch["ledgers"] is None else f"of {watch['ledgers']:,} ledgers"
@@ -187,6 +187,12 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
         yield Figure(
             "Leaks that the watch saw", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note
         )
+
+
+def _unknown_leaks(watch: Any) -> str:
+    if watch["leader"]:
+        return f"{watch['leader']['name']} watches, and knows them"
+    return watch["detail"] or "no sidecar watches at this moment"
 
 
 def _audit_concerns(audits: Any) -> Iterator[Concern]:
