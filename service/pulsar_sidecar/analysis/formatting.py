@@ -6,7 +6,6 @@ from typing import Any, Final
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
-_NO_YEAR: Final = "beyond the calendar"
 
 Row = Mapping[str, Any]
 
@@ -37,11 +36,11 @@ def format_age(age_ms: int | None) -> str:
 
 
 def format_time(time_ms: int | None) -> str:
-    """UTC to the second; ``unknown`` for None, ``beyond the calendar`` for a producer's due time that has no year."""
+    """UTC to the second; ``unknown`` for None, a time of a client's that no calendar has stays a number."""
     if time_ms is None:
         return "unknown"
     moment = _moment(time_ms)
-    return _NO_YEAR if moment is None else f"{moment:%Y-%m-%d %H:%M:%S UTC}"
+    return f"{time_ms} ms" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S UTC}"
 
 
 def format_instant(time_ms: int) -> str:
@@ -53,9 +52,9 @@ def format_instant(time_ms: int) -> str:
 
 
 def format_minute(time_ms: int) -> str:
-    """UTC to the minute, short; ``beyond the calendar`` as `format_time`."""
+    """UTC to the minute, short; a time that no calendar has stays a number."""
     moment = _moment(time_ms)
-    return _NO_YEAR if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+    return f"{time_ms} ms" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def _moment(time_ms: int) -> datetime | None:

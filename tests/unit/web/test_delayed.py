@@ -66,8 +66,8 @@ def test_a_due_time_that_no_calendar_has_breaks_no_page(browser: FakeBrowser, du
     browser.door.answers[CALENDAR] = calendar(far, times=[{"fromMs": due_ms, "messages": 1}])
     shown = browser.get("/ui/delayed")
     assert shown.status == 200
-    assert f"{ORDERS} billing 10 0 beyond the calendar" in shown.words
-    assert "<desc>beyond the calendar: 1 messages</desc>" in shown.text
+    assert f"{ORDERS} billing 10 0 {due_ms} ms" in shown.words
+    assert f"<desc>{due_ms} ms: 1 messages</desc>" in shown.text
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,14 @@ def test_other_messages_by_now_cancel_nothing(topic: FakeBrowser) -> None:
     topic.door.answers[f"POST {PLACE}/delayedMessages/cancel"] = (409, {"reason": "the selection finds 3 messages now"})
     topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": "{}"})
     assert "the selection finds 3 messages now" in topic.get(page_of(ORDERS)).words
+
+
+def test_a_selection_that_no_preview_made_is_refused(topic: FakeBrowser) -> None:
+    for selection in ("", "[]", "[" * 100_000):
+        assert (
+            topic.post("/ui/delayed/topic/cancel", {"topic": ORDERS, "hash": "x", "selection": selection}).status == 400
+        )
+    assert topic.door.calls("POST") == []
 
 
 def test_a_long_refusal_in_any_script_is_short_enough_for_a_cookie(topic: FakeBrowser) -> None:

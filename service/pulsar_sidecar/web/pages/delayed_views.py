@@ -54,7 +54,7 @@ def calendar_of(answer: Mapping[str, Any]) -> Calendar:
 def _without_year(time_ms: int) -> str:
     """There is no room for it below a column."""
     text = format_minute(time_ms)
-    return text[len("2026-") :] if text[:1].isdigit() else text
+    return text[len("2026-") :] if text[4:5] == "-" else text
 
 
 def _urgency(place: Mapping[str, Any]) -> tuple[bool, int, str, str]:
@@ -137,7 +137,7 @@ def confirmed_selection(form: Mapping[str, str]) -> Mapping[str, Any]:
     """The selection that a preview's form sends back, with the hash that was shown."""
     try:
         selection = json.loads(form.get("selection", ""))
-    except ValueError:
+    except (ValueError, RecursionError):
         selection = None
     if not isinstance(selection, dict) or not form.get("hash"):
         raise InvalidInputError("the form names no preview; preview the selection again")

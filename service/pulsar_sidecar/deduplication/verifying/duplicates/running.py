@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
-from pulsar_sidecar.analysis.formatting import Row, format_time
+from pulsar_sidecar.analysis.formatting import Row
 from pulsar_sidecar.analysis.pages import REPORT_NAME, page_environment
 from pulsar_sidecar.analysis.ports import UnfinishedDirectory
 from pulsar_sidecar.deduplication.verifying.duplicates.results import (
@@ -106,7 +106,7 @@ def find_duplicates(
 def _report(summary: DuplicatesSummary, shown: ReportRows, place: str) -> str:
     """One page with everything in it; what could not be seen stands right below the verdict."""
     environment = page_environment("pulsar_sidecar.deduplication.verifying.duplicates")
-    environment.filters |= {"place": _place, "published": _published}
+    environment.filters |= {"place": _place}
     page = environment.get_template("duplicates.html.j2")
     return page.render(summary=summary, shown=shown, conclusion=conclude(summary, place))
 
@@ -115,11 +115,3 @@ def _place(row: Row, prefix: str = "") -> str:
     """``ledger:entry:batch index`` of a finding, or of the earlier message."""
     parts = [row[f"{prefix}{name}"] for name in ("ledger_id", "entry_id", "batch_index")]
     return "-" if parts[0] is None else ":".join(map(str, parts))
-
-
-def _published(time_ms: int) -> str:
-    """A time that a client has set to whatever it liked."""
-    try:
-        return format_time(time_ms)
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
