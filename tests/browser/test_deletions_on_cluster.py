@@ -66,7 +66,7 @@ def test_a_stuck_topic_deletion_is_abandoned_by_its_typed_name(scene: Scene, loo
         location = deletion_of(scene, sidecar, topic)
         until(lambda: state_at(sidecar, location)["state"] == "stuck", "it is stuck")
         look.open(f"{sidecar.url}/ui/")
-        look.page.click("text=1 topic deletions do not continue")
+        look.page.click("text=1 topic deletion cannot continue")
         look.page.select_option("[name=state]", "stuck")
         look.page.click("button:text-is('Show')")
         look.page.click(f"#topics a:text-is('{topic}')")

@@ -20,7 +20,7 @@ def test_figures_lead_to_their_lists(browser: FakeBrowser) -> None:
 def test_records_that_were_given_up_are_wrong_and_an_unknown_number_is_not_left_out(browser: FakeBrowser) -> None:
     shown = browser.get("/ui/")
     assert "Nothing is wrong" not in shown.words
-    assert '<a href="/ui/deletions/dead-letters">3 records were given up</a>' in shown.text
+    assert '<a href="/ui/deletions/dead-letters">3 records given up</a>' in shown.text
     browser.door.answers[STATUS] = deletion_status(deadLetters=None)
     browser.clock.advance_ms(10_000)
     assert "Dead letters unknown" in browser.get("/ui/").words
@@ -32,7 +32,7 @@ def test_what_is_wrong_comes_first_the_worst_before_the_rest(browser: FakeBrowse
     )
     shown = browser.get("/ui/")
     assert "Nothing is wrong" not in shown.words
-    assert shown.words.index("2 topic deletions do not continue") < shown.words.index("Paused")
+    assert shown.words.index("2 topic deletions cannot continue") < shown.words.index("Paused")
     assert "<script>alert" not in shown.text
     assert "&lt;script&gt;alert" in shown.text
     assert "{{ 7*7 }}" in shown.text

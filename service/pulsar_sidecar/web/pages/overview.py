@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pulsar_sidecar.analysis.audit_pages import VERDICT_KINDS
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_time
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.shell import page
 
@@ -118,9 +118,11 @@ def _deletion_concerns(status: Any) -> Iterator[Concern]:
     if control["paused"]:
         yield Concern("warn", "Paused", control["pausedReason"] or "deletion is paused", _DELETIONS)
     if stuck := status["stuckTopicDeletions"]:
-        yield Concern("bad", "Stuck", f"{stuck:,} topic deletions do not continue by themselves", _DELETIONS)
+        yield Concern("bad", "Stuck", f"{format_count(stuck, 'topic deletion')} cannot continue", _DELETIONS)
     if letters := status["deadLetters"]:
-        yield Concern("bad", "Dead letters", f"{letters:,} records were given up", f"{_DELETIONS}/dead-letters")
+        yield Concern(
+            "bad", "Dead letters", f"{format_count(letters, 'record')} given up", f"{_DELETIONS}/dead-letters"
+        )
     if status["inflight"] is None:
         yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", _DELETIONS)
     for warning in status["warnings"]:
@@ -137,9 +139,11 @@ def _watch_concerns(watch: Any) -> Iterator[Concern]:
     if watch["leaks"] is None:
         yield Concern("off", "Leaks unknown here", _unknown_leaks(watch), "/ui/leaks")
     elif leaked := watch["leaks"].get("leaked", 0):
-        yield Concern("warn", "Leaks", f"{leaked:,} ledgers leaked: nothing references them", "/ui/leaks")
+        yield Concern("warn", "Leaks", f"{format_count(leaked, 'ledger')} without a reference", "/ui/leaks")
     if watch["unreadable"]:
-        yield Concern("warn", "Unreadable nodes", f"{watch['unreadable']:,} nodes could not be read", "/ui/leaks")
+        yield Concern(
+            "warn", "Unreadable nodes", f"{format_count(watch['unreadable'], 'node')} could not be read", "/ui/leaks"
+        )
 
 
 def _deletion_figures(status: Any) -> Iterator[Figure]:
