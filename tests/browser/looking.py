@@ -87,15 +87,20 @@ def looking(launched: Any, **context: Any) -> Iterator[Look]:
 
 def act(look: Look, label: str, **fields: str) -> str:
     """Open the form behind a label, fill it and send it; the message of the page that follows."""
+    send(look, label, **fields)
+    message = look.page.inner_text("p[role=status]")
+    assert isinstance(message, str)
+    return message
+
+
+def send(look: Look, label: str, **fields: str) -> None:
+    """Open the form behind a label, fill it and send it."""
     form = look.page.locator("details.action", has=look.page.locator(f"summary:text-is({label!r})")).first
     if form.get_attribute("open") is None:
         form.locator("summary").click()
     for name, value in fields.items():
         form.locator(f"[name={name}]").fill(value)
     form.locator("button").click()
-    message = look.page.inner_text("p[role=status]")
-    assert isinstance(message, str)
-    return message
 
 
 def wait_for(look: Look, part: str, text: str) -> None:

@@ -2,15 +2,19 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from pulsar_sidecar.model.ledgers import LedgerComponent
+from pulsar_sidecar.model.names import java_url_encode
 
-from tests.browser.looking import SHOWN_WITHIN_MS, Look, act, looking, wait_for
+from tests.browser.looking import SHOWN_WITHIN_MS, Look, act, looking, send, wait_for
+from tests.cluster.cancelling import CANCELLING
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
-from tests.cluster.sidecars import BASE
+from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.tokens import TOKEN_CONF, token
 from tests.cluster.topics import record
 from tests.integration.test_deletion_followed import damaged, deletion_of, state_at
@@ -78,7 +82,25 @@ def test_a_stuck_topic_deletion_is_abandoned_by_its_typed_name(scene: Scene, loo
     assert scene.workload.existing(before.data) == before.data
 
 
-def test_a_viewer_sees_and_is_refused_and_an_operator_s_act_is_in_the_audit_lines(scene: Scene, launched: Any) -> None:
+ACTS = (
+    ("/ui/deletions", "Pause", {"reason": "seen"}),
+    ("/ui/deletions", "Limit the rate", {"rate": "5"}),
+    ("/ui/deletions", "Undelete a ledger", {"ledger": "1"}),
+    ("/ui/deletions/dead-letters", "Redrive dead letters", {"limit": "1"}),
+    ("/ui/leaks", "Brake", {"reason": "seen"}),
+    ("/ui/leaks", "Hold", {"hold": "1"}),
+    ("/ui/delayed/topic?topic={topic}", "Preview a selection to cancel", {}),
+    ("/ui/delayed/topic?topic={topic}", "Expedite a message", {"message": "1:1"}),
+    ("/ui/delayed/topic?topic={topic}", "Reschedule a message", {"message": "1:1", "due": "2099-01-01T00:00"}),
+)
+"""A page, the label of a form there, and what is filled in."""
+
+
+def test_a_viewer_sees_and_is_refused_each_act_and_an_operator_s_is_in_the_audit_lines(
+    scene: Scene, launched: Any
+) -> None:
+    topic = scene.topic("seen")
+    scene.workload.fill(topic)
     guarded = scene.start_alone(
         authentication_enabled="true",
         super_user_roles="admin",
@@ -86,25 +108,36 @@ def test_a_viewer_sees_and_is_refused_and_an_operator_s_act_is_in_the_audit_line
         viewer_roles="watcher",
         operator_roles="operator",
         log_format="json",
+        **CANCELLING,
     )
-    for role, outcome in (("watcher", "Refused"), ("operator", "Done")):
-        with looking(launched) as look:
-            look.open(f"{guarded.url}/ui/deletions")
-            look.page.fill("#token", token(role))
-            look.page.click("main button")
-            assert look.page.url == f"{guarded.url}/ui/deletions"
-            button = look.page.locator("form[action='/ui/deletions/pause'] button")
-            assert button.is_disabled() == (role == "watcher")
-            button.evaluate("each => each.disabled = false")
-            assert outcome in act(look, "Pause", reason="seen")
+    with signed_in(launched, guarded, "watcher") as look:
+        assert look.page.locator("form[action='/ui/deletions/pause'] button").is_disabled()
+        for page, label, fields in ACTS:
+            look.open(guarded.url + page.format(topic=java_url_encode(str(topic))))
+            look.page.evaluate("document.querySelectorAll('button:disabled').forEach(each => each.disabled = false)")
+            send(look, label, **fields)
+            wait_for(look, "main", "may not do this")
+        look.complaints.clear()  # Chromium's of the preview, whose page has the status 403
+    with signed_in(launched, guarded, "operator") as look:
+        assert "Done" in act(look, "Pause", reason="seen")
     changes = [
         json.loads(line) for line in guarded.whole_log.splitlines() if '"event":"change"' in line.replace(" ", "")
     ]
-    found = [(each["role"], each["operation"], each["status"], each["address"]) for each in changes]
-    assert found == [
-        ("watcher", "pause_ledger_deletion", 403, "127.0.0.1"),
-        ("operator", "pause_ledger_deletion", 200, "127.0.0.1"),
-    ]
+    found = [(each["role"], each["status"], each["address"]) for each in changes]
+    refused = len(ACTS) - 1  # a preview changes nothing
+    assert found == [("watcher", 403, "127.0.0.1")] * refused + [("operator", 200, "127.0.0.1")]
+    assert len({each["operation"] for each in changes}) == refused
     assert token("operator") not in guarded.whole_log
     scene.sidecars.end_all()
     scene.sidecar.call("POST", f"{BASE}/resume")
+
+
+@contextmanager
+def signed_in(launched: Any, sidecar: SidecarProcess, role: str) -> Iterator[Look]:
+    """A tab at the page of deletions."""
+    with looking(launched) as look:
+        look.open(f"{sidecar.url}/ui/deletions")
+        look.page.fill("#token", token(role))
+        look.page.click("main button")
+        assert look.page.url == f"{sidecar.url}/ui/deletions"
+        yield look
