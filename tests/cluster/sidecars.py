@@ -196,9 +196,10 @@ class SidecarProcess(SidecarDoors):
         """SIGTERM; its exit code once it has ended. `NotInTime` if the cluster hung, so that it gave up closing."""
         send_signal(self._process, signal.SIGTERM)
         assert wait_until_gone(self._process, _CLOCK, seconds), f"{self.name} does not end\n{self.log()}"
-        if self.exit_code and _GAVE_UP in self.log():
+        code = self.exit_code  # the nursery answers it once
+        if code and _GAVE_UP in self.log():
             raise NotInTime(f"{self.name} waited for its cluster to close, and gave up\n{self.log()}")
-        return self.exit_code
+        return code
 
     def freeze(self) -> None:
         send_signal(self._process, signal.SIGSTOP)
