@@ -52,7 +52,7 @@ def door() -> FakeRestDoor:
     states = [stored_state(HOSTILE, fullness=fullness, pauseEnabled=pauses) for fullness, pauses in kinds]
     door = FakeRestDoor()
     door.answers |= {
-        "GET /admin/v2/delayed-delivery/status": {**DELAYED, "lastError": HOSTILE},
+        "GET /admin/v2/delayed-delivery/status": {**DELAYED, "lastError": HOSTILE, "lastErrorAtMs": 1},
         "GET /admin/v2/delayedCalendar": calendar(due_counts(HOSTILE, problem=HOSTILE), *places),
         f"GET {TOPIC}/delayedCalendar": calendar(due_counts(HOSTILE), unread=7),
         f"GET {TOPIC}/delayedIndex": [delayed_index(HOSTILE, bucket(), bucket(problem=HOSTILE))],

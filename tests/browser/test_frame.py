@@ -26,7 +26,7 @@ def door() -> FakeRestDoor:
     door.answers |= {
         STATUS: deletion_status(warnings=[HOSTILE]),
         "GET /admin/v2/ledger-deletion/watch": watch_status(),
-        "GET /admin/v2/delayed-delivery/status": {"enabled": False, "lastError": None},
+        "GET /admin/v2/delayed-delivery/status": {"enabled": False, "lastError": None, "lastErrorAtMs": None},
     }
     return door
 

@@ -91,7 +91,7 @@ class FakeDelayedDelivery:
         return Rescheduled("7:9:-1", deliver_at_ms, outcome)
 
     def cancelling_status(self) -> CancelStatus:
-        return CancelStatus(True, True, 3, True, None)
+        return CancelStatus(True, True, 3, True, None, None)
 
     def _read(self, topic: TopicName) -> PartitionReading:
         reading = PartitionReading(topic)

@@ -263,7 +263,15 @@ class FakeDeletionService:
         running = len(self.running)
         protected = tuple(ProtectedLedger(LedgerId(each), until_ms) for each, until_ms in self.protected.items())
         return ServiceStatus(
-            self.enabled, self.control, self.inflight, self.instances, running, None, self.adaptive_limit, protected
+            self.enabled,
+            self.control,
+            self.inflight,
+            self.instances,
+            running,
+            None,
+            None,
+            self.adaptive_limit,
+            protected,
         )
 
     def pause(self, reason: str | None) -> Control:

@@ -259,6 +259,7 @@ class ServiceStatus:
     instances: tuple[SidecarInstance, ...]
     running_topic_deletions: int
     last_error: str | None
+    last_error_at_ms: int | None
     adaptive_limit: LimitReadings | None = None
     """This sidecar's own limit; None when it is switched off."""
     protected_ledgers: tuple[ProtectedLedger, ...] = ()

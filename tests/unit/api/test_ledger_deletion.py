@@ -87,6 +87,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "stuckTopicDeletions": 0,
         "runningNamespaceDeletions": 0,
         "lastError": None,
+        "lastErrorAtMs": None,
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
         "protectedLedgers": [],
         "bookkeeperExclusiveToCluster": False,

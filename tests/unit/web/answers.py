@@ -24,6 +24,7 @@ def deletion_status(**changed: Any) -> dict[str, Any]:
         "stuckTopicDeletions": 0,
         "runningNamespaceDeletions": 1,
         "lastError": None,
+        "lastErrorAtMs": None,
         "adaptiveLimit": {"level": 25.0, "idleP99Ms": 1.5, "recentP99Ms": None},
         "protectedLedgers": [],
         "bookkeeperExclusiveToCluster": False,

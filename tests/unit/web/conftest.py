@@ -5,7 +5,14 @@ import pytest
 from tests.fakes.rest_door import FakeBrowser
 from tests.unit.web.answers import deletion_status, watch_status
 
-DELAYED = {"enabled": True, "asserting": True, "openCancellations": 3, "logRead": True, "lastError": None}
+DELAYED = {
+    "enabled": True,
+    "asserting": True,
+    "openCancellations": 3,
+    "logRead": True,
+    "lastError": None,
+    "lastErrorAtMs": None,
+}
 
 
 @pytest.fixture

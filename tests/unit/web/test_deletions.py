@@ -74,9 +74,16 @@ def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
 def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
     control = {"paused": True, "pausedReason": "bookies are replaced", "ratePerSecond": 500}
     limit = {"level": 1.0, "idleP99Ms": 1.0, "recentP99Ms": 250.0}
-    deleting.door.answers[STATUS] = deletion_status(control=control, adaptiveLimit=limit, lastError="no broker")
+    deleting.door.answers[STATUS] = deletion_status(
+        control=control, adaptiveLimit=limit, lastError="no broker", lastErrorAtMs=START_MS - 120_000
+    )
     shown = deleting.get("/ui/deletions").words
-    for words in ("bookies are replaced", "at most 500 ledgers a second", "answers too slowly", "Last error no broker"):
+    for words in (
+        "bookies are replaced",
+        "at most 500 ledgers a second",
+        "answers too slowly",
+        "Last error no broker (2 minutes ago)",
+    ):
         assert words in shown
     assert "pulsar-sidecar ledger-deletion resume" in shown
     assert "ledger-deletion pause" not in shown

@@ -1,3 +1,4 @@
+from tests.fakes.clock import START_MS
 from tests.fakes.rest_door import FakeBrowser
 from tests.unit.web.answers import deletion_status, watch_status
 
@@ -36,6 +37,14 @@ def test_what_is_wrong_comes_first_the_worst_before_the_rest(browser: FakeBrowse
     assert "<script>alert" not in shown.text
     assert "&lt;script&gt;alert" in shown.text
     assert "{{ 7*7 }}" in shown.text
+
+
+def test_an_error_is_wrong_for_ten_minutes(browser: FakeBrowser) -> None:
+    since = {"lastError": "no broker answers", "lastErrorAtMs": START_MS - 120_000}
+    browser.door.answers[STATUS] = deletion_status(deadLetters=0, **since)
+    assert "Ledger deletion last error: no broker answers (2 minutes ago)" in browser.get("/ui/").words
+    browser.clock.advance_ms(600_000)
+    assert "Nothing is wrong" in browser.get("/ui/").words
 
 
 def test_a_sidecar_that_does_not_watch_does_not_call_nothing_wrong(browser: FakeBrowser) -> None:

@@ -78,6 +78,7 @@ class CancelStatus:
     open_cancellations: int
     log_read: bool
     last_error: str | None
+    last_error_at_ms: int | None
 
 
 class DelayedDelivery:
@@ -99,7 +100,9 @@ class DelayedDelivery:
         self._leading = False
         leads = (lambda: self._leading) if configuration.enabled else None
         metrics.bind(lambda: self._store.index.open_count, leads)
+        self._clock = ports.clock
         self._last_error: str | None = None
+        self._last_error_at_ms: int | None = None
         self._loops = SupervisedLoops(
             "delayed-delivery", ports.clock, self._stop, self._note_failure, _LONGEST_BACKOFF_SECONDS
         )
@@ -134,10 +137,11 @@ class DelayedDelivery:
             open_cancellations=self._store.index.open_count,
             log_read=self._store.caught_up.is_set(),
             last_error=self._last_error,
+            last_error_at_ms=self._last_error_at_ms,
         )
 
     def _note_failure(self, failure: str) -> None:
-        self._last_error = failure
+        self._last_error, self._last_error_at_ms = failure, self._clock.now_ms()
 
     def _follow(self) -> None:
         self._ports.log.ensure()

@@ -227,6 +227,7 @@ class Runtime:
         self.oldest_topic_deletion_since_ms: int | None = None
         self.running_namespace_deletions = 0
         self.last_error: str | None = None
+        self.last_error_at_ms: int | None = None
         self.service_control = ServiceControl(store)
         self.registry = SidecarRegistry(store, instance)
         self.shadows = ShadowIndex(store, ports.topic_changes, clock, self.stop, lambda: len(self.registry.instances()))
@@ -324,7 +325,7 @@ class Runtime:
 
     def _pending_publisher(self) -> Publisher:
         if not self.ready.is_set():
-            raise TemporaryError(self.last_error or "the system topics are not ready yet")
+            raise TemporaryError(self.not_ready_because())
         return self.publisher(DeletionTopic.PENDING)
 
     def processor(self) -> PendingDeletionProcessor:
@@ -383,7 +384,7 @@ class Runtime:
         try:
             return self.inflight()
         except SidecarError as error:
-            self.last_error = str(error)
+            self._note_failure(str(error))
             return None
 
     def dead_letters_or_none(self) -> int | None:
@@ -412,12 +413,16 @@ class Runtime:
 
     # --- failures --------------------------------------------------------------------------------------------------
 
+    def not_ready_because(self) -> str:
+        """Why no record can be taken, while ``ready`` is not set."""
+        return self.last_error or "the system topics are not ready yet"
+
     def _note_failure(self, failure: str) -> None:
-        self.last_error = failure
+        self.last_error, self.last_error_at_ms = failure, self.ports.clock.now_ms()
 
     def warn(self, text: str) -> None:
         """Log a failure that the service survives, and show it in its status."""
-        self.last_error = text
+        self._note_failure(text)
         log.warning(text)
 
     # --- loops -----------------------------------------------------------------------------------------------------
@@ -447,7 +452,7 @@ class Runtime:
         processor = self.processor()
         pending = self.ports.topics.pending()
         self.control = self.service_control.read()
-        self.last_error = None
+        self.last_error = self.last_error_at_ms = None
         self.ready.set()
         log.info("consuming pending deletions", instance=self.instance.name)
         try:

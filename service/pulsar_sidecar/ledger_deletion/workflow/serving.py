@@ -88,7 +88,7 @@ class LedgerDeletion:
         if runtime.stop.is_set():
             return "the sidecar is shutting down"
         if runtime.configuration.enabled and not runtime.ready.is_set():
-            return runtime.last_error or "the system topics are not ready yet"
+            return runtime.not_ready_because()
         return None
 
     def require_ready(self) -> None:
@@ -302,6 +302,7 @@ class LedgerDeletion:
             instances=runtime.registry.instances(),
             running_topic_deletions=len(running),
             last_error=runtime.last_error,
+            last_error_at_ms=runtime.last_error_at_ms,
             adaptive_limit=runtime.limit_readings(),
             protected_ledgers=tuple(protected[:_SHOWN_PROTECTIONS]),
             bookkeeper_exclusive_to_cluster=runtime.configuration.policy.bookkeeper_exclusive,

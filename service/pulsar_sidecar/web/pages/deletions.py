@@ -16,7 +16,7 @@ from pulsar_sidecar.web.ask import Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
 from pulsar_sidecar.web.forms import confirmed
 from pulsar_sidecar.web.shell import act, form_of, page
-from pulsar_sidecar.web.words import command
+from pulsar_sidecar.web.words import command, last_error
 
 HERE = "/ui/deletions"
 TOPIC = f"{HERE}/topic"
@@ -94,7 +94,7 @@ def view_of(request: Request, status: Reading, topics: Reading, namespaces: Read
         topics_read=topics,
         namespaces_read=namespaces,
         figures=list(figures(status.value)),
-        hindrances=list(hindrances(status.value)),
+        hindrances=list(hindrances(status)),
         controls=controls(status.value),
         topics=matching[offset : offset + PAGE_ROWS],
         pager=Pager.of(request, offset, PAGE_ROWS, len(matching)),
@@ -139,8 +139,9 @@ def _milliseconds(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1f} ms"
 
 
-def hindrances(status: Any) -> Iterator[Hindrance]:
+def hindrances(reading: Reading) -> Iterator[Hindrance]:
     """What holds deletions back, the strongest first."""
+    status = reading.value
     if status is None:
         return
     control, limit = status["control"], status["adaptiveLimit"]
@@ -158,8 +159,8 @@ def hindrances(status: Any) -> Iterator[Hindrance]:
         yield Hindrance("bad", "Stuck", f"{status['stuckTopicDeletions']:,} topic deletions; their remedies are below")
     for warning in status["warnings"]:
         yield Hindrance("warn", "Warning", warning)
-    if status["lastError"]:
-        yield Hindrance("warn", "Last error", status["lastError"])
+    if error := last_error(reading):
+        yield Hindrance(error[0], "Last error", error[1])
 
 
 def controls(status: Any) -> Sequence[Action]:

@@ -12,6 +12,7 @@ from pulsar_sidecar.analysis.audit_pages import VERDICT_KINDS
 from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
 from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.shell import page
+from pulsar_sidecar.web.words import last_error
 
 _BASE = "/admin/v2/ledger-deletion"
 _AUDITS = "/admin/v2/audits"
@@ -86,16 +87,15 @@ def overview_of(readings: Readings) -> Overview:
     concerns = [
         *_unread(readings),
         *_deletion_concerns(readings.deletion.value),
+        *_recent_error(readings.deletion, "Ledger deletion", _DELETIONS),
+        *_recent_error(readings.delayed, "Delayed messages", _DELAYED),
         *_watch_concerns(readings.watch.value),
         *_audit_concerns(readings.audits.value),
     ]
-    delayed = readings.delayed.value
-    if delayed and delayed["lastError"]:
-        concerns.append(Concern("warn", "Delayed messages", delayed["lastError"], _DELAYED))
     concerns.sort(key=lambda concern: (concern.kind != "bad", concern.kind == "off"))
     deletion = readings.deletion.value
     figures = [*_deletion_figures(deletion), *_watch_figures(readings.watch.value)]
-    if delayed:
+    if delayed := readings.delayed.value:
         figures.append(_cancellations(delayed))
     figures += _audit_figures(readings.audits.value)
     return Overview(concerns, figures, deletion["instances"] if deletion else (), readings.all())
@@ -109,6 +109,12 @@ def _unread(readings: Readings) -> Iterator[Concern]:
             problems.setdefault(reading.problem, []).append(name)
     for problem, found in problems.items():
         yield Concern("bad", "Not readable", f"{', '.join(found)}: {problem}", "/ui/")
+
+
+def _recent_error(reading: Reading, room: str, href: str) -> Iterator[Concern]:
+    error = last_error(reading)
+    if error and error[0] == "warn":
+        yield Concern("warn", room, f"last error: {error[1]}", href)
 
 
 def _deletion_concerns(status: Any) -> Iterator[Concern]:
@@ -127,8 +133,6 @@ def _deletion_concerns(status: Any) -> Iterator[Concern]:
         yield Concern("bad", "Backlog unknown", "brokers do not report the pending deletions", _DELETIONS)
     for warning in status["warnings"]:
         yield Concern("warn", "Warning", warning, _DELETIONS)
-    if status["lastError"]:
-        yield Concern("warn", "Last error", status["lastError"], _DELETIONS)
 
 
 def _watch_concerns(watch: Any) -> Iterator[Concern]:

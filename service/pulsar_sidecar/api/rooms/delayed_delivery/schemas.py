@@ -327,6 +327,9 @@ class CancelStatusAnswer(Answer):
     open_cancellations: int
     log_read: bool
     last_error: str | None
+    """Of this sidecar; null after a start without one. It stays when the cause is gone."""
+    last_error_at_ms: int | None
+    """When it was."""
 
 
 class DueMessageAnswer(Answer):

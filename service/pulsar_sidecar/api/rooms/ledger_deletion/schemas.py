@@ -285,6 +285,9 @@ class StatusAnswer(Answer):
     """Those of them that do not continue by themselves; ``warnings`` has their reasons."""
     running_namespace_deletions: int
     last_error: str | None
+    """Of this sidecar; null after a start without one. It stays when the cause is gone."""
+    last_error_at_ms: int | None
+    """When it was."""
     adaptive_limit: AdaptiveLimitAnswer | None
     """This sidecar's own; null if it is switched off."""
     protected_ledgers: list[ProtectedLedgerAnswer]
