@@ -5,7 +5,7 @@ from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
 
 from tests.browser.looking import Look, act, wait_for
-from tests.cluster.dead_letters import listed
+from tests.cluster.dead_letters import listed, redrive_until_deleted
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.topics import record
@@ -61,5 +61,5 @@ def test_a_dead_letter_shows_its_evidence_and_is_redriven(scene: Scene, look: Lo
     row.locator("summary:text-is('Redrive')").click()
     row.locator("button").click()
     assert "1 dead letter sent back" in look.page.inner_text("p[role=status]")
-    assert scene.oracles.wait_for_finals([ledger_id])[ledger_id].decision == "deleted"
+    redrive_until_deleted(scene, sidecar, ledger_id)
     assert listed(sidecar, ledger_id) == []

@@ -19,12 +19,12 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.request_traces import REQUEST_ID
 
 from tests.cluster.choosing import version_under_test
-from tests.cluster.dead_letters import listed, redrive
+from tests.cluster.dead_letters import listed, redrive, redrive_until_deleted
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.sidecars import QUICK, SidecarProcess
+from tests.cluster.sidecars import QUICK
 from tests.cluster.topics import record, unique
 from tests.interop.java_client import JavaClient, JavaMessage, java_client, received_record
 
@@ -207,14 +207,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
         (letter,) = listed(sidecar, ledger_id)
         assert (letter["tries"], letter["messageId"]) == (5, dead.message_id)
         assert letter["reason"] == dead.properties[REASON]
-    until(lambda: redriven_and_deleted(scene, sidecar, ledger_id), "the redriven record is done")
-
-
-def redriven_and_deleted(scene: Scene, sidecar: SidecarProcess, ledger_id: LedgerId) -> bool:
-    """The sidecar may hear a moment late that the node is gone: its four tries, of no delay in tests, are over then."""
-    if listed(sidecar, ledger_id):
-        redrive(sidecar, ledger_id)
-    return scene.oracles.finals(ledger_id)[-1].decision == "deleted"
+    redrive_until_deleted(scene, sidecar, ledger_id)
 
 
 def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient) -> None:
