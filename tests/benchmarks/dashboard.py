@@ -14,19 +14,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import requests
 from fastapi import FastAPI
-from pulsar_sidecar.api.server import DrainingServer, listening_socket
 from pulsar_sidecar.web import static_files
 from starlette.responses import HTMLResponse
 
 from tests.benchmarks.audit_clusters import MadeUpCluster
 from tests.benchmarks.clusters import benchmark_cluster, processor_seconds
 from tests.benchmarks.reporting import Table
-from tests.browser.looking import chromium
+from tests.browser.looking import chromium, served
 from tests.cluster.sidecars import SidecarProcess, Sidecars
 
 NAME = "dashboard"
@@ -141,16 +139,8 @@ def _files(texts: Mapping[str, str]) -> Iterator[dict[str, str]]:
     def file(name: str) -> HTMLResponse:
         return HTMLResponse(texts[name])
 
-    with listening_socket("127.0.0.1", 0) as listening:
-        server = DrainingServer(app, Event())
-        thread = Thread(target=server.run, args=([listening],))
-        thread.start()
-        try:
-            port = listening.getsockname()[1]
-            yield {name: f"http://127.0.0.1:{port}/ui/files/{name}" for name in texts}
-        finally:
-            server.should_exit = True
-            thread.join(20)
+    with served(app) as address:
+        yield {name: f"{address}/ui/files/{name}" for name in texts}
 
 
 # --- left open -----------------------------------------------------------------------------------------------------

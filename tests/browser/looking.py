@@ -115,8 +115,15 @@ def served_dashboard(door: ASGIApp, **options: Any) -> Iterator[str]:
         raise AssertionError("no other sidecar is registered")
 
     dashboard = Dashboard(door, SystemClock(), elsewhere, **{"sign_in": False, **options})
+    with served(RequestIds(dashboard)) as address:
+        yield address
+
+
+@contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """An app on a server of this process; its address."""
     with listening_socket("127.0.0.1", 0) as listening:
-        server = DrainingServer(RequestIds(dashboard), Event())
+        server = DrainingServer(app, Event())
         thread = Thread(target=server.run, args=([listening],))
         thread.start()
         try:

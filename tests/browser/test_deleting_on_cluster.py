@@ -5,7 +5,7 @@ from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
 
 from tests.browser.looking import Look, act, wait_for
-from tests.cluster.dead_letters import listed, redrive_until_deleted
+from tests.cluster.dead_letters import giving_up_after, listed
 from tests.cluster.deletion import Scene
 from tests.cluster.patience import until
 from tests.cluster.topics import record
@@ -46,7 +46,7 @@ def test_pause_rate_resume_undelete_and_the_end_of_a_protection(scene: Scene, lo
 def test_a_dead_letter_shows_its_evidence_and_is_redriven(scene: Scene, look: Look) -> None:
     topic, store = scene.topic("unreadable"), scene.workload.store
     (ledger_id,) = scene.orphans(topic, 1).data
-    sidecar = scene.start_alone(two_phase_deletion_max_retry_delete_count=2)
+    sidecar = scene.start_alone(**giving_up_after(2))
     owner = managed_ledger_path(topic.managed_ledger_name)
     store.create(owner, b"\x00 not a ManagedLedgerInfo")
     scene.append(sidecar, [record(topic, LedgerComponent.MANAGED_LEDGER, ledger_id)])
@@ -61,5 +61,5 @@ def test_a_dead_letter_shows_its_evidence_and_is_redriven(scene: Scene, look: Lo
     row.locator("summary:text-is('Redrive')").click()
     row.locator("button").click()
     assert "1 dead letter sent back" in look.page.inner_text("p[role=status]")
-    redrive_until_deleted(scene, sidecar, ledger_id)
+    until(lambda: scene.oracles.finals(ledger_id)[-1].decision == "deleted", "the redriven record is done")
     assert listed(sidecar, ledger_id) == []

@@ -1,6 +1,5 @@
 """Deletions in a real browser: a hundred thousand, brokers killed while looking, one abandoned, rights refused."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,9 +119,7 @@ def test_a_viewer_sees_and_is_refused_each_act_and_an_operator_s_is_in_the_audit
         look.complaints.clear()  # Chromium's of the preview, whose page has the status 403
     with signed_in(launched, guarded, "operator") as look:
         assert "Done" in act(look, "Pause", reason="seen")
-    changes = [
-        json.loads(line) for line in guarded.whole_log.splitlines() if '"event":"change"' in line.replace(" ", "")
-    ]
+    changes = guarded.changes()
     found = [(each["role"], each["status"], each["address"]) for each in changes]
     refused = len(ACTS) - 1  # a preview changes nothing
     assert found == [("watcher", 403, "127.0.0.1")] * refused + [("operator", 200, "127.0.0.1")]

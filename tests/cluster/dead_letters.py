@@ -1,10 +1,21 @@
 """Dead letters as operators see them: through the commands."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from tests.cluster.deletion import Scene
-from tests.cluster.patience import until
 from tests.cluster.sidecars import SidecarProcess
+
+
+def giving_up_after(tries: int) -> Mapping[str, object]:
+    """Settings of a sidecar that soon gives a record up.
+
+    Brokers deliver a delay of a second at once, so few tries are over before a ledger is as old as other tests want it.
+    """
+    return {
+        "two_phase_deletion_max_retry_delete_count": tries,
+        "two_phase_deletion_open_ledger_min_age_in_seconds": 1,
+        "two_phase_deletion_unlinked_ledger_min_age_in_seconds": 1,
+    }
 
 
 def listed(sidecar: SidecarProcess, ledger_id: int) -> list[dict[str, Any]]:
@@ -19,14 +30,3 @@ def redrive(sidecar: SidecarProcess, ledger_id: int) -> None:
     """``dlq redrive`` of a ledger's one dead letter."""
     answer = sidecar.command("ledger-deletion", "dlq", "redrive", str(ledger_id), "--output", "json")
     assert (answer.exit_code, answer.json["redriven"]) == (0, 1), answer.stderr
-
-
-def redrive_until_deleted(scene: Scene, sidecar: SidecarProcess, ledger_id: int) -> None:
-    """Again if it is given up as too young: brokers deliver a delay of a second at once, so few tries are soon over."""
-
-    def deleted() -> bool:
-        if listed(sidecar, ledger_id):
-            redrive(sidecar, ledger_id)
-        return scene.oracles.finals(ledger_id)[-1].decision == "deleted"
-
-    until(deleted, f"ledger {ledger_id} is redriven and deleted")

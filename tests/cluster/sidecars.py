@@ -213,6 +213,11 @@ class SidecarProcess(SidecarDoors):
         """Nothing for a sidecar whose output goes elsewhere."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
+    def changes(self) -> list[dict[str, Any]]:
+        """The lines of its log about changes; it must write JSON."""
+        lines = [json.loads(line) for line in self.whole_log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == "change"]
+
     def log(self, lines: int = _LINES_OF_A_LOG) -> str:
         """The end of what it wrote."""
         return "\n".join(self.whole_log.splitlines()[-lines:])

@@ -19,7 +19,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.request_traces import REQUEST_ID
 
 from tests.cluster.choosing import version_under_test
-from tests.cluster.dead_letters import listed, redrive, redrive_until_deleted
+from tests.cluster.dead_letters import giving_up_after, listed, redrive
 from tests.cluster.deletion import Scene
 from tests.cluster.oracles import Outcome
 from tests.cluster.patience import until
@@ -195,7 +195,7 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
             until(lambda: unacknowledged(scene) == 1, "brokers have every acknowledgement but the last copy's")
         assert message.properties["RECONSUMETIMES"] == "2"
         assert message.properties["ORIGIN_MESSAGE_ID"] == origin
-        sidecar = scene.start_alone(two_phase_deletion_max_retry_delete_count=4)
+        sidecar = scene.start_alone(**giving_up_after(4))
         assert scene.oracles.wait_for_finals([ledger_id])[ledger_id].decision == "dead-letter"
         assert [outcome.decision for outcome in tries_of(scene, ledger_id)] == ["retry", "retry", "dead-letter"]
         dead = dead_letter_of(java, ledger_id)
@@ -207,7 +207,8 @@ def test_the_sidecar_continues_javas_retries_and_java_reads_what_the_sidecar_gav
         (letter,) = listed(sidecar, ledger_id)
         assert (letter["tries"], letter["messageId"]) == (5, dead.message_id)
         assert letter["reason"] == dead.properties[REASON]
-    redrive_until_deleted(scene, sidecar, ledger_id)
+    redrive(sidecar, ledger_id)
+    until(lambda: scene.oracles.finals(ledger_id)[-1].decision == "deleted", "the redriven record is done")
 
 
 def test_of_one_message_both_make_the_same_retry(scene: Scene, java: JavaClient) -> None:
