@@ -56,7 +56,7 @@ class DeletionMetrics(Collector):
     Attributes:
         received: messages that arrived at the consumer.
         acknowledged: messages that are finished for good.
-        max_retry_reached: messages that went to the dead-letter topic after the last try.
+        max_retry_reached: messages that went to the dead-letter topic after their last retry.
         batch_seconds: how long batches took.
         deleted_ledgers: how many ledgers were deleted, of any kind.
     """
@@ -73,7 +73,7 @@ class DeletionMetrics(Collector):
         self._deleted = ledgers("deleted", "Ledgers deleted.")
         self._failed = ledgers("delete_failed", "Attempts to delete a ledger that were refused or not confirmed.")
         acknowledged = count("acknowledged", "Messages acknowledged.")
-        given_up = count("max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount tries.")
+        given_up = count("max_retry_reached", "Messages given up after twoPhaseDeletionMaxRetryDeleteCount retries.")
         self._deleted_bytes = ledgers("deleted_bytes", "Length of the ledgers deleted, before replication.")
         self._decisions = count("decisions", "Decisions about records, by decision and reason.", "decision", "reason")
         took = "Time from receiving a batch to acknowledging it."

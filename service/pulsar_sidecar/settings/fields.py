@@ -276,7 +276,8 @@ class LedgerDeletion(_Group):
     two_phase_deletion_reconsume_later_in_seconds: Seconds = 600
     """Seconds until the sidecar retries a failed deletion."""
     two_phase_deletion_max_retry_delete_count: int = Field(default=10, ge=0, le=1_000_000)
-    """Failed attempts after which a record goes to the dead-letter topic with its reason."""
+    """Retries of a failed deletion. When the last one fails too, the record goes to the dead-letter topic with its
+    reason: with 10 after eleven failures."""
     two_phase_deletion_postpone_in_seconds: Seconds = 10
     """Seconds until the sidecar looks again at a record that was not ready yet. This does not count as an attempt."""
     two_phase_deletion_in_use_settle_in_seconds: Seconds = 600

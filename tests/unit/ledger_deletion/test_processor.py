@@ -61,7 +61,7 @@ def test_a_ledger_that_claims_an_impossible_owner_holds_up_no_other(fake_pulsar:
     assert poison in fake_pulsar.ledgers()
 
 
-def test_ten_failures_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+def test_ten_retries_and_then_the_dead_letter_topic(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     ledger_id = orphan(fake_pulsar, topic)
     fake_pulsar.store.put(replication_lock_path(ledger_id), b"")
     send(fake_pulsar, about(topic, ledger_id))

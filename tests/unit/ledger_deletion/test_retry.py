@@ -94,7 +94,7 @@ def test_a_message_of_a_java_consumer_is_continued() -> None:
     assert properties == javas | {RECONSUMETIMES: "4", REASON: "why"}
 
 
-def test_ten_tries_then_the_dead_letter_topic() -> None:
+def test_ten_retries_then_the_dead_letter_topic() -> None:
     delivery = ORIGINAL
     for number in range(1, 11):
         next_copy = again(delivery)
