@@ -56,7 +56,7 @@ def test_what_must_not_be_deleted_is_refused_with_the_reason(scene: Scene) -> No
     before = scene.workload.ledgers(topic)
     for each in before.records():
         answer = sidecar.request("POST", place(scene, topic), each)
-        assert (answer.status_code, "in use" in answer.json()["reason"]) == (409, True)
+        assert (answer.status_code, answer.json()) == (409, {"reason": "ledger still in use"})
     (lie, *_) = before.records()
     refused = [
         (place(scene, other), lie, 412),
@@ -83,7 +83,7 @@ def test_what_is_too_young_waits_for_its_age(scene: Scene) -> None:
     (schema,) = left.schema
     young = record(topic, LedgerComponent.SCHEMA_STORAGE, schema)
     answer = sidecar.request("POST", place(scene, topic), young)
-    assert (answer.status_code, "too-young" in answer.json()["reason"]) == (409, True)
+    assert (answer.status_code, answer.json()["reason"].partition(":")[0]) == (503, "too-young")
     assert scene.workload.existing([schema])
     later = scene.start_alone(two_phase_deletion_unlinked_ledger_min_age_in_seconds=1)
     scene.append(later, left.records())

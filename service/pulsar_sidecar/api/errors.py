@@ -5,7 +5,8 @@ status code for an error. The reasons behind the choices:
 
 * 405 while the feature is off, as Pulsar answers when topic policies are off. It must not be 409, which PIP-186 reads
   as "ledger still in use" and final.
-* 412 for a record that differs from the ledger's metadata, as Pulsar answers bad parameters.
+* 412 for a record that differs from the ledger's metadata, as Pulsar answers bad parameters, and for what only an
+  operator can change.
 * 503 for everything that may work later. An unknown outcome too: asking again is safe, every call may be repeated.
 * 502 where that is not so: for a change that was passed to a broker, and got no answer.
 * A broker's refusal keeps the broker's status.

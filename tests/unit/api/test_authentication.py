@@ -24,6 +24,7 @@ EVERY_ROUTE = [
     ("DELETE", "/admin/v2/persistent/t/n/x"),
     ("DELETE", "/admin/v2/persistent/t/n/x/partitions"),
     ("POST", "/admin/v2/persistent/t/n/x/deleteLedger"),
+    ("POST", "/admin/persistent/t/c/n/x/deleteLedger"),
     ("POST", "/admin/v2/persistent/t/n/x/deleteShadow"),
     ("POST", "/admin/persistent/t/c/n/x/deleteShadow"),
     ("DELETE", "/admin/persistent/t/c/n/x"),

@@ -209,6 +209,13 @@ def test_delete_ledger_takes_every_field_of_the_pip(service: FakeDeletionService
     assert record.cursor_name == "sub"
 
 
+def test_delete_ledger_of_a_v1_topic(service: FakeDeletionService, server: Served) -> None:
+    payload = PAYLOAD | {"topicName": "persistent://t/c/n/orders"}
+    assert server.ask("POST", "/admin/persistent/t/c/n/orders/deleteLedger", payload).status == 204
+    ((record, _),) = service.judged
+    assert str(record.topic) == "persistent://t/c/n/orders"
+
+
 def test_a_redirect_keeps_the_path_as_it_was_sent(service: FakeDeletionService, server: Served) -> None:
     service.ledger_answer = Redirect("http://other:8750/")
     payload = PAYLOAD | {"topicName": "persistent://public/default/a b%"}

@@ -25,8 +25,12 @@ from pulsar_sidecar.model.errors import (
     ConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    PermanentError,
+    SidecarError,
     TemporaryError,
 )
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 
 from tests.fakes.metadata import FakeMetadataStore
@@ -131,6 +135,33 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     with pytest.raises(OutcomeUnknownError, match="repeat the call"):
         service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
+
+
+def test_only_in_use_is_final_to_the_client_of_the_pip(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    runtime = service._runtime
+    runtime.ready.set()
+    shared = replace(runtime.configuration.policy, bookkeeper_exclusive=False)
+
+    def refusal(ledger_id: LedgerId) -> Exception:
+        with pytest.raises(SidecarError) as caught:
+            service.delete_ledger(about(topic, ledger_id), authoritative=True)
+        return caught.value
+
+    in_use = refusal(fake_pulsar.listed(topic)[0])
+    assert (type(in_use), str(in_use)) == (ConflictError, "ledger still in use")
+    unreferenced = orphan(fake_pulsar, topic)
+    young = refusal(orphan(fake_pulsar, topic, state=LedgerState.OPEN, age_ms=1_000))
+    assert (type(young), str(young).partition(":")[0]) == (TemporaryError, "too-young")
+    runtime.configuration = replace(runtime.configuration, policy=shared)
+    another_clusters = refusal(unreferenced)
+    assert (type(another_clusters), str(another_clusters).partition(":")[0]) == (
+        PermanentError,
+        "bookkeeper-may-be-shared",
+    )
+    service.pause("a migration")
+    paused = refusal(unreferenced)
+    assert (type(paused), "a migration" in str(paused)) == (TemporaryError, True)
 
 
 def test_gauges_show_dead_letters_and_the_age_of_the_oldest_topic_deletion(fake_pulsar: FakePulsar) -> None:

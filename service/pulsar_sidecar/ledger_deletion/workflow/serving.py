@@ -41,6 +41,7 @@ from pulsar_sidecar.model.errors import (
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
+    PermanentError,
     SidecarError,
     TemporaryError,
 )
@@ -48,6 +49,8 @@ from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.observability.tracing import current_trace
 
+LEDGER_STILL_IN_USE = "ledger still in use"
+"""PIP-186's client compares a refusal's reason with these words and takes them as final."""
 _SHOWN_PROTECTIONS = 100
 _ENDED_LOOKBACK_MS = 600_000
 
@@ -249,14 +252,16 @@ class LedgerDeletion:
         """PIP-186 ``deleteLedger``: judge and delete now.
 
         Raises:
-            ConflictError: the ledger is still in use, or is too young to be judged.
+            ConflictError: the ledger is still in use; its text is PIP-186's, and nothing else is a ConflictError.
             InvalidInputError: it is not the ledger that the record describes.
+            PermanentError: only an operator can change what keeps the ledger.
+            TemporaryError: deletion is paused, or the ledger cannot be judged yet.
             OutcomeUnknownError: the answer to its deletion was lost.
         """
         self.require_ready()
         control = self._runtime.control
         if control.paused:
-            raise ConflictError(f"deletion is paused ({control.paused_reason or 'no reason given'}); resume it first")
+            raise TemporaryError(f"deletion is paused ({control.paused_reason or 'no reason given'}); resume it first")
         neighbour = None if authoritative else self._neighbour_of_owner(record.topic)
         if neighbour is not None:
             return Redirect(neighbour.advertised_url)
@@ -415,18 +420,22 @@ class LedgerDeletion:
 
 
 def _answer(outcome: RecordOutcome) -> LedgerDeletionAnswer:
-    """An outcome as the answer of a direct call, or the error with the reason why the ledger stays."""
+    """Return an outcome as the answer of a direct call.
+
+    Otherwise the error with the reason why the ledger stays: all but "still in use" begin with the `OutcomeReason`.
+    """
     if outcome.decision is Decision.DELETED:
         return LedgerDeletionAnswer.DELETED
     reason = outcome.reason
     if reason is OutcomeReason.ALREADY_GONE:
         return LedgerDeletionAnswer.GONE
     if reason is OutcomeReason.IN_USE:
-        raise ConflictError(f"ledger still in use: {outcome.detail}")
+        raise ConflictError(LEDGER_STILL_IN_USE)
+    text = f"{reason.value}: {outcome.detail}"
     if outcome.decision is Decision.KEPT:
-        raise InvalidInputError(f"{reason.value}: {outcome.detail}")
-    if reason in (OutcomeReason.REFERENCES_UNKNOWN, OutcomeReason.METADATA_UNREADABLE, OutcomeReason.TEMPORARY_FAILURE):
-        raise TemporaryError(f"{reason.value}: {outcome.detail}")
+        raise InvalidInputError(text)
+    if outcome.decision is Decision.SET_ASIDE:
+        raise PermanentError(text)
     if reason is OutcomeReason.OUTCOME_UNKNOWN:
-        raise OutcomeUnknownError(f"{reason.value}: {outcome.detail}; repeat the call")
-    raise ConflictError(f"{reason.value}: {outcome.detail}")
+        raise OutcomeUnknownError(f"{text}; repeat the call")
+    raise TemporaryError(text)

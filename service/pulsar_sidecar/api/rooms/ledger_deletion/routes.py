@@ -35,6 +35,7 @@ from pulsar_sidecar.model.names import TopicName
 
 AGE_HEADER = "X-Pulsar-Sidecar-Age-Ms"
 _Deletion = Annotated[schemas.TopicDeletionParameters, Query()]
+_LedgerDeletion = Annotated[schemas.LedgerDeletionParameters, Query()]
 
 
 def router(service: LedgerDeletion) -> APIRouter:
@@ -114,40 +115,59 @@ def _delete(
 
 
 def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:
-    @routes.post(
-        f"{V2_PATH}/deleteLedger",
+    deletion = partial(
+        routes.post,
         status_code=204,
         response_description="Deleted, or gone already.",
         responses={307: {"description": "Ask the sidecar that Location names."}},
     )
+
+    @deletion(f"{V2_PATH}/deleteLedger")
     @takes(Right.CHANGE)
     def delete_ledger(
-        topic: V2Topic,
-        parameters: Annotated[schemas.LedgerDeletionParameters, Query()],
-        payload: schemas.DeleteLedgerPayload,
-        request: Request,
+        topic: V2Topic, parameters: _LedgerDeletion, payload: schemas.DeleteLedgerPayload, request: Request
     ) -> Response:
         """Check one ledger now, and delete it if nothing references it (PIP-186 ``deleteLedger``).
 
-        204: deleted, or gone already. 307: ask the sidecar beside the owning broker. 409: still in use, or too young.
-        412: the ledger is not the one that the record describes, or the topic is not the path's.
+        204: deleted, or gone already. 307: ask the sidecar beside the owning broker. 409: the reason is ``ledger still
+        in use``, which is final. 412: the ledger is not the one that the record describes, the topic is not the path's,
+        or only an operator can change what keeps the ledger. 503: call again later, since the ledger cannot be judged
+        yet (``too-young``, ``owner-still-uses``, ...), something could not be read, or deletion is paused.
         """
-        record = _record_of(payload, request.state.caller.role)
-        if record.topic != topic:
-            raise MismatchError(f"topicName is not the topic of the path, {topic}")
-        try:
-            answer = service.delete_ledger(record, authoritative=parameters.authoritative)
-        except InvalidInputError as error:
-            raise MismatchError(str(error)) from error
-        match answer:
-            case Redirect(base_url):
-                # The path goes on as it came, still encoded, so that the other sidecar reads the same topic.
-                location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
-                return Response(status_code=307, headers={"Location": location})
-            case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
-                return Response(status_code=204)
-            case _:
-                assert_never(answer)
+        return _delete_ledger(service, topic, parameters, payload, request)
+
+    @deletion(f"{V1_PATH}/deleteLedger")
+    @takes(Right.CHANGE)
+    def delete_v1_ledger(
+        topic: V1Topic, parameters: _LedgerDeletion, payload: schemas.DeleteLedgerPayload, request: Request
+    ) -> Response:
+        """Check one ledger of a topic of a V1 namespace now, and delete it if nothing references it."""
+        return _delete_ledger(service, topic, parameters, payload, request)
+
+
+def _delete_ledger(
+    service: LedgerDeletion,
+    topic: TopicName,
+    parameters: _LedgerDeletion,
+    payload: schemas.DeleteLedgerPayload,
+    request: Request,
+) -> Response:
+    record = _record_of(payload, request.state.caller.role)
+    if record.topic != topic:
+        raise MismatchError(f"topicName is not the topic of the path, {topic}")
+    try:
+        answer = service.delete_ledger(record, authoritative=parameters.authoritative)
+    except InvalidInputError as error:
+        raise MismatchError(str(error)) from error
+    match answer:
+        case Redirect(base_url):
+            # The path goes on as it came, still encoded, so that the other sidecar reads the same topic.
+            location = f"{base_url.rstrip('/')}{request.scope['path']}?authoritative=true"
+            return Response(status_code=307, headers={"Location": location})
+        case LedgerDeletionAnswer.DELETED | LedgerDeletionAnswer.GONE:
+            return Response(status_code=204)
+        case _:
+            assert_never(answer)
 
 
 def _add_shadow_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
