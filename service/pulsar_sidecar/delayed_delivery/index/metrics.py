@@ -24,7 +24,7 @@ from pulsar_sidecar.model.names import TopicName
 _PREFIX: Final = "pulsar_sidecar_delayed_message_index"
 _CLASSES_MS: Final = (50, 100, 500, 1000, 5000, 30_000, 60_000)
 """``BucketDelayedMessageIndexStats.BUCKETS``; what takes longer is ``overflow``."""
-_QUANTILES: Final = (*map(str, _CLASSES_MS), "overflow")
+QUANTILES: Final = (*map(str, _CLASSES_MS), "overflow")
 _MERGED: Final = 2
 """A new bucket that covers so many of the vanished ones at least was merged out of them."""
 
@@ -106,7 +106,7 @@ class DelayedIndexMetrics(Collector):
         text = "Loads of a subscription's buckets by the sidecar, by duration: at most quantile milliseconds."
         family = Metric(f"{_PREFIX}_bucket_op_latency_ms", text, "unknown")
         for place, classes in latencies.items():
-            for quantile in _QUANTILES:
+            for quantile in QUANTILES:
                 labels = self._labels(place, type="load", quantile=quantile)
                 family.add_sample(family.name, labels, classes.get(quantile, 0))
             labels = self._labels(place, type="load")
@@ -128,7 +128,7 @@ class DelayedIndexMetrics(Collector):
         failed = sum(bucket.segments is None for bucket in buckets)
         self._count(place, "load", "succeed", len(buckets) - failed)
         self._count(place, "load", "failed", failed)
-        self._latencies[place][_QUANTILES[bisect_left(_CLASSES_MS, took_ms)]] += 1
+        self._latencies[place][QUANTILES[bisect_left(_CLASSES_MS, took_ms)]] += 1
         self._sums_ms[place] += took_ms
 
     def _count_changes(self, place: _Labels, before: Sequence[BucketView] | None, now: Sequence[BucketView]) -> None:
