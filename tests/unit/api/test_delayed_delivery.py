@@ -163,8 +163,22 @@ def test_errors_of_the_room(server: Served, fake: FakeDelayedDelivery, error: Ex
     assert server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}").status == status
 
 
-def test_a_non_persistent_topic_is_405(server: Served) -> None:
-    answer = server.ask("POST", f"{TOPIC.replace('persistent', 'non-persistent')}/cancelDelayedMessage?{GOOD}")
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("subscriptionName=x", "subscriptionName"),
+        ("&".join(f"subscriptionNames=s{number}" for number in range(1001)), "1000"),
+    ],
+    ids=["a parameter that the PIP does not have", "more subscriptions than one call takes"],
+)
+def test_refused_where_the_pip_is_silent(server: Served, fake: FakeDelayedDelivery, more: str, reason: str) -> None:
+    answer = server.ask("POST", f"{TOPIC}/cancelDelayedMessage?{GOOD}&{more}")
+    assert (answer.status, reason in answer.reason, fake.asked) == (400, True, [])
+
+
+@pytest.mark.parametrize("place", ["/admin/v2/{}/t/n/x", "/admin/{}/t/c/n/x", "/admin/v1/{}/t/c/n/x"])
+def test_a_non_persistent_topic_is_405(server: Served, place: str) -> None:
+    answer = server.ask("POST", f"{place.format('non-persistent')}/cancelDelayedMessage?{GOOD}")
     assert answer.status == 405
     assert "none can be cancelled" in answer.reason
 

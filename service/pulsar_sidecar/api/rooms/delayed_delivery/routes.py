@@ -37,7 +37,6 @@ from pulsar_sidecar.model.names import TopicName
 _PIPS_V1 = "/admin/v1/persistent/{property}/{cluster}/{namespace}/{topic}"
 """As PIP-423 spells it; brokers know only the other one."""
 _PIPS_PATHS = (*TOPIC_PATHS, (_PIPS_V1, v1_topic, ""))
-_NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}/{topic}"
 
 
 async def _position(
@@ -144,11 +143,15 @@ def _add_pip_423(routes: APIRouter, service: DelayedDelivery) -> None:
             found = service.cancellations(topic, cancellation_id)
             return [schemas.CancellationAnswer.model_validate(one) for one in found]
 
-    @routes.post(f"{_NON_PERSISTENT}/cancelDelayedMessage", include_in_schema=False)
-    @takes(Right.CHANGE)
-    def cancel_non_persistent() -> Response:
-        """Answers 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
-        raise NotPersistentError("a non-persistent topic delivers delayed messages at once, so none can be cancelled")
+        non_persistent = path.replace("/persistent/", "/non-persistent/")
+
+        @routes.post(f"{non_persistent}/cancelDelayedMessage", include_in_schema=False)
+        @takes(Right.CHANGE)
+        def cancel_non_persistent() -> Response:
+            """Answer 405: a non-persistent topic keeps no message, so none can be cancelled (PIP-423)."""
+            raise NotPersistentError(
+                "a non-persistent topic delivers delayed messages at once, so none can be cancelled"
+            )
 
     @routes.get("/admin/v2/delayed-delivery/status")
     @takes(Right.CLUSTER_STATE)
