@@ -110,7 +110,8 @@ class FakeBrowser:
         """As a form of this browser's own page; give ``form`` to show another secret."""
         secret = next((value for name, value in self.cookies.items() if name.endswith("sidecar-form")), "")
         body = urlencode({"form": secret, **(fields or {})}).encode()
-        sent = {"origin": f"{self.scheme}://localhost:8750", "sec-fetch-site": "same-origin", **headers}
+        scheme = "https" if self.behind_tls else self.scheme
+        sent = {"origin": f"{scheme}://localhost:8750", "sec-fetch-site": "same-origin", **headers}
         return self.runner.run(self._send("POST", target, body, sent))
 
     async def _elsewhere(self, method: str, url: str, authorization: str | None, body: Any) -> Answer:

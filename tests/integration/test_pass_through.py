@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
+import requests
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, asks_the_same
 from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough, ProxyIdentity
 from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
@@ -73,3 +75,17 @@ def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: Cluster
 def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(guarded: ClusterAddresses) -> None:
     mistaken = ProxyIdentity(parse_credentials("token", token("admin")), "door")
     assert status(guarded, mistaken, spoken_for("other")) in (401, 403)
+
+
+@pytest.mark.parametrize("name", ["plain", "a/b ü", "x+y z", "%41%2f", "~!*'()", "q?x=1&y=2;z"])
+def test_a_broker_redirects_a_change_to_what_was_asked_for(cluster: ClusterAddresses, name: str) -> None:
+    """It spells the query anew, in another order."""
+    target = (
+        f"/admin/v2/persistent/public/default/{quote(name, safe='')}/subscription/{quote('s/ ü+', safe='')}/skip_all"
+        "?x=%2F%20a+b&authoritative=false&y=%C3%BC&x=b;c"
+    )
+    asked = [f"{base}{target}" for base in cluster.web_service_urls]
+    answers = [requests.post(url, timeout=30, allow_redirects=False) for url in asked]
+    redirected = [(url, each.headers["Location"]) for url, each in zip(asked, answers, strict=True) if each.is_redirect]
+    assert redirected
+    assert all(asks_the_same(url, location) for url, location in redirected)

@@ -70,6 +70,11 @@ class Authentication:
         return " or ".join(ways)
 
 
+def has_token(headers: Headers) -> bool:
+    """Whether a token came with the request, which no browser adds by itself, as it does Basic."""
+    return headers.get("authorization", "").lower().startswith("bearer ")
+
+
 def address_of(scope: Scope) -> str:
     """The host that a request comes from, empty where the connection has none."""
     client = scope.get("client")

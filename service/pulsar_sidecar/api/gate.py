@@ -2,8 +2,9 @@
 
 It is an ASGI layer because routing must see the path as it was sent: once decoded, ``a%2Fb`` and ``a/b`` are the same.
 Invariants: where a credential is demanded, only the open paths are answered without one, and what brokers judge
-themselves; the gate reads no body (`guard` does, once the right is there); no header is logged, and of a query and a
-body only what a route accepted.
+themselves; what a browser asks for another site's page goes no further than this layer, unless a token came with it;
+no answer becomes a live document in a browser; the gate reads no body (`guard` does, once the right is there); of
+headers only a refused page's origin is logged, and of a query and a body only what a route accepted.
 """
 
 import json
@@ -12,15 +13,16 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import structlog
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.authentication import Authentication, address_of
+from pulsar_sidecar.api.authentication import Authentication, address_of, has_token
 from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import error_response, unforeseen
 from pulsar_sidecar.api.guard import READING, READS_IN_PARTS, Change, without_body
+from pulsar_sidecar.api.other_sites import is_of_another_site
 from pulsar_sidecar.api.pass_through import PassThrough
 from pulsar_sidecar.api.schemas import Healthy
 from pulsar_sidecar.model.addresses import is_loopback
@@ -36,6 +38,11 @@ from pulsar_sidecar.model.errors import (
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes and metrics: open, as Pulsar's own are by default."""
 
+_INERT = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'; frame-ancestors 'none'",
+}
+"""A browser that shows an answer runs nothing of it, and treats it as no part of the dashboard's origin."""
 _MOST_LOGGED = 2_000
 """Characters of a query or of a body."""
 _NOT_UNDERSTOOD = frozenset({400, 401, 403, 413})
@@ -86,6 +93,8 @@ class Gate:
 
         async def remember(message: Message) -> None:
             answer.note(message)
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_INERT)
             await send(message)
 
         caller = Caller(None, "none", address_of(scope))
@@ -117,22 +126,21 @@ class Gate:
         return self.passing if self.passing is not None and self.passing.takes(method, path) else None
 
     async def _caller(self, scope: Scope, unknown: Caller, *, is_passed: bool) -> Caller:
-        if self._authentication is not None:
-            try:
-                return await self._authentication.caller(scope)
-            except NotAuthenticatedError:
-                if not is_passed:  # otherwise the broker decides for itself
-                    raise
-                return unknown
         headers = Headers(scope=scope)
-        # Without a credential, the user's own browser must not become another site's hand.
-        if not self._is_own_url("//" + headers.get("host", "")):
-            raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
-        origin = headers.get("origin")
-        same_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-        if not same_site or (origin is not None and not self._is_own_url(origin)):
-            raise NotAuthorizedError("requests from another site's pages are refused")
-        return unknown
+        # A page elsewhere cannot add a token: its browser would ask first (CORS), and no answer allows it.
+        if self._authentication is None or not has_token(headers):
+            _refuse_other_sites(scope, headers)
+        if self._authentication is None:
+            # The page of a name that was rebound to this address is of this origin to the browser.
+            if not self._is_own_url("//" + headers.get("host", "")):
+                raise NotAuthorizedError("the Host header is neither a loopback address nor advertisedUrl")
+            return unknown
+        try:
+            return await self._authentication.caller(scope)
+        except NotAuthenticatedError:
+            if not is_passed:  # otherwise the broker decides for itself
+                raise
+            return unknown
 
     def _is_own_url(self, url: str) -> bool:
         try:
@@ -140,6 +148,22 @@ class Gate:
         except ValueError:
             return False
         return is_loopback(host) or host in self._own_hosts
+
+
+def _refuse_other_sites(scope: Scope, headers: Headers) -> None:
+    if is_of_another_site(headers, scope["scheme"]):
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        _log.warning(
+            "refused a request of another site's page",
+            method=scope["method"],
+            path=scope["raw_path"].decode("latin-1")[:500],
+            origin=None if origin is None else origin[:200],
+            site=None if site is None else site[:200],
+        )
+        raise NotAuthorizedError(
+            "requests of another site's page are refused (Origin, Sec-Fetch-Site), since the browser adds certificate "
+            "and cookies by itself; send a token (Authorization: Bearer ...), or call from a program"
+        )
 
 
 def _to_be_passed(scope: Scope, receive: Receive) -> Receive:

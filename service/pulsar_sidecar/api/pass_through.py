@@ -1,7 +1,8 @@
 """What the sidecar does not serve itself goes to a broker, with the caller's own credential, and decides there.
 
 Invariants: a path that a route of the sidecar serves is never passed, in whatever way it is spelled; bodies are held
-only as far as `_KEPT_BYTES`; of what a caller sends, nothing that brokers take from a proxy gets through.
+only as far as `_KEPT_BYTES`; of what a caller sends, nothing that brokers take from a proxy gets through; of what a
+broker answers, nothing that a browser takes for the sidecar's own pages.
 """
 
 import asyncio
@@ -33,10 +34,17 @@ _HOP_BY_HOP = frozenset(
         *("te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-_FROM_A_PROXY = frozenset({"x-original-principal", "x-forwarded-for", "x-real-ip", "forwarded"})
-"""Brokers take these from a proxy, for the role and the address of its client."""
-_NOT_PASSED = _HOP_BY_HOP | _FROM_A_PROXY | {"host", "expect"}
-_NOT_RETURNED = _HOP_BY_HOP | {"date"}  # the server adds its own
+_NOT_PASSED = re.compile(
+    r"host|expect|cookie|x.original.*|x.forwarded.*|forwarded|via|x.real.ip|x.proxied.https|proxy.(auth.cert|ssl.id)"
+)
+"""Brokers take them from a proxy, for the role, the address and the connection of its client; cookies are the
+dashboard's. The dots are any characters, because what stands before a broker may read ``_`` as ``-``.
+"""
+_NOT_RETURNED = re.compile(
+    r"date|set-cookie2?|access-control-.*|content-security-policy-report-only|clear-site-data|refresh|alt-svc|nel|"
+    r"strict-transport-security|service-worker-allowed|report-to|reporting-endpoints"
+)
+"""The server has a date of its own; of the others a browser would take each for all pages of the sidecar's address."""
 _UNRESERVED = re.compile(r"%(2[DE]|3\d|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])", re.IGNORECASE)
 _AMBIGUOUS = re.compile(r"//|;|/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
 _UNWATCHED_SECONDS = 0.5
@@ -115,8 +123,13 @@ async def _left(receive: Receive) -> None:
 
 async def _return(answer: BrokerAnswer, send: Send) -> None:
     received = Headers(raw=[(name.lower(), value) for name, value in answer.headers])
-    dropped = _NOT_RETURNED | _of_the_connection(received)
-    headers = [(name, value) for name, value in received.raw if name.decode("latin-1") not in dropped]
+    dropped = _HOP_BY_HOP | _of_the_connection(received)
+    named = [(name.decode("latin-1"), value) for name, value in received.raw]
+    headers = [
+        (name.encode("latin-1"), value)
+        for name, value in named
+        if name not in dropped and not _NOT_RETURNED.fullmatch(name)
+    ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     length = received.get("content-length", "")
     left, is_ended = int(length) if length.isdecimal() else -1, False
@@ -156,10 +169,10 @@ def _target(scope: Scope) -> str:
 
 
 def _passed_headers(headers: Headers, client: Sequence[object] | None, *, is_whole: bool) -> list[tuple[str, str]]:
-    dropped = _NOT_PASSED | _of_the_connection(headers)
+    dropped = _HOP_BY_HOP | _of_the_connection(headers)
     if is_whole:  # its length is counted anew: of a read's body nothing is read
         dropped |= {"content-length"}
-    passed = [(name, value) for name, value in headers.items() if name not in dropped]
+    passed = [each for each in headers.items() if each[0] not in dropped and not _NOT_PASSED.fullmatch(each[0])]
     return [*passed, ("x-forwarded-for", str(client[0]))] if client else passed
 
 

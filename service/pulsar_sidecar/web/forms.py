@@ -4,10 +4,11 @@ Invariant: a form is read only if it comes from this origin and shows the secret
 """
 
 import hmac
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from fastapi import Request
 
+from pulsar_sidecar.api.other_sites import is_of_another_site
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthorizedError
 from pulsar_sidecar.web.cookies import form_secret_of
 
@@ -51,7 +52,5 @@ def confirmed(form: dict[str, str], text: str) -> None:
 
 
 def _check_origin(request: Request) -> None:
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    foreign = site is not None and site not in ("same-origin", "none")
-    if foreign or (origin is not None and urlsplit(origin).netloc != request.headers.get("host")):
+    if is_of_another_site(request.headers, request.url.scheme):
         raise NotAuthorizedError("forms of other sites are refused")

@@ -211,6 +211,17 @@ def test_a_redirect_to_a_configured_broker_is_followed_with_body_and_credentials
     assert second.arrived == [Arrived("PUT", "/x?force=true&authoritative=false", b"[1]", "Bearer abc")]
 
 
+@pytest.mark.parametrize(
+    "target", ["/y?force=true", "/x/?force=true", "/x", "/x?force=true&deleteSchema=true", "/a/../y?force=true"]
+)
+def test_a_redirect_that_changes_what_a_change_asks_for_is_refused(brokers: list[HttpBroker], target: str) -> None:
+    first, second = brokers
+    first.answer = lambda arrived: redirect_to(f"{second.url}{target}")
+    with pytest.raises(PermanentError, match="another path or query"):
+        rest(first.url, second.url).change("DELETE", "/x", params={"force": "true"})
+    assert second.arrived == []
+
+
 def test_a_redirect_to_a_registered_broker_is_followed(brokers: list[HttpBroker]) -> None:
     first, second = brokers
     store = FakeMetadataStore()

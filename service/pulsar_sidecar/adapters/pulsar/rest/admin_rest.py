@@ -2,9 +2,9 @@
 
 Invariants: credentials travel only to known brokers, and an address is known because a setting, the metadata store or a
 configured broker named it, never because a redirect did; a change is sent again only when the first attempt provably
-never left or was answered by a redirect; an absence is reported only when a broker reported it in its own words
-(``{"reason": ...}``), not because some proxy answered 404. The environment decides nothing: no proxy and no ``.netrc``
-of the machine can add or replace a credential.
+never left or was answered by a redirect, and always for the same path and query; an absence is reported only when a
+broker reported it in its own words (``{"reason": ...}``), not because some proxy answered 404. The environment decides
+nothing: no proxy and no ``.netrc`` of the machine can add or replace a credential.
 """
 
 import json
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urljoin, urlsplit
 
 import orjson
 import urllib3
@@ -44,6 +44,8 @@ _MAX_REASON = 500
 _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
+_AUTHORITATIVE = "authoritative"
+"""The parameter by which a broker tells the next one that it need not ask who owns the topic."""
 _V1_PATHS = ("/admin/persistent/", "/admin/non-persistent/", "/admin/namespaces/")
 """Where names with a cluster are."""
 _METADATA_ERROR = "KeeperErrorCode = "
@@ -269,20 +271,25 @@ class AdminRest:
             if not call.redirected_by(answer):
                 return answer
             # The broker repeats the query in the address it names.
-            url, params = self._redirected(call, url, answer), {}
+            url, params = self._redirected(call, url, params, answer), {}
             if not call.change and call.matter:
                 if len(self._owners) >= _REMEMBERED_OWNERS:
                     self._owners.clear()
                 self._owners[call.matter] = urljoin(url, "/").rstrip("/")
         raise TemporaryError(f"{call}: redirected more than {MAX_REDIRECTS} times; ownership is moving, try again")
 
-    def _redirected(self, call: _Call, url: str, answer: urllib3.BaseHTTPResponse) -> str:
+    def _redirected(self, call: _Call, url: str, params: dict[str, str], answer: urllib3.BaseHTTPResponse) -> str:
         target = urljoin(url, answer.headers.get("Location", ""))
         downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
         if downgrade or not self.is_broker(target):
             raise PermanentError(
                 f"{call}: redirect to an unknown host {shown_address(target)}; add the broker's address to the "
                 "configured web service URLs if it belongs to this cluster"
+            )
+        if call.change and not asks_the_same(f"{url}?{urlencode(params)}" if params else url, target):
+            raise PermanentError(
+                f"{call}: {shown_address(url)} redirects it to another path or query, so it was not carried out; check "
+                "that the configured web service URLs lead to brokers"
             )
         return target
 
@@ -363,6 +370,23 @@ def _address_of(url: str) -> tuple[str, int] | None:
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or port is None:
         return None
     return parts.hostname.lower(), port
+
+
+def asks_the_same(url: str, target: str) -> bool:
+    """Whether both ask their hosts for the same; a broker that redirects may spell it anew, and add ``authoritative``.
+
+    Of lookups that is not so, which are reads.
+    """
+    return _asked(url) == _asked(target)
+
+
+def _asked(url: str) -> tuple[list[bytes], list[tuple[str, str]]]:
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True, errors="surrogateescape")
+    return (
+        [unquote_to_bytes(segment) for segment in parts.path.split("/")],
+        sorted(each for each in query if each[0] != _AUTHORITATIVE),
+    )
 
 
 def shown_address(url: str) -> str:

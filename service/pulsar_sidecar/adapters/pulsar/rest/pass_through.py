@@ -5,8 +5,9 @@ It runs on the server's event loop, because a thread for each upload would be mo
 
 Invariants: no request has a credential of the sidecar's, but for a caller that is known by certificate only: then it
 has the caller's role as ``X-Original-Principal``, and goes only to a broker that was seen to obey that. A request goes
-only to an address that `AdminRest.is_broker` knows. A change is sent a second time only when the first attempt provably
-never left or was answered by a redirect, and its body is all there.
+only to an address that `AdminRest.is_broker` knows, and a change only for the path and the query that the caller wrote.
+A change is sent a second time only when the first attempt provably never left or was answered by a redirect, and its
+body is all there.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     REDIRECTS,
     REDIRECTS_OF_READS,
     AdminRest,
+    asks_the_same,
     live_brokers,
     shown_address,
 )
@@ -54,7 +56,7 @@ _MOST_HEADER_BYTES = 64 * 1024
 _ADDED_BY_THE_LIBRARY = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 _NEVER_LEFT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _ORIGINAL_PRINCIPAL = "X-Original-Principal"
-_CREDENTIALS = frozenset({"authorization", "x-pulsar-auth-method-name", "athenz-role-auth", "cookie"})
+_CREDENTIALS = frozenset({"authorization", "x-pulsar-auth-method-name", "athenz-role-auth"})
 """No second identity goes beside the sidecar's."""
 _log = structlog.get_logger(__name__)
 
@@ -166,6 +168,11 @@ class PassThrough:
             raise ForeignRedirectError(
                 f"{request}: redirect to an unknown host {shown_address(target)}, to which the sidecar sends no "
                 "credential; add the address to the sidecar's webServiceUrl if it belongs to this cluster"
+            )
+        if not request.is_read and not asks_the_same(url, target):
+            raise ForeignRedirectError(
+                f"{request}: {shown_address(url)} redirects it to another path or query, so nothing was done; call "
+                "a broker itself, and check that webServiceUrl leads to brokers"
             )
         if not isinstance(request.body, bytes):
             raise InvalidInputError(
