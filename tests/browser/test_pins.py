@@ -8,7 +8,7 @@ from pulsar_sidecar.model.names import java_url_encode
 
 from tests.browser.looking import looking, served_dashboard
 from tests.fakes.rest_door import FakeRestDoor
-from tests.unit.web.test_pins import BASE, TOPIC, bookie, pin, topic
+from tests.unit.web.test_pins import BASE, NO_FIGURES, TOPIC, UNREADABLE, bookie, pin, topic
 
 pytestmark = pytest.mark.browser
 
@@ -24,9 +24,9 @@ COMMAND = f"pulsar-admin topics clear-backlog -s billing {TOPIC}"
 def url() -> Iterator[str]:
     door = FakeRestDoor()
     hostile = topic(topic=HOSTILE, pins=[pin(holder=HOSTILE, cause="retention", endsMs=1_900_000_000_000)])
-    namespace = {"namespace": "public/default", "topics": 45, "listedBytes": 9, "unreadable": 1}
+    namespace = {"namespace": "public/default", "topics": 45, "listedBytes": 9, "unreadable": 1, **UNREADABLE}
     door.answers |= {
-        f"{BASE}/bookies": [bookie(), bookie(figures=None, uncollectedBytes=None, problem="no HTTP service")],
+        f"{BASE}/bookies": [bookie(), bookie(**NO_FIGURES, problem="no HTTP service")],
         f"{BASE}/bookies/bookie-1%3A3181": bookie(),
         f"{BASE}/persistent/public/default/orders": [topic(), hostile],
         f"{BASE}/namespaces/public/default": {**namespace, "largest": [topic(), hostile]},

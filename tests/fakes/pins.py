@@ -12,7 +12,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
 )
 from pulsar_sidecar.ledger_ownership.pins.facts import DueSpan, Retention
 from pulsar_sidecar.ledger_ownership.pins.gathering import Sources
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
 from pulsar_sidecar.ledger_ownership.pins.reading import PinsReader
 from pulsar_sidecar.model.ids import BookieId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -33,7 +33,17 @@ from tests.fakes.metadata import FakeMetadataStore
 
 TOPIC = parse_topic_name("persistent://public/default/orders")
 FIGURES = BookieFigures(
-    "http://127.0.0.1:8000", 5_000, 7, 900.0, 1 << 30, Compaction(0.2, 3_600), Compaction(0.5, 86_400), False
+    http_url="http://127.0.0.1:8000",
+    live_bytes=5_000,
+    entry_logs=2,
+    ledgers=7,
+    disk_used_bytes=3_000_000,
+    disk_total_bytes=9_000_000,
+    gc_wait_seconds=900.0,
+    entry_log_limit_bytes=1_000_000,
+    minor=Compaction(0.2, 3_600),
+    major=Compaction(0.5, 86_400),
+    is_collecting=False,
 )
 
 
@@ -43,6 +53,7 @@ class FakeTrimPolicies:
 
     found: Retention | Unreadable = field(default_factory=Retention)
     lag_ms: int | Unreadable = -1
+    clusters: frozenset[str] | Unreadable = frozenset()
     asked: list[TopicName] = field(default_factory=list)
     """Whose retention."""
 
@@ -52,6 +63,9 @@ class FakeTrimPolicies:
 
     def offload_lag_ms(self, namespace: str) -> int | Unreadable:
         return self.lag_ms
+
+    def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
+        return self.clusters
 
 
 @dataclass
@@ -70,19 +84,20 @@ class FakeDueTimes:
 
 @dataclass
 class FakeBookies:
-    """`Bookies`: their figures, and the ledgers whose entries they still have."""
+    """`Bookies`: their figures, which are down, and the ledgers whose entries they still have."""
 
     read: dict[BookieId, BookieFigures | Unreadable] = field(default_factory=dict)
     stored: dict[LedgerId, StoredCopies] = field(default_factory=dict)
+    down: set[BookieId] = field(default_factory=set)
 
-    def known(self) -> Sequence[BookieId]:
-        return sorted(self.read)
+    def known(self) -> Mapping[BookieId, BookieState]:
+        return {each: BookieState.DOWN if each in self.down else BookieState.WRITABLE for each in sorted(self.read)}
 
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         return self.stored.get(ledger_id, StoredCopies(0, ()))
 
     def figures(self, bookies: Sequence[BookieId]) -> Mapping[BookieId, BookieFigures | Unreadable]:
-        return {bookie: self.read[bookie] for bookie in bookies}
+        return {bookie: self.read.get(bookie, Unreadable("it is down")) for bookie in bookies}
 
 
 class PinnedCluster:

@@ -22,6 +22,7 @@ def served_pins(cluster: PinnedCluster) -> Iterator[Served]:
     """One ledger of `TOPIC`, a deleted one that `BOOKIE` has not collected, and a bookie that does not answer."""
     cluster.bookies.stored[LedgerId(60)] = StoredCopies(700, (BOOKIE,))
     cluster.bookies.read = {BOOKIE: FIGURES, BookieId("bookie-2:3181"): Unreadable("no answer")}
+    cluster.bookies.down = {BookieId("bookie-2:3181")}
     every = [(LedgerId(1), ledger_metadata_bytes(custom_metadata=data_custom_metadata(TOPIC.managed_ledger_name)))]
     bookies = BookiesReader(lambda: iter(every), cluster.bookies, cluster.clock)
     with served(FakeDeletionService(), routers=[router(cluster.reader), bookies_router(bookies)]) as server:

@@ -37,6 +37,8 @@ def test_a_topic(server: Served) -> None:
     assert backlog["remedies"][-1]["command"] == f"pulsar-admin topics unsubscribe -s s {TOPIC}"
     assert backlog["alsoHeldBy"] == []
     assert not_loaded["cause"] == "not-loaded"
+    assert found["readMs"] > 0
+    assert found["held"][0] == {"pins": ["backlog s"], "ledgers": 2, "bytes": 2000, "onBookiesBytes": 4000}
 
 
 def test_a_namespace_by_pages(server: Served) -> None:
@@ -59,7 +61,9 @@ def test_a_ledger(server: Served) -> None:
 
 def test_bookies(server: Served) -> None:
     first, second = asked(server, "/bookies")
-    assert (first["figures"]["entryLogBytes"], first["uncollectedBytes"], first["problem"]) == (5000, 4000, None)
+    assert (first["figures"]["liveBytes"], first["uncollectedAtMostBytes"], first["problem"]) == (5000, 2_995_000, None)
+    assert (first["state"], second["state"]) == ("writable", "down")
+    assert first["unreadableLedgers"] == 0
     assert (second["figures"], second["problem"]) == (None, "no answer")
     one = asked(server, f"/bookies/{BOOKIE}?byTopic=true")
     assert one["shares"] == [{"owner": str(TOPIC), "ledgers": 1, "sizeBytes": 1000}]

@@ -10,7 +10,7 @@ import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_disks import RegisteredBookies
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import Node
@@ -25,9 +25,11 @@ AVAILABLE = f"{DEFAULT_LEDGERS_ROOT}/available"
 METRICS = """# TYPE bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES gauge
 bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/a",ledgerDir="/a"} 1000
 bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES{indexDir="/b",ledgerDir="/b"} 2.5E3
+bookie_ACTIVE_ENTRY_LOG_TOTAL{indexDir="/a",ledgerDir="/a"} 2
 bookie_ACTIVE_LEDGER_TOTAL{indexDir="/a",ledgerDir="/a"} 3
 bookie_ACTIVE_LEDGER_TOTAL{indexDir="/b",ledgerDir="/b"} 4
 """
+SUSPENDED = b'{"isMinorGcSuspended": "false", "isMajorGcSuspended": "true"}'
 CONFIGURATION = {"gcWaitTime": "300000", "majorCompactionThreshold": "0.5", "minorCompactionInterval": "x"}
 
 
@@ -38,13 +40,19 @@ def server() -> Iterator[BookieHttpServer]:
             "GET /metrics": METRICS.encode(),
             "GET /api/v1/config/server_config": json.dumps(CONFIGURATION).encode(),
             "GET /api/v1/bookie/gc": b'{"is_in_force_gc": "true"}',
+            "GET /api/v1/bookie/info": b'{"freeSpace": 30, "totalSpace": 100}',
+            "GET /api/v1/bookie/gc/suspend_compaction": SUSPENDED,
         }
         yield server
 
 
 @pytest.fixture
-def bookies(server: BookieHttpServer) -> Iterator[RegisteredBookies]:
-    store = FakeMetadataStore()
+def store() -> FakeMetadataStore:
+    return FakeMetadataStore()
+
+
+@pytest.fixture
+def bookies(store: FakeMetadataStore, server: BookieHttpServer) -> Iterator[RegisteredBookies]:
     store.put(f"{AVAILABLE}/{BOOKIE}", registration(server.server_address[1]))
     store.put(f"{AVAILABLE}/readonly")
     store.put(f"{AVAILABLE}/readonly/full:3181", b"")
@@ -67,7 +75,17 @@ def test_figures_are_summed_over_directories_with_bookkeepers_defaults(
 ) -> None:
     figures = bookies.figures([BOOKIE])
     assert figures[BOOKIE] == BookieFigures(
-        server.url, 3_500, 7, 300.0, 1 << 30, Compaction(0.2, 3_600), Compaction(0.5, 86_400), True
+        http_url=server.url,
+        live_bytes=3_500,
+        entry_logs=2,
+        ledgers=7,
+        disk_used_bytes=70,
+        disk_total_bytes=100,
+        gc_wait_seconds=300.0,
+        entry_log_limit_bytes=1 << 30,
+        minor=Compaction(0.2, 3_600),
+        major=Compaction(0.5, 86_400, is_suspended=True),
+        is_collecting=True,
     )
 
 
@@ -83,6 +101,7 @@ def test_a_bookie_without_a_service_names_the_setting(bookies: RegisteredBookies
         ("GET /metrics", {}, "answered 500"),
         ("", {"GET /metrics": b"# nothing"}, "statsProviderClass"),
         ("", {"GET /api/v1/config/server_config": b"<html>"}, "did not answer with JSON"),
+        ("", {"GET /api/v1/bookie/info": b"{}"}, "totalSpace"),
     ],
 )
 def test_figures_that_cannot_be_read_are_not_zero(
@@ -95,8 +114,14 @@ def test_figures_that_cannot_be_read_are_not_zero(
     assert reason in found.reason
 
 
-def test_read_only_bookies_are_known_too(bookies: RegisteredBookies) -> None:
-    assert bookies.known() == [BOOKIE, FULL]
+def test_bookies_that_are_read_only_or_down_are_known_too(store: FakeMetadataStore, bookies: RegisteredBookies) -> None:
+    gone = BookieId("gone:3181")
+    for each in (BOOKIE, FULL, gone):
+        store.put(f"{DEFAULT_LEDGERS_ROOT}/cookies/{each}", b"")
+    assert bookies.known() == {BOOKIE: BookieState.WRITABLE, FULL: BookieState.READ_ONLY, gone: BookieState.DOWN}
+    found = bookies.figures([gone])[gone]
+    assert isinstance(found, Unreadable)
+    assert "it is down" in found.reason
 
 
 def test_bookies_are_asked_side_by_side() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_ownership.pins.causes import PinCause, remedies
-from pulsar_sidecar.ledger_ownership.pins.decide import Pin, TopicPins, held_by, pins_of
+from pulsar_sidecar.ledger_ownership.pins.causes import Held, PinCause, remedies
+from pulsar_sidecar.ledger_ownership.pins.decide import HeldLedgers, Pin, TopicPins, held_by, pins_of
 from pulsar_sidecar.ledger_ownership.pins.facts import (
     Bytes,
     CursorFacts,
@@ -167,8 +167,74 @@ def test_of_a_topic_that_no_broker_has_loaded_nothing_is_trimmed() -> None:
 def test_the_last_ledger_of_a_terminated_topic_goes_with_the_topic() -> None:
     assert causes(pins_of(facts())) == {PinCause.LAST_LEDGER, PinCause.NEXT_TRIM}
     for loaded_by in ("broker-1", None):
-        pin = only(pins_of(replace(facts(loaded_by=loaded_by), terminated=True)), PinCause.LAST_LEDGER)
-        assert (pin.ledgers, pin.remedies[0].command) == ({4}, f"pulsar-admin topics delete {TOPIC}")
+        terminated = replace(facts(loaded_by=loaded_by), terminated=True)
+        pin = only(pins_of(terminated), PinCause.LAST_LEDGER)
+        assert (pin.ledgers, pin.remedies[0].command) == ({4}, f"pulsar-sidecar topics delete {TOPIC}")
+        of_partition = only(pins_of(replace(terminated, topic=TOPIC.partition(1))), PinCause.LAST_LEDGER)
+        assert of_partition.remedies[0].command == f"pulsar-sidecar topics delete --partitioned {TOPIC}"
+
+
+TRIM = f"pulsar-admin topics trim-topic {TOPIC}"
+
+
+@pytest.mark.parametrize("cause", [PinCause.RETENTION, PinCause.OFFLOAD_LAG, PinCause.LAST_LEDGER, PinCause.NOT_LOADED])
+def test_a_command_that_loads_no_topic_is_followed_by_one_that_does(cause: PinCause) -> None:
+    (remedy,) = remedies(cause, Held(TOPIC))
+    assert remedy.command is not None
+    assert remedy.command.split(" && ")[-1] == TRIM
+
+
+@pytest.mark.parametrize(("is_loaded", "first", "command"), [(True, "wait", None), (False, "have a broker load", TRIM)])
+def test_a_topic_that_is_loaded_is_not_to_be_loaded(is_loaded: bool, first: str, command: str | None) -> None:
+    mildest, _, disabling = remedies(PinCause.DEDUPLICATION_SNAPSHOT, Held(TOPIC, is_loaded=is_loaded))
+    assert mildest.what.startswith(first)
+    assert mildest.command == command
+    assert disabling.command == f"pulsar-admin topicPolicies set-deduplication --disable {TOPIC} && {TRIM}"
+
+
+@pytest.mark.parametrize(
+    ("clusters", "command"),
+    [
+        (frozenset({"west", "east", "here"}), f"pulsar-admin topics set-replication-clusters -c east,here {TOPIC}"),
+        (Unreadable("no broker answered"), None),
+        (frozenset({"east", "here"}), None),  # its own policies no longer name it
+    ],
+)
+def test_replication_stops_by_the_clusters_that_remain(
+    clusters: frozenset[str] | Unreadable, command: str | None
+) -> None:
+    pins = pins_of(replace(facts(cursor(at(1, 3), "pulsar.repl.west")), replicated_to=clusters))
+    last = only(pins, PinCause.REPLICATION).remedies[-1].command
+    assert last == (None if command is None else f"{command} && {TRIM}")
+
+
+def test_nothing_ends_by_itself_in_a_topic_that_no_broker_has_loaded() -> None:
+    """Brokers count the retention of its last ledger from the next load, and delete nothing before."""
+    bucket, spans = LedgerFacts(LedgerId(9), 2, 100, 2), (DueSpan(frozenset({LedgerId(2)}), NOW + 3_000),)
+    delayed = CursorFacts("s", at(1, 9), NOW + 1_000, (bucket,), spans)
+    ledgers = (replace(LIST[0], offload=offload()), *LIST[1:])
+    unloaded = facts(delayed, ledgers=ledgers, retention=Retention(60, -1), loaded_by=None)
+    found = pins_of(replace(unloaded, offload_lag_ms=5 * MINUTE)).pins
+    expected = {PinCause.RETENTION, PinCause.DELAYED_MESSAGES, PinCause.DELAYED_INDEX, PinCause.OFFLOAD_LAG}
+    assert {(pin.cause, pin.ends_ms) for pin in found} == {(cause, None) for cause in expected}
+    assert all("ends only once a broker has the topic loaded" in pin.detail for pin in found)
+
+
+def test_each_ledger_is_counted_once_by_the_pins_that_hold_it_together() -> None:
+    pins = pins_of(facts(cursor(at(1, 3), "slow"), cursor(at(2, 9), "slower")))
+    slow = ("backlog slow",)
+    assert set(pins.held) == {
+        HeldLedgers(slow, 2, Bytes(2 * MIB, 4 * MIB)),
+        HeldLedgers((*slow, "backlog slower"), 1, Bytes(MIB, 2 * MIB)),
+        HeldLedgers((*slow, "backlog slower", "last-ledger"), 1, Bytes(MIB, 2 * MIB)),
+    }
+
+
+def test_a_ledger_whose_metadata_cannot_be_read_goes_with_no_remedy() -> None:
+    pins = pins_of(replace(facts(), undecodable={LedgerId(2): "no header"}))
+    pin = only(pins, PinCause.UNREADABLE_METADATA)
+    assert (pin.holder, pin.ledgers) == ("ledger 2", {2})
+    assert only(pins, PinCause.NEXT_TRIM).ledgers == {1, 3}
 
 
 def offload(complete: bool = True, offloaded_ms: int = NOW - MINUTE) -> OffloadContext:
@@ -228,7 +294,7 @@ def test_every_ledger_has_a_pin_and_nothing_is_freed_twice(
 def test_a_hostile_name_is_quoted_in_every_command() -> None:
     hostile = parse_topic_name("persistent://public/default/a'; rm -rf $HOME #")
     for cause in PinCause:
-        for remedy in remedies(cause, hostile, "s'; reboot"):
+        for remedy in remedies(cause, Held(hostile, "s'; reboot", replicated_to=frozenset({"$(x)"}))):
             assert remedy.command is None or "'\"'\"'" in remedy.command or "public/default" in remedy.command
             assert remedy.command is None or "{names" not in remedy.command
             assert remedy.command is None or "'; r" not in remedy.command.replace("'\"'\"'", "")

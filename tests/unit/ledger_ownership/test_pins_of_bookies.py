@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.pins.bookies import BookiesReader, Share, bytes_by_bookie
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
@@ -77,23 +78,66 @@ def test_the_largest_owners_come_first(reader: BookiesReader) -> None:
     assert topics.shares == (Share(str(ORDERS), 3, 2_000), Share(None, 1, 1_000))
 
 
-def test_what_its_entry_logs_hold_beyond_ledgers_is_not_collected(reader: BookiesReader, bookies: FakeBookies) -> None:
-    bookies.read[FIRST] = replace(FIGURES, entry_log_bytes=9_700, ledgers=8)
-    found = reader.bookie(FIRST, by_topic=False, offset=0, limit=1)
-    assert (found.uncollected_bytes, found.uncollected_ledgers) == (700, 2)
-    assert found.remedies[1].command is not None
-    assert found.remedies[1].command.endswith("http://127.0.0.1:8000/api/v1/bookie/gc")
+def test_deleted_bytes_in_entry_logs_are_bounded_and_never_said_to_be_none(
+    reader: BookiesReader, bookies: FakeBookies
+) -> None:
+    """Its metrics count live bytes only, and nothing tells how large its files are."""
+    for entry_logs, at_most in ((2, 2_990_300), (0, 990_300)):
+        bookies.read[FIRST] = replace(FIGURES, live_bytes=9_700, entry_logs=entry_logs, ledgers=8)
+        found = reader.bookie(FIRST, by_topic=False, offset=0, limit=1)
+        assert (found.uncollected_at_most_bytes, found.uncollected_ledgers) == (at_most, 2)
+
+
+SUSPENDED = Compaction(0.5, 86_400, is_suspended=True)
+
+
+@pytest.mark.parametrize(
+    ("figures", "first"),
+    [
+        (FIGURES, "wait: it collects every 900 s, and compacts entry logs that are less full than 20% (minor)"),
+        (replace(FIGURES, major=SUSPENDED), "resume its compaction"),
+        (replace(FIGURES, minor=SUSPENDED), "resume its compaction"),
+    ],
+)
+def test_waiting_helps_only_while_compaction_is_not_suspended(
+    reader: BookiesReader, bookies: FakeBookies, figures: BookieFigures, first: str
+) -> None:
+    bookies.read[FIRST] = figures
+    mildest, forcing = reader.bookie(FIRST, by_topic=False, offset=0, limit=1).remedies
+    assert mildest.what.startswith(first)
+    assert (mildest.command is not None) == (figures is not FIGURES)
+    assert forcing.command is not None
+    assert forcing.command.endswith("http://127.0.0.1:8000/api/v1/bookie/gc")
 
 
 def test_a_bookie_without_figures_is_not_one_that_has_collected(reader: BookiesReader) -> None:
-    (first, second) = reader.bookies()
+    first, second, _ = reader.bookies()
     assert first.problem is None
-    assert (second.problem, second.figures, second.uncollected_bytes) == ("it has no HTTP service", None, None)
+    assert (second.problem, second.figures, second.uncollected_at_most_bytes) == ("it has no HTTP service", None, None)
     assert second.size_bytes == 8_000
 
 
-def test_a_bookie_that_is_gone_is_known_by_its_ledgers(reader: BookiesReader, bookies: FakeBookies) -> None:
-    bookies.read[THIRD] = Unreadable("it is not registered")
+def test_bookies_that_are_down_are_listed_with_their_ledgers(reader: BookiesReader, bookies: FakeBookies) -> None:
+    bookies.down.add(SECOND)
+    states = {found.bookie: (found.state, found.size_bytes) for found in reader.bookies()}
+    assert states == {
+        FIRST: (BookieState.WRITABLE, 9_000),
+        SECOND: (BookieState.DOWN, 8_000),
+        THIRD: (BookieState.DOWN, 1_000),  # ledgers name it, and nothing else does
+    }
+    command = reader.bookie(THIRD, by_topic=False, offset=0, limit=1).remedies[1].command
+    assert command == f"bookkeeper shell decommissionbookie -bookieid {THIRD}"
+
+
+def test_a_ledger_that_cannot_be_read_is_named_and_the_others_are_counted(
+    reader: BookiesReader, ledgers: Ledgers
+) -> None:
+    ledgers.found.insert(2, b"broken")
+    first, *_ = reader.bookies()
+    assert (first.unreadable_ledgers, first.ledgers, first.size_bytes) == ((2,), 6, 9_000)
+
+
+def test_a_bookie_that_is_gone_is_known_by_its_ledgers(reader: BookiesReader) -> None:
     assert reader.bookie(THIRD, by_topic=True, offset=0, limit=9).shares == (Share(str(BILLS), 1, 1_000),)
     with pytest.raises(NotFoundError, match="pins bookies"):
         reader.bookie(BookieId("none:1"), by_topic=False, offset=0, limit=9)

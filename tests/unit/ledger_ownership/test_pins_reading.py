@@ -1,12 +1,12 @@
 """What pins a topic, a namespace or a ledger, read from a store, brokers and bookies in memory."""
 
 import pytest
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, schema_path
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, managed_ledger_path, schema_path
 from pulsar_sidecar.ledger_ownership.pins.causes import PinCause
 from pulsar_sidecar.ledger_ownership.pins.facts import Bytes, DueSpan, Retention
 from pulsar_sidecar.ledger_ownership.pins.ports import StoredCopies
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerState, OffloadContext
 from pulsar_sidecar.model.lookups import Unreadable
@@ -23,7 +23,7 @@ from tests.fakes.bookkeeper import (
     schema_custom_metadata,
     schema_locator_bytes,
 )
-from tests.fakes.pins import TOPIC, PinnedCluster
+from tests.fakes.pins import FIGURES, TOPIC, PinnedCluster
 
 BUCKET = "#pulsar.internal.delayed.bucket_1_2"
 BOOKIES = (BookieId("bookie-1:3181"), BookieId("bookie-2:3181"))
@@ -96,6 +96,7 @@ def test_messages_that_are_not_due_name_their_buckets(cluster: PinnedCluster) ->
     cluster.topic(1, 2, 3)
     cluster.cursor("s", mark_delete=(1, 4), buckets={BUCKET: 20})
     cluster.ledger(20, bucket_custom_metadata(str(TOPIC), "s", BUCKET))
+    cluster.owners.load(TOPIC, view(PositionRanges(position(1, 4))))
     due = cluster.clock.now_ms() + 60_000
     cluster.dues.firsts[position(1, 5)] = due
     cluster.dues.held[LedgerId(20)] = (DueSpan(frozenset({LedgerId(1), LedgerId(2)}), due + 5),)
@@ -103,6 +104,7 @@ def test_messages_that_are_not_due_name_their_buckets(cluster: PinnedCluster) ->
     ends = {pin.cause: (pin.ledgers, pin.ends_ms) for pin in found.pins}
     assert ends == {
         PinCause.DELAYED_MESSAGES: ({1, 2, 3}, due + 5),
+        PinCause.LAST_LEDGER: ({3}, None),
         PinCause.DELAYED_INDEX: ({20}, due + 5),
     }
     assert found.bytes == Bytes(4000, 8000)
@@ -148,11 +150,36 @@ def test_a_namespace_shows_its_largest_topics_page_by_page(cluster: PinnedCluste
     cluster.store.put(managed_ledger_path(broken.managed_ledger_name), b"\xff\xff")
     first, second = (cluster.reader.namespace("public/default", offset, 2) for offset in (0, 2))
     assert [found.topic for found in (*first.largest, *second.largest)] == [other(f"t{n}") for n in (4, 3, 2, 1)]
-    assert (first.topics, first.listed_bytes, first.unreadable) == (5, 10_000, 1)
+    assert (first.topics, first.listed_bytes, first.unreadable) == (5, 10_000, (broken,))
+    assert first.read_ms == cluster.clock.now_ms()
     assert cluster.owners.asked[0] == {other("t4"), other("t3")}
     assert len(cluster.reader.namespace("public/default", 0, 20).largest) == 4
     with pytest.raises(NotFoundError):
         cluster.reader.namespace("public/none", 0, 2)
+
+
+def test_a_ledger_that_cannot_be_read_is_named_and_the_rest_is_answered(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.topic(11, 12, topic=other("bills"))
+    cluster.store.put(ledger_path(LedgerId(2), DEFAULT_LEDGERS_ROOT), b"broken")
+    orders, bills = cluster.reader.namespace("public/default", 0, 9).largest
+    assert {pin.cause: pin.ledgers for pin in orders.pins} == {
+        PinCause.UNREADABLE_METADATA: {2},
+        PinCause.NOT_LOADED: {1, 3},
+    }
+    assert (orders.bytes, bills.topic) == (Bytes(3_000, 4_000), other("bills"))
+    cluster.store.put(managed_ledger_path(TOPIC.managed_ledger_name), b"\xff\xff")
+    with pytest.raises(UndecodableError, match="orders"):
+        cluster.reader.topic(TOPIC)
+
+
+def test_the_clusters_of_a_topic_are_asked_where_a_replicator_is_behind(cluster: PinnedCluster) -> None:
+    cluster.topic(1, 2, 3)
+    cluster.cursor("pulsar.repl.west", mark_delete=(1, 9))
+    cluster.policies.clusters = frozenset({"west", "here"})
+    (found,) = cluster.reader.topic(TOPIC)
+    commands = [pin.remedies[-1].command for pin in found.pins if pin.cause is PinCause.REPLICATION]
+    assert "set-replication-clusters -c here " in str(commands)
 
 
 # --- a ledger ------------------------------------------------------------------------------------------------------
@@ -191,18 +218,31 @@ def test_ledgers_of_cursors_schemas_and_views_have_the_node_that_names_them(clus
     }
 
 
-@pytest.mark.parametrize("of", ["data", "cursor", "schema"])
-def test_a_ledger_that_nothing_references_may_have_leaked(cluster: PinnedCluster, of: str) -> None:
+@pytest.mark.parametrize(
+    ("of", "component"),
+    [
+        ("data", ""),
+        ("cursor", " --component MANAGED_CURSOR --cursor-name gone"),
+        ("schema", f" --component SCHEMA_STORAGE --schema-id {TOPIC.schema_id}"),
+        ("view", " --component COMPACTED_LEDGER"),
+        ("bucket", " --component DELAYED_INDEX_BUCKET --cursor-name s"),
+    ],
+)
+def test_a_ledger_that_nothing_references_may_have_leaked(cluster: PinnedCluster, of: str, component: str) -> None:
     name = TOPIC.managed_ledger_name
     stamps = {
         "data": data_custom_metadata(name),
         "cursor": cursor_custom_metadata(name, "gone"),
         "schema": schema_custom_metadata(TOPIC.schema_id),
+        "view": compacted_custom_metadata(str(TOPIC)),
+        "bucket": bucket_custom_metadata(str(TOPIC), "s", BUCKET),
     }
     cluster.topic(1, 2)
     cluster.ledger(40, stamps[of])
     (pin,) = cluster.reader.ledger(LedgerId(40)).pins
     assert (pin.cause, pin.frees) == (PinCause.UNREFERENCED, Bytes(1000, 2000))
+    (remedy,) = pin.remedies
+    assert remedy.command == f"pulsar-sidecar topics delete-ledger {TOPIC} -l 40{component}"
 
 
 def test_a_ledger_that_is_written_to_has_the_bytes_that_bookies_have(cluster: PinnedCluster) -> None:
@@ -229,6 +269,10 @@ def test_a_deleted_ledger_is_where_bookies_have_not_collected_it(cluster: Pinned
     found = cluster.reader.ledger(LedgerId(60))
     assert (found.bookies, found.bytes) == (BOOKIES, Bytes(700, 1400))
     assert found.pins[0].cause is PinCause.NOT_COLLECTED
+    assert [remedy.command for remedy in found.pins[0].remedies] == []  # no bookie's service is known
+    cluster.bookies.read[BOOKIES[0]] = FIGURES
+    _, forcing = cluster.reader.ledger(LedgerId(60)).pins[0].remedies
+    assert "forceMajor" in str(forcing.command)
     cluster.bookies.stored[LedgerId(61)] = StoredCopies(700, BOOKIES[:1], BOOKIES[1:])
     assert "no answer from bookie-2:3181" in cluster.reader.ledger(LedgerId(61)).pins[0].detail
     cluster.bookies.stored[LedgerId(63)] = StoredCopies(0, (), BOOKIES[:1])

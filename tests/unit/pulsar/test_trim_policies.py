@@ -44,6 +44,24 @@ def test_where_topics_have_no_policies_the_namespaces_counts_then_the_brokers(
     assert policies(answers, namespace).retention(TOPIC) == retention
 
 
+REPLICATION = "/admin/v2/persistent/public/default/orders/replication"
+
+
+@pytest.mark.parametrize(
+    ("answers", "namespace", "clusters"),
+    [
+        ({REPLICATION: ["a", "b"]}, {"replication_clusters": ["c"]}, {"a", "b"}),
+        ({REPLICATION: None}, {"replication_clusters": ["c"]}, {"c"}),
+    ],
+)
+def test_clusters_are_the_topics_then_the_namespaces(
+    answers: dict[str, object], namespace: dict[str, Any], clusters: set[str]
+) -> None:
+    assert policies(answers, namespace).replicated_to(TOPIC) == clusters
+    assert isinstance(policies({REPLICATION: None}).replicated_to(TOPIC), Unreadable)
+    assert isinstance(policies({}).replicated_to(TOPIC), Unreadable)
+
+
 @pytest.mark.parametrize("answers", [{}, {PATH: {"retentionTimeInMinutes": 60}}, {PATH: "no"}])
 def test_a_retention_that_cannot_be_read_is_not_none(answers: dict[str, object]) -> None:
     assert isinstance(policies(answers).retention(TOPIC), Unreadable)

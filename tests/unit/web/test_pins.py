@@ -13,6 +13,8 @@ BASE = "GET /admin/v2/pins"
 TOPIC = "persistent://public/default/orders"
 HOSTILE = "<script>alert(1)</script>\"'&{{ 7*7 }}"
 MIB = 1024 * 1024
+NO_FIGURES: dict[str, Any] = {"figures": None, "uncollectedAtMostBytes": None}
+UNREADABLE = {"readMs": 0, "unreadableTopics": ["persistent://public/default/broken"]}
 
 
 def pin(**more: object) -> dict[str, Any]:
@@ -45,21 +47,32 @@ def topic(**more: object) -> dict[str, Any]:
         "bytes": 3 * MIB,
         "onBookiesBytes": 6 * MIB,
         "tieredBytes": 0,
+        "readMs": 0,
+        "held": [{"pins": ["backlog billing", "retention"], "ledgers": 1, "bytes": MIB, "onBookiesBytes": 2 * MIB}],
         "pins": [pin()],
         **more,
     }
 
 
+def figures(*, is_suspended: bool = False) -> dict[str, Any]:
+    compaction = {"isSuspended": is_suspended}
+    disks = {"diskUsedBytes": 5 * MIB, "diskTotalBytes": 9 * MIB}
+    return {"liveBytes": 3 * MIB, **disks, "minor": compaction, "major": compaction}
+
+
 def bookie(**more: object) -> dict[str, Any]:
     return {
         "bookie": "bookie-1:3181",
-        "readMs": 0,
+        "state": "writable",
+        "readMs": 1_700_000_000_000,
         "ledgers": 5,
         "openLedgers": 1,
         "sizeBytes": MIB,
-        "figures": {"entryLogBytes": 3 * MIB},
+        "figures": figures(),
         "problem": None,
-        "uncollectedBytes": 2 * MIB,
+        "uncollectedAtMostBytes": 2 * MIB,
+        "unreadableLedgers": 0,
+        "unreadableLedgerIds": [],
         "uncollectedLedgers": 1,
         "remedies": [{"what": "have it collect now", "command": "curl -X PUT http://bookie-1:8000/api/v1/bookie/gc"}],
         "owners": 1,
@@ -124,12 +137,19 @@ def test_a_name_cannot_hide_what_it_is(browser: FakeBrowser) -> None:
 
 
 def test_a_namespace_by_pages(browser: FakeBrowser) -> None:
-    answer = {"namespace": "public/default", "topics": 45, "listedBytes": MIB, "unreadable": 1, "largest": [topic()]}
+    answer = {
+        "namespace": "public/default",
+        "topics": 45,
+        "listedBytes": MIB,
+        "unreadable": 1,
+        **UNREADABLE,
+        "largest": [topic()],
+    }
     browser.door.answers[f"{BASE}/namespaces/public/default"] = answer
     shown = browser.get("/ui/pins?of=public%2Fdefault&offset=20")
     assert browser.door.calls("GET")[0][0] == "/admin/v2/pins/namespaces/public/default?offset=20&limit=20"
     assert "21 to 40 of 44" in shown.words
-    assert "1 lists unreadable" in shown.words
+    assert "1 lists unreadable persistent://public/default/broken" in shown.words
     assert 'href="/ui/pins?of=persistent%3A%2F%2Fpublic%2Fdefault%2Forders"' in shown.text
 
 
@@ -142,11 +162,18 @@ def test_a_ledger_and_a_shadow_lead_to_topics(browser: FakeBrowser) -> None:
 
 
 def test_bookies_and_one_of_them(browser: FakeBrowser) -> None:
-    without = bookie(bookie="bookie-2:3181", figures=None, uncollectedBytes=None, problem="it has no HTTP service")
-    browser.door.answers[f"{BASE}/bookies"] = [bookie(), without]
+    without = bookie(bookie="bookie-2:3181", **NO_FIGURES, problem="it has no HTTP service")
+    down = bookie(bookie="bookie-3:3181", state="down", **NO_FIGURES, problem="it is down")
+    suspended = bookie(
+        figures=figures(is_suspended=True), unreadableLedgers=2, unreadableLedgerIds=[7, 8], bookie="bookie-4:3181"
+    )
+    browser.door.answers[f"{BASE}/bookies"] = [bookie(), without, down, suspended]
     shown = browser.get("/ui/pins")
-    assert "bookie-1:3181 5 1 1.0 MiB 3.0 MiB 2.0 MiB" in shown.words
-    assert "it has no HTTP service" in shown.words
+    assert "bookie-1:3181 5 1 1.0 MiB 3.0 MiB 5.0 MiB of 9.0 MiB at most 2.0 MiB" in shown.words
+    assert "not known it has no HTTP service" in shown.words
+    assert "bookie-3:3181 5 1 1.0 MiB ✕ down it is down" in shown.words
+    assert "compaction suspended at most 2.0 MiB ✕ metadata unreadable not counted: 7, 8" in shown.words
+    assert "All ledgers were read 2023-11-14" in shown.words
     browser.door.answers[f"{BASE}/bookies/bookie-1%3A3181"] = bookie()
     one = browser.get("/ui/pins?of=bookie-1:3181&by=topic")
     assert any(target.endswith("?offset=0&limit=50&byTopic=true") for target, _ in browser.door.calls("GET"))

@@ -12,7 +12,7 @@ import requests
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections, endpoints_of
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Compaction, StoredCopies
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
@@ -20,7 +20,12 @@ from pulsar_sidecar.model.metadata import MetadataStore
 
 _READ_ONLY: Final = "readonly"
 _TIMEOUT_SECONDS: Final = 10.0
+_DOWN: Final = "it is down: it is not registered in the metadata store"
 _NO_SERVICE: Final = "it has registered no HTTP service: set httpServerEnabled=true in its bookkeeper.conf"
+_PATHS: Final = (
+    "/api/v1/config/server_config", "/api/v1/bookie/info", "/api/v1/bookie/gc", "/api/v1/bookie/gc/suspend_compaction",
+)  # fmt: skip
+_ACTIVE: Final = ("ENTRY_LOG_SPACE_BYTES", "ENTRY_LOG_TOTAL", "LEDGER_TOTAL")
 
 
 class RegisteredBookies:
@@ -28,17 +33,21 @@ class RegisteredBookies:
 
     def __init__(self, store: MetadataStore, connections: BookieConnections, threads: Executor, root: str) -> None:
         self._store, self._connections, self._threads = store, connections, threads
-        self._folder = f"{root}/available"
+        self._folder, self._cookies = f"{root}/available", f"{root}/cookies"
         self._session = requests.Session()
         self._session.trust_env = False
 
-    def known(self) -> Sequence[BookieId]:
-        writable = self._store.children(self._folder) or ()
-        read_only = self._store.children(f"{self._folder}/{_READ_ONLY}") or ()
-        return [BookieId(name) for name in sorted({*writable, *read_only} - {_READ_ONLY})]
+    def known(self) -> Mapping[BookieId, BookieState]:
+        folders = {
+            BookieState.DOWN: self._cookies,
+            BookieState.READ_ONLY: f"{self._folder}/{_READ_ONLY}",
+            BookieState.WRITABLE: self._folder,
+        }
+        found = {name: state for state, folder in folders.items() for name in self._store.children(folder) or ()}
+        return {BookieId(name): found[name] for name in sorted(found) if name != _READ_ONLY}
 
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
-        bookies = self.known()
+        bookies = list(self.known())
         asked = list(self._threads.map(lambda bookie: self._last_stored(bookie, ledger_id), bookies))
         sizes = {bookie: size for bookie, size in zip(bookies, asked, strict=True) if isinstance(size, int)}
         unanswered = tuple(bookie for bookie, size in zip(bookies, asked, strict=True) if isinstance(size, Unreadable))
@@ -54,11 +63,10 @@ class RegisteredBookies:
     def _figures(self, bookie: BookieId) -> BookieFigures | Unreadable:
         try:
             url = self._service(bookie)
-            if url is None:
-                return Unreadable(_NO_SERVICE)
-            metrics, settings = self._ask(url, "/metrics").text, self._json(url, "/api/v1/config/server_config")
-            collecting = self._json(url, "/api/v1/bookie/gc").get("is_in_force_gc")
-            return figures_of(url, metrics, settings, is_collecting=str(collecting) == "true")
+            if isinstance(url, Unreadable):
+                return url
+            answers = [self._json(url, path) for path in _PATHS]
+            return figures_of(url, self._ask(url, "/metrics").text, *answers)
         except SidecarError as error:
             return Unreadable(str(error))
 
@@ -70,12 +78,13 @@ class RegisteredBookies:
             return Unreadable(str(error))
         return None if entry is None else cumulative_bytes(entry)
 
-    def _service(self, bookie: BookieId) -> str | None:
-        for node in self._store.read_many([f"{self._folder}/{bookie}", f"{self._folder}/{_READ_ONLY}/{bookie}"]):
-            for endpoint in () if node is None else endpoints_of(node):
-                if endpoint.protocol == "http":
-                    return f"http://{endpoint.host}:{endpoint.port}"
-        return None
+    def _service(self, bookie: BookieId) -> str | Unreadable:
+        nodes = self._store.read_many([f"{self._folder}/{bookie}", f"{self._folder}/{_READ_ONLY}/{bookie}"])
+        registered = [node for node in nodes if node is not None]
+        for endpoint in (each for node in registered for each in endpoints_of(node)):
+            if endpoint.protocol == "http":
+                return f"http://{endpoint.host}:{endpoint.port}"
+        return Unreadable(_NO_SERVICE if registered else _DOWN)
 
     def _json(self, url: str, path: str) -> Mapping[str, Any]:
         answer = self._ask(url, path)
@@ -96,21 +105,33 @@ class RegisteredBookies:
 
 
 def figures_of(
-    url: str, metrics: str, settings: Mapping[str, Any], *, is_collecting: bool
+    url: str,
+    metrics: str,
+    settings: Mapping[str, Any],
+    disks: Mapping[str, Any],
+    collection: Mapping[str, Any],
+    suspended: Mapping[str, Any],
 ) -> BookieFigures | Unreadable:
     """From a bookie's metrics and settings; the settings are texts, BookKeeper's own defaults where they lack."""
-    stored, ledgers = _sum(metrics, "bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES"), _sum(metrics, "bookie_ACTIVE_LEDGER_TOTAL")
-    if stored is None or ledgers is None:
+    measured = [_sum(metrics, f"bookie_ACTIVE_{name}") for name in _ACTIVE]
+    if None in measured:
         return Unreadable("its metrics lack bookie_ACTIVE_ENTRY_LOG_SPACE_BYTES: see statsProviderClass")
+    whole, free = disks.get("totalSpace"), disks.get("freeSpace")
+    if not isinstance(whole, int) or not isinstance(free, int):
+        return Unreadable("its /api/v1/bookie/info lacks totalSpace or freeSpace; try again")
+    live_bytes, entry_logs, ledgers = (int(each or 0) for each in measured)
     return BookieFigures(
         http_url=url,
-        entry_log_bytes=int(stored),
-        ledgers=int(ledgers),
+        live_bytes=live_bytes,
+        entry_logs=entry_logs,
+        ledgers=ledgers,
+        disk_used_bytes=whole - free,
+        disk_total_bytes=whole,
         gc_wait_seconds=_number(settings, "gcWaitTime", 600_000) / 1_000,
         entry_log_limit_bytes=int(_number(settings, "logSizeLimit", 1 << 30)),
-        minor=_compaction(settings, "minor", Compaction(0.2, 3_600)),
-        major=_compaction(settings, "major", Compaction(0.8, 86_400)),
-        is_collecting=is_collecting,
+        minor=_compaction(settings, "minor", Compaction(0.2, 3_600, _is_true(suspended, "isMinorGcSuspended"))),
+        major=_compaction(settings, "major", Compaction(0.8, 86_400, _is_true(suspended, "isMajorGcSuspended"))),
+        is_collecting=_is_true(collection, "is_in_force_gc"),
     )
 
 
@@ -118,7 +139,13 @@ def _compaction(settings: Mapping[str, Any], kind: str, usual: Compaction) -> Co
     return Compaction(
         _number(settings, f"{kind}CompactionThreshold", usual.threshold),
         _number(settings, f"{kind}CompactionInterval", usual.interval_seconds),
+        usual.is_suspended,
     )
+
+
+def _is_true(answer: Mapping[str, Any], name: str) -> bool:
+    """Bookies write it as a text."""
+    return str(answer.get(name)).lower() == "true"
 
 
 def _sum(metrics: str, name: str) -> float | None:

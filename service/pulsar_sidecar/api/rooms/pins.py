@@ -14,12 +14,13 @@ from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.ledger_ownership.pins.bookies import BookiesReader
 from pulsar_sidecar.ledger_ownership.pins.causes import PinCause
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieState
 from pulsar_sidecar.ledger_ownership.pins.reading import PinsReader
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, BookieId, LedgerId
 from pulsar_sidecar.model.names import TopicName
 
 _BASE = "/admin/v2/pins"
-_LISTED_LEDGERS = 100
+_LISTED_LEDGERS = _LISTED_TOPICS = 100
 _LedgerId = Annotated[
     int, Path(alias="ledgerId", ge=0, le=MAX_LEDGER_ID, description="BookKeeper's ledger id.", examples=[4711])
 ]
@@ -52,7 +53,7 @@ class RemedyAnswer(Answer):
     what: str
     """What it does, and what it costs."""
     command: str | None
-    """The command; null where there is none."""
+    """The command, or several after each other; null where there is none."""
 
 
 class PinAnswer(Answer):
@@ -81,9 +82,22 @@ class PinAnswer(Answer):
     also_held_by: list[str]
     """Other pins that hold some of these ledgers: cause and holder."""
     ends_ms: int | None
-    """When it ends by itself; null if it does not, or that is not known."""
+    """When it ends by itself; null if it does not, or only once a broker loads the topic, or that is not known."""
     remedies: list[RemedyAnswer]
     """What helps, the mildest first."""
+
+
+class HeldLedgersAnswer(Answer):
+    """Ledgers that the same pins hold: they go once all of these have let go."""
+
+    pins: list[str]
+    """Cause and holder of each."""
+    ledgers: int
+    """Number of ledgers."""
+    bytes: int = Field(validation_alias=AliasPath("bytes", "once"))
+    """Bytes of these ledgers, one copy."""
+    on_bookies_bytes: int = Field(validation_alias=AliasPath("bytes", "on_bookies"))
+    """Bytes of all their copies on bookies."""
 
 
 class TopicPinsAnswer(Answer):
@@ -91,6 +105,8 @@ class TopicPinsAnswer(Answer):
 
     topic: Text
     """The topic, or the partition."""
+    read_ms: int
+    """When it was read."""
     loaded_by: str | None
     """The broker that has it loaded; null if none has, and then nothing of it is trimmed."""
     shadow_of: str | None
@@ -105,18 +121,26 @@ class TopicPinsAnswer(Answer):
     """Bytes of its list that tiered storage has."""
     pins: list[PinAnswer]
     """What holds them, the largest first."""
+    held: list[HeldLedgersAnswer]
+    """Each ledger that a pin holds, counted once, by the pins that hold it together; the largest first."""
 
 
 class NamespacePinsAnswer(Answer):
     """What pins the largest topics of a namespace."""
 
     namespace: str
+    read_ms: int
+    """When it was read."""
     topics: int
     """Number of topics; each partition counts."""
     listed_bytes: int
     """Bytes in the topics' lists, one copy, without the ledgers that they write to."""
-    unreadable: int
+    unreadable: Annotated[int, BeforeValidator(len)]
     """Number of topics whose lists cannot be read; nothing is answered of these."""
+    unreadable_topics: Annotated[list[Text], BeforeValidator(lambda topics: topics[:_LISTED_TOPICS])] = Field(
+        validation_alias="unreadable"
+    )
+    """The first hundred of them."""
     largest: list[TopicPinsAnswer]
     """The topics that were asked for, the largest first."""
 
@@ -125,6 +149,8 @@ class LedgerPinsAnswer(Answer):
     """What pins one ledger."""
 
     ledger_id: int
+    read_ms: int
+    """When it was read."""
     topic: Annotated[str | None, BeforeValidator(lambda topic: None if topic is None else str(topic))]
     """The topic that it belongs to by its own metadata; null if they name none."""
     kind: str | None
@@ -157,13 +183,21 @@ class CompactionAnswer(Answer):
     """It takes those that are less full."""
     interval_seconds: float
     """Time between two of them; 0 is never."""
+    is_suspended: bool
+    """Whether it is suspended, by an operator or by the bookie while its disks are too full."""
 
 
 class BookieFiguresAnswer(Answer):
     """A bookie's own figures and settings."""
 
-    entry_log_bytes: int
-    """Bytes of the entry logs that its last collection left, without the one that it writes to."""
+    live_bytes: int
+    """Bytes of the ledgers that existed at its last collection, in the entry logs that it left."""
+    entry_logs: int
+    """Number of entry logs that its last collection left, without the one that it writes to."""
+    disk_used_bytes: int
+    """Bytes of its ledgers' disks that are used, by whatever is on them."""
+    disk_total_bytes: int
+    """Bytes of these disks."""
     ledgers: int
     """Number of ledgers in its index at its last collection."""
     gc_wait_seconds: float
@@ -182,8 +216,10 @@ class BookiePinsAnswer(Answer):
     """What a bookie keeps, and why it still does."""
 
     bookie: str
+    state: BookieState
+    """``down`` if it is not registered although it has a cookie, or ledgers name it."""
     read_ms: int
-    """When all ledgers were read."""
+    """When all ledgers were read; the bookie's figures are of now."""
     ledgers: int
     """Number of ledgers that keep entries there, by their metadata."""
     open_ledgers: int
@@ -194,10 +230,17 @@ class BookiePinsAnswer(Answer):
     """The bookie's own figures; null if they cannot be read."""
     problem: str | None
     """Why the figures cannot be read."""
-    uncollected_bytes: int | None
-    """Bytes in entry logs that are not of closed ledgers: deleted, still written to, or added by the bookie."""
+    uncollected_at_most_bytes: int | None
+    """Bytes of deleted ledgers that its last collection may have left, if all entry logs, the one that it writes to
+    included, were full: a bookie does not tell how large they are. Null if its figures cannot be read."""
     uncollected_ledgers: int | None
     """Number of ledgers that its index knew and that no longer exist."""
+    unreadable_ledgers: Annotated[int, BeforeValidator(len)]
+    """Number of ledgers, of all bookies, whose metadata cannot be read; any bookie may hold entries of them."""
+    unreadable_ledger_ids: Annotated[list[int], BeforeValidator(lambda ids: ids[:_LISTED_LEDGERS])] = Field(
+        validation_alias="unreadable_ledgers"
+    )
+    """The first hundred of them."""
     remedies: list[RemedyAnswer]
     """What makes it collect."""
     owners: int
@@ -246,7 +289,10 @@ def bookies_router(reader: BookiesReader) -> APIRouter:
     @routes.get(f"{_BASE}/bookies")
     @takes(Right.CLUSTER_STATE)
     def bookies_pins() -> list[BookiePinsAnswer]:
-        """Each bookie: what ledgers have there, and what it has not collected. All ledgers are read once a minute."""
+        """Each bookie, those that are down included: what ledgers have there, and what it has not collected.
+
+        All ledgers are read at most once a minute.
+        """
         return [BookiePinsAnswer.model_validate(found) for found in reader.bookies()]
 
     @routes.get(f"{_BASE}/bookies/{{bookie}}")

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from pulsar_sidecar.analysis.formatting import format_bytes, format_count
-from pulsar_sidecar.cli.command_groups import EXIT_CODES, new_group
+from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
     Context,
     LedgerIdArgument,
@@ -80,11 +80,15 @@ def bookie(
 
 @app.command(epilog=EXIT_CODES)
 def bookies(ctx: Context) -> None:
-    """List the bookies, with their ledgers' bytes and what is not collected.
+    """List the bookies, with their ledgers' bytes and what is not collected; exit code 3 where all of them are down.
 
     Example: pulsar-sidecar pins bookies
     """
-    show_answer(ctx, "GET", f"{_BASE}/bookies", lines=lambda found: [line for one in found for line in _of_bookie(one)])
+    path = f"{_BASE}/bookies"
+    found = show_answer(ctx, "GET", path, lines=lambda found: [line for one in found for line in _of_bookie(one)])
+    if all(one["state"] == "down" for one in found):
+        typer.echo(f"no bookie is up, of {len(found):,} that have a cookie or are named by ledgers", err=True)
+        raise typer.Exit(ExitCode.UNREACHABLE)
 
 
 def _pins(path: str) -> str:
@@ -99,6 +103,9 @@ def _of_topics(found: Sequence[Mapping[str, Any]], *, remedies: bool) -> Iterato
         yield _heading(one)
         for pin in one["pins"]:
             yield from _of_pin(pin, remedies=remedies)
+        for held in (each for each in one["held"] if len(each["pins"]) > 1):
+            names = " and ".join(held["pins"])
+            yield f"  {format_count(held['ledgers'], 'ledger')}, {_sizes(held, '')}, once all let go: {names}"
 
 
 def _heading(one: Mapping[str, Any]) -> str:
@@ -106,7 +113,11 @@ def _heading(one: Mapping[str, Any]) -> str:
         return f"{one['topic']}: a shadow of {one['shadowOf']}, whose ledgers it reads"
     loaded = f"loaded by {one['loadedBy']}" if one["loadedBy"] else "NOT LOADED: nothing of it is trimmed"
     tiered = f", {format_bytes(one['tieredBytes'])} in tiered storage" if one["tieredBytes"] else ""
-    return f"{one['topic']}: {_sizes(one, '')}{tiered}; {loaded}"
+    return f"{one['topic']}: {_sizes(one, '')}{tiered}; {loaded}{_as_of(one)}"
+
+
+def _as_of(one: Mapping[str, Any]) -> str:
+    return f"; as of {iso_time(one['readMs'])}"
 
 
 def _sizes(one: Mapping[str, Any], prefix: str) -> str:
@@ -135,13 +146,16 @@ def _of_remedies(remedies: Sequence[Mapping[str, Any]], indent: str) -> Iterator
 def _of_namespace(found: Mapping[str, Any]) -> Iterator[str]:
     unreadable = f", {found['unreadable']:,} of them unreadable" if found["unreadable"] else ""
     counted = format_count(found["topics"], "topic")
-    yield f"{found['namespace']}: {counted}{unreadable}, {format_bytes(found['listedBytes'])} in their lists"
+    listed = f"{format_bytes(found['listedBytes'])} in their lists"
+    yield f"{found['namespace']}: {counted}{unreadable}, {listed}{_as_of(found)}"
+    for topic in found["unreadableTopics"]:
+        yield f"  its list cannot be read: {topic}"
     yield from _of_topics(found["largest"], remedies=False) if found["largest"] else ()
 
 
 def _of_ledger(found: Mapping[str, Any]) -> Iterator[str]:
     what = f"{found['kind']} of {found['topic']}" if found["topic"] else found["kind"] or "deleted, or of no topic"
-    yield f"ledger {found['ledgerId']}: {what}, {_sizes(found, '')}"
+    yield f"ledger {found['ledgerId']}: {what}, {_sizes(found, '')}{_as_of(found)}"
     for pin in found["pins"]:
         yield from _of_pin(pin, remedies=True)
 
@@ -149,15 +163,28 @@ def _of_ledger(found: Mapping[str, Any]) -> Iterator[str]:
 def _of_bookie(found: Mapping[str, Any]) -> Iterator[str]:
     still_open = f", of which {found['openLedgers']:,} are still written to" if found["openLedgers"] else ""
     ledgers = f"{format_count(found['ledgers'], 'ledger')}{still_open}"
-    yield f"{found['bookie']}: {ledgers}; {format_bytes(found['sizeBytes'])} of closed ones"
-    figures = found["figures"]
-    if figures is None:
-        yield f"  its own figures are not known: {found['problem']}"
-    else:
-        yield f"  entry logs {format_bytes(figures['entryLogBytes'])}, by the bookie itself, at its last collection"
-        left = f"{format_bytes(found['uncollectedBytes'])}, {format_count(found['uncollectedLedgers'], 'ledger')}"
-        yield f"  not collected, or still written to: {left}"
+    state = "" if found["state"] == "writable" else f" ({found['state'].upper()})"
+    yield f"{found['bookie']}{state}: {ledgers}; {format_bytes(found['sizeBytes'])} of closed ones{_as_of(found)}"
+    if found["unreadableLedgers"]:
+        named = ", ".join(map(str, found["unreadableLedgerIds"]))
+        counted = format_count(found["unreadableLedgers"], "ledger")
+        yield f"  not counted, because the metadata cannot be read: {counted}: {named}"
+    yield from _of_figures(found)
     yield from _of_remedies(found["remedies"], "  ")
     for share in found["shares"]:
         owner = share["owner"] or "(no topic)"
         yield f"  {owner}: {format_count(share['ledgers'], 'ledger')}, {format_bytes(share['sizeBytes'])}"
+
+
+def _of_figures(found: Mapping[str, Any]) -> Iterator[str]:
+    figures = found["figures"]
+    if figures is None:
+        yield f"  its own figures are not known: {found['problem']}"
+        return
+    used, whole = (format_bytes(figures[name]) for name in ("diskUsedBytes", "diskTotalBytes"))
+    yield f"  its disks: {used} of {whole} used, by whatever is on them"
+    limit, live = (format_bytes(figures[name]) for name in ("entryLogLimitBytes", "liveBytes"))
+    logs = format_count(figures["entryLogs"], "entry log")
+    yield f"  {logs} of up to {limit} after its last collection, with {live} of ledgers that existed then"
+    at_most = format_bytes(found["uncollectedAtMostBytes"])
+    yield f"  not collected: not known, at most {at_most}, and {format_count(found['uncollectedLedgers'], 'ledger')}"

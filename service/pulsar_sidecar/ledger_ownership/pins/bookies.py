@@ -13,12 +13,12 @@ from typing import Final
 
 from pulsar_sidecar.ledger_ownership.claims import Claim, read_claim
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.pins.causes import Remedy
-from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Bookies
+from pulsar_sidecar.ledger_ownership.pins.causes import Remedy, collecting, starting
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Bookies, BookieState
 from pulsar_sidecar.ledger_ownership.pins.reading import topic_of
 from pulsar_sidecar.ledger_ownership.ports import EveryLedger
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import NotFoundError
+from pulsar_sidecar.model.errors import NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
@@ -66,23 +66,27 @@ class BookiePins:
 
     Attributes:
         read_ms: when all ledgers were read.
+        state: of the bookie; all its ledgers' bytes are there, too, while it is down.
         figures: the bookie's own; None, and then there is a ``problem``, if they cannot be read.
-        uncollected_bytes: in its entry logs and not of closed ledgers: deleted, still written to, or what bookies add
-            to each entry; None where the bookie's own figures are not known.
+        uncollected_at_most_bytes: what its last collection may have left of deleted ledgers, if all entry logs, the one
+            that it writes to included, were full; how large they are a bookie does not tell. None without figures.
         uncollected_ledgers: that its index knew and that no longer exist.
+        unreadable_ledgers: whose metadata cannot be read, of all bookies: this one may hold entries of them.
         shares: of topics, or of namespaces, from the ``offset``-th largest on.
         owners: how many of them there are.
     """
 
     bookie: BookieId
+    state: BookieState
     read_ms: int
     ledgers: int
     open_ledgers: int
     size_bytes: int
     figures: BookieFigures | None
     problem: str | None
-    uncollected_bytes: int | None
+    uncollected_at_most_bytes: int | None
     uncollected_ledgers: int | None
+    unreadable_ledgers: tuple[LedgerId, ...]
     remedies: tuple[Remedy, ...]
     owners: int
     shares: tuple[Share, ...]
@@ -97,32 +101,33 @@ class BookiesReader:
         self._read: tuple[float, _Ledgers] | None = None
 
     def bookies(self) -> list[BookiePins]:
-        """Each registered bookie, without what owners have there.
+        """Each bookie that is registered, has a cookie, or is named by a ledger, without what owners have there.
 
         Raises:
             TemporaryError: the metadata store could not be read.
         """
-        ledgers, figures = self._ledgers(), self._bookies.figures(self._bookies.known())
-        return [_pins(bookie, ledgers, read) for bookie, read in figures.items()]
+        ledgers, states = self._ledgers(), self._bookies.known()
+        figures = self._bookies.figures(sorted({*states, *ledgers.by_bookie}))
+        return [_pins(bookie, states, ledgers, read) for bookie, read in figures.items()]
 
     def bookie(self, bookie: BookieId, *, by_topic: bool, offset: int, limit: int) -> BookiePins:
         """One bookie, with the largest owners.
 
         Raises:
-            NotFoundError: no such bookie is registered, and no ledger has entries there.
+            NotFoundError: no such bookie is known, and no ledger has entries there.
             TemporaryError: the metadata store could not be read.
         """
-        ledgers = self._ledgers()
-        if bookie not in ledgers.by_bookie and bookie not in self._bookies.known():
+        ledgers, states = self._ledgers(), self._bookies.known()
+        if bookie not in ledgers.by_bookie and bookie not in states:
             raise NotFoundError(f"there is no bookie {bookie}; list them with: pulsar-sidecar pins bookies")
         shares = _shares(ledgers.on(bookie), by_topic=by_topic)
-        found = _pins(bookie, ledgers, self._bookies.figures([bookie])[bookie])
+        found = _pins(bookie, states, ledgers, self._bookies.figures([bookie])[bookie])
         return replace(found, owners=len(shares), shares=tuple(shares[offset : offset + limit]))
 
     def _ledgers(self) -> "_Ledgers":
         with self._reading:
             if self._read is None or self._clock.monotonic_seconds() - self._read[0] > _KEPT_SECONDS:
-                read = _Ledgers(self._clock.now_ms(), ledgers_by_bookie(self._every()))
+                read = ledgers_by_bookie(self._clock.now_ms(), self._every())
                 # Kept from the end of the reading on: it may take longer than a minute, and others wait for it.
                 self._read = self._clock.monotonic_seconds(), read
             return self._read[1]
@@ -130,46 +135,59 @@ class BookiesReader:
 
 @dataclass(frozen=True, slots=True)
 class _Ledgers:
-    """All of them, as of ``read_ms``."""
+    """All of them, as of ``read_ms``, but those whose metadata cannot be read."""
 
     read_ms: int
     by_bookie: Mapping[BookieId, LedgersOnBookie]
+    unreadable: tuple[LedgerId, ...] = ()
 
     def on(self, bookie: BookieId) -> LedgersOnBookie:
         return self.by_bookie.get(bookie, LedgersOnBookie())
 
 
-def _pins(bookie: BookieId, ledgers: _Ledgers, read: BookieFigures | Unreadable) -> BookiePins:
+def _pins(
+    bookie: BookieId,
+    states: Mapping[BookieId, BookieState],
+    ledgers: _Ledgers,
+    read: BookieFigures | Unreadable,
+) -> BookiePins:
     """Without owners."""
-    there = ledgers.on(bookie)
+    there, state = ledgers.on(bookie), states.get(bookie, BookieState.DOWN)
     figures, problem = (None, read.reason) if isinstance(read, Unreadable) else (read, None)
     return BookiePins(
         bookie=bookie,
+        state=state,
         read_ms=ledgers.read_ms,
         ledgers=there.ledgers,
         open_ledgers=there.open_ledgers,
         size_bytes=there.size_bytes,
         figures=figures,
         problem=problem,
-        uncollected_bytes=None if figures is None else max(0, figures.entry_log_bytes - there.size_bytes),
+        uncollected_at_most_bytes=None if figures is None else _at_most(figures),
         uncollected_ledgers=None if figures is None else max(0, figures.ledgers - there.ledgers),
-        remedies=_collecting(figures),
+        unreadable_ledgers=ledgers.unreadable,
+        remedies=_remedies(bookie, state, figures),
         owners=0,
         shares=(),
     )
 
 
-def ledgers_by_bookie(ledgers: Iterable[tuple[LedgerId, bytes]]) -> dict[BookieId, LedgersOnBookie]:
-    """What each bookie keeps of ledgers, by their metadata. Raises `UndecodableError` for metadata that is none."""
+def ledgers_by_bookie(now_ms: int, ledgers: Iterable[tuple[LedgerId, bytes]]) -> _Ledgers:
+    """What each bookie keeps of ledgers, by their metadata."""
     found: dict[BookieId, LedgersOnBookie] = defaultdict(LedgersOnBookie)
-    for _, data in ledgers:
-        metadata = decode_ledger_metadata(data)
+    unreadable = []
+    for ledger_id, data in ledgers:
+        try:
+            metadata = decode_ledger_metadata(data)
+        except UndecodableError:
+            unreadable.append(ledger_id)
+            continue
         claim = read_claim(metadata.custom_metadata)
         topic = topic_of(claim) if isinstance(claim, Claim) else None
         is_open = metadata.state is not LedgerState.CLOSED
         for bookie, size_bytes in bytes_by_bookie(metadata).items():
             found[bookie].add(topic, size_bytes, is_open=is_open)
-    return dict(found)
+    return _Ledgers(now_ms, dict(found), tuple(sorted(unreadable)))
 
 
 def bytes_by_bookie(metadata: LedgerMetadata) -> dict[BookieId, int]:
@@ -201,15 +219,11 @@ def _shares(there: LedgersOnBookie, *, by_topic: bool) -> list[Share]:
     return [Share(owner, counts[owner], sizes[owner]) for owner in largest]
 
 
-def _collecting(figures: BookieFigures | None) -> tuple[Remedy, ...]:
-    if figures is None:
-        return ()
-    wait = f"wait: it collects every {figures.gc_wait_seconds:,.0f} s, and compacts entry logs that are less full than "
-    thresholds = f"{figures.minor.threshold:.0%} (minor), {figures.major.threshold:.0%} (major)"
-    force = """curl -X PUT -d '{"forceMajor": true, "forceMinor": true}' """
-    return (
-        Remedy(f"{wait}{thresholds}"),
-        Remedy(
-            "have it collect and compact now, which costs disk bandwidth", f"{force}{figures.http_url}/api/v1/bookie/gc"
-        ),
-    )
+def _remedies(bookie: BookieId, state: BookieState, figures: BookieFigures | None) -> tuple[Remedy, ...]:
+    if state is BookieState.DOWN:
+        return starting(bookie)
+    return () if figures is None else collecting(figures)
+
+
+def _at_most(figures: BookieFigures) -> int:
+    return max(0, (figures.entry_logs + 1) * figures.entry_log_limit_bytes - figures.live_bytes)

@@ -5,11 +5,12 @@ the slowest durable cursor, but for the last one, once the topic's retention let
 pins hold goes with none of them alone. Of a ledger that tiered storage has, BookKeeper's copy goes by itself.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pulsar_sidecar.ledger_ownership.pins.causes import PinCause, Remedy, deletion_of, remedies
+from pulsar_sidecar.ledger_ownership.pins.causes import Held, PinCause, Remedy, remedies
 from pulsar_sidecar.ledger_ownership.pins.facts import (
     FOREVER,
     NOTHING,
@@ -63,21 +64,38 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLedgers:
+    """Ledgers that the same pins hold: they go once all of these have let go.
+
+    Attributes:
+        pins: their names.
+    """
+
+    pins: tuple[str, ...]
+    ledgers: int
+    bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPins:
     """What pins a topic without partitions, or one partition; the pins that hold most come first.
 
     Attributes:
+        read_ms: when it was read.
+        held: each ledger that a pin holds, once: the most bytes first.
         ledgers: of its list.
         bytes: of all its ledgers, those that its cursors name included.
         tiered_bytes: of the ledgers of its list that tiered storage has.
     """
 
     topic: TopicName
+    read_ms: int
     loaded_by: str | None
     ledgers: int
     bytes: Bytes
     tiered_bytes: int
     pins: tuple[Pin, ...]
+    held: tuple[HeldLedgers, ...]
     shadow_of: str | None = None
 
 
@@ -85,20 +103,23 @@ def pins_of(facts: TopicFacts) -> TopicPins:
     """Everything that holds bytes of the topic."""
     listed = {ledger.ledger_id: ledger for ledger in facts.ledgers}
     own = {ledger.ledger_id: ledger for ledger in _ledgers_of_cursors(facts)}
-    holding = [*_cursors(facts), *_policies(facts), *_unmeasured(facts)]
+    holding = [*_cursors(facts), *_policies(facts), *_unmeasured(facts), *_undecodable(facts)]
     holding += _let_go(facts, holding)
     pins = [
         *_measured(holding, listed),
         *(_alone(pin, listed) for pin in _offloaded(facts)),
         *(_alone(pin, own) for pin in _owned(facts)),
     ]
+    pins = sorted((_with_remedies(pin, facts) for pin in pins), key=_most_first)
     return TopicPins(
         facts.topic,
+        facts.now_ms,
         facts.loaded_by,
         len(listed),
         total(listed) + total(own),
         sum(ledger.size_bytes for ledger in facts.ledgers if _in_tiered_storage(ledger.offload)),
-        tuple(sorted((_with_remedies(pin, facts) for pin in pins), key=_most_first)),
+        tuple(pins),
+        _held(pins, {**listed, **own}),
         facts.shadow_of,
     )
 
@@ -206,6 +227,15 @@ def _unmeasured(facts: TopicFacts) -> list[Pin]:
     return [Pin(PinCause.UNREADABLE_LENGTH, "", frozenset({last}), f"not among the bytes: {facts.unmeasured}")]
 
 
+def _undecodable(facts: TopicFacts) -> Iterable[Pin]:
+    return (
+        Pin(
+            PinCause.UNREADABLE_METADATA, f"ledger {ledger_id}", frozenset({ledger_id}), f"copies not counted: {reason}"
+        )
+        for ledger_id, reason in facts.undecodable.items()
+    )
+
+
 def _retained(retention: Retention, closed: Sequence[LedgerFacts], facts: TopicFacts) -> list[LedgerFacts]:
     whole = sum(ledger.size_bytes for ledger in facts.ledgers)
     deleted, retained = 0, []
@@ -254,9 +284,7 @@ def _offloaded(facts: TopicFacts) -> list[Pin]:
     if lag < 0:
         return [Pin(PinCause.OFFLOAD_LAG, "", ids, "brokers are set to keep both copies")]
     ends_ms = max(ledger.offload.offloaded_ms for ledger in both if ledger.offload is not None) + lag
-    return [
-        Pin(PinCause.OFFLOAD_LAG, "", ids, f"the lag is {lag / 1000:,.0f} s, and only a loaded topic acts", ends_ms)
-    ]
+    return [Pin(PinCause.OFFLOAD_LAG, "", ids, f"the lag is {lag / 1000:,.0f} s", ends_ms)]
 
 
 def _in_tiered_storage(offload: OffloadContext | None) -> bool:
@@ -307,13 +335,28 @@ def _alone(pin: Pin, ledgers: Mapping[LedgerId, LedgerFacts]) -> Pin:
 
 
 def _sum(ids: Iterable[LedgerId], ledgers: Mapping[LedgerId, LedgerFacts]) -> Bytes:
-    return sum((ledgers[ledger_id].bytes for ledger_id in ids), NOTHING)
+    return sum((ledgers[ledger_id].bytes for ledger_id in ids if ledger_id in ledgers), NOTHING)
+
+
+def _held(pins: Iterable[Pin], ledgers: Mapping[LedgerId, LedgerFacts]) -> tuple[HeldLedgers, ...]:
+    holders: dict[LedgerId, list[str]] = defaultdict(list)
+    for pin in pins:
+        for ledger_id in pin.ledgers:
+            holders[ledger_id].append(pin.name)
+    groups: dict[tuple[str, ...], list[LedgerId]] = defaultdict(list)
+    for ledger_id, names in holders.items():
+        groups[tuple(names)].append(ledger_id)
+    held = (HeldLedgers(names, len(ids), _sum(ids, ledgers)) for names, ids in groups.items())
+    return tuple(sorted(held, key=lambda each: (-each.bytes.once, each.pins)))
 
 
 def _with_remedies(pin: Pin, facts: TopicFacts) -> Pin:
-    if pin.cause is PinCause.LAST_LEDGER and facts.terminated:
-        return replace(pin, remedies=deletion_of(facts.topic))
-    return replace(pin, remedies=remedies(pin.cause, facts.topic, pin.holder))
+    clusters = frozenset[str]() if isinstance(facts.replicated_to, Unreadable) else facts.replicated_to
+    held = Held(facts.topic, pin.holder, facts.loaded_by is not None, facts.terminated, clusters)
+    helped = replace(pin, remedies=remedies(pin.cause, held))
+    if pin.ends_ms is None or held.is_loaded:
+        return helped
+    return replace(helped, ends_ms=None, detail=f"{pin.detail}; it ends only once a broker has the topic loaded")
 
 
 def _most_first(pin: Pin) -> tuple[int, str]:

@@ -4,7 +4,7 @@ Invariant: what could not be read is a value with its reason; it never looks lik
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -107,6 +107,8 @@ class TopicFacts:
         loaded_by: the broker that has it loaded.
         offload_lag_ms: how long BookKeeper's copy stays after the ledger was offloaded; negative for always.
         unmeasured: why the length of the last ledger is not known, which then has no entries here.
+        undecodable: ledgers whose metadata in BookKeeper cannot be read, and why; they have no copies here.
+        replicated_to: clusters; asked only where a replicator has a cursor.
         shadow_of: the source, for a shadow topic, whose list is a copy: it has no ledgers of its own.
     """
 
@@ -120,6 +122,8 @@ class TopicFacts:
     offload_lag_ms: int | Unreadable = FOREVER
     terminated: bool = False
     unmeasured: str | None = None
+    undecodable: Mapping[LedgerId, str] = field(default_factory=dict)
+    replicated_to: frozenset[str] | Unreadable = frozenset()
     shadow_of: str | None = None
 
 

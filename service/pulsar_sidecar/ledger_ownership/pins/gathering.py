@@ -22,14 +22,14 @@ from pulsar_sidecar.ledger_ownership.references import (
 )
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.errors import SidecarError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, Position
 from pulsar_sidecar.model.ledgers import LedgerMetadata
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import CursorName, TopicName, decode_cursor
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
-from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, TopicInternalStats
+from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR, REPLICATOR_PREFIX, TopicInternalStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,13 @@ class _AskedOnce:
 
     def __init__(self, policies: TrimPolicies) -> None:
         self._retention, self.offload_lag_ms = cache(policies.retention), cache(policies.offload_lag_ms)
+        self._replicated_to = cache(policies.replicated_to)
 
     def retention(self, topic: TopicName) -> Retention | Unreadable:
         return self._retention(topic.base)
+
+    def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
+        return self._replicated_to(topic.base)
 
 
 class _Topic:
@@ -75,7 +79,8 @@ class _Topic:
 
     def __init__(self, sources: Sources, topic: TopicName, node: Node, view: TopicInternalStats | None) -> None:
         self._sources, self._topic, self._view = sources, topic, view
-        listed = managed_ledger_references(node.data)
+        self._now_ms = sources.clock.now_ms()
+        listed = _list(topic, node)
         self._source = listed.properties.get(SHADOW_SOURCE)
         self._listed = listed if self._source is None else replace(listed, ledgers={})
         names = [CursorName(name) for name in sources.store.children(node.path) or ()]
@@ -94,7 +99,7 @@ class _Topic:
         }
         compacted = self._compacted(references.get(COMPACTION_CURSOR))
         others = buckets if isinstance(compacted, Unreadable) else buckets | compacted
-        metadata = ledgers_metadata(self._sources, [*listed, *others])
+        metadata, undecodable = ledgers_metadata(self._sources, [*listed, *others])
         ledgers = tuple(_listed(ledger_id, each, metadata.get(ledger_id)) for ledger_id, each in listed.items())
         return TopicFacts(
             self._topic,
@@ -102,11 +107,13 @@ class _Topic:
             self._cursor_facts(references, ledgers, metadata),
             self._sources.policies.retention(self._topic),
             None if self._view is None else self._view.broker or "a broker",
-            self._sources.clock.now_ms(),
+            self._now_ms,
             compacted if isinstance(compacted, Unreadable) else facts_of_ledgers(compacted, metadata),
             self._offload_lag(self._listed),
             self._listed.terminated,
             measured.reason if isinstance(measured, Unreadable) else None,
+            undecodable,
+            self._replicated_to(),
             self._source,
         )
 
@@ -158,21 +165,35 @@ class _Topic:
         except SidecarError as error:
             return Unreadable(str(error))
 
+    def _replicated_to(self) -> frozenset[str] | Unreadable:
+        if any(name.startswith(f"{REPLICATOR_PREFIX}.") for name in self._cursors):
+            return self._sources.policies.replicated_to(self._topic)
+        return frozenset()
+
     def _offload_lag(self, listed: ManagedLedgerReferences) -> int | Unreadable:
         if any(ledger.offload is not None and ledger.in_bookkeeper for ledger in listed.ledgers.values()):
             return self._sources.policies.offload_lag_ms(self._topic.namespace)
         return -1
 
 
-def ledgers_metadata(sources: Sources, ids: Sequence[LedgerId]) -> dict[LedgerId, LedgerMetadata]:
-    """What BookKeeper keeps of those that exist.
+def ledgers_metadata(
+    sources: Sources, ids: Sequence[LedgerId]
+) -> tuple[dict[LedgerId, LedgerMetadata], dict[LedgerId, str]]:
+    """What BookKeeper keeps of those that exist; and why some of it cannot be read.
 
     Raises:
-        TemporaryError: the metadata store could not be asked, or a ledger's metadata cannot be read.
+        TemporaryError: the metadata store could not be asked.
     """
     nodes = sources.store.read_many([ledger_path(ledger_id, sources.ledgers_root) for ledger_id in ids])
-    found = zip(ids, nodes, strict=True)
-    return {ledger_id: decode_ledger_metadata(node.data) for ledger_id, node in found if node is not None}
+    found: dict[LedgerId, LedgerMetadata] = {}
+    undecodable = {}
+    for ledger_id, node in zip(ids, nodes, strict=True):
+        try:
+            if node is not None:
+                found[ledger_id] = decode_ledger_metadata(node.data)
+        except UndecodableError as error:
+            undecodable[ledger_id] = str(error)
+    return found, undecodable
 
 
 def facts_of_ledgers(ids: Collection[LedgerId], metadata: Mapping[LedgerId, LedgerMetadata]) -> tuple[LedgerFacts, ...]:
@@ -188,6 +209,13 @@ def ledger_facts(ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerFacts:
 def _first(ranges: Iterator[EntryRange]) -> Position | None:
     found = next(ranges, None)
     return None if found is None else Position(found.ledger_id, found.first)
+
+
+def _list(topic: TopicName, node: Node) -> ManagedLedgerReferences:
+    try:
+        return managed_ledger_references(node.data)
+    except UndecodableError as error:
+        raise UndecodableError(f"{topic}: {error}") from error
 
 
 def _references(node: Node) -> CursorReferences | Unreadable:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 from pulsar_sidecar.ledger_ownership.pins.facts import DueSpan, Retention
@@ -28,18 +29,34 @@ class StoredCopies:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """It takes entry logs that are less full than ``threshold``, every so often; never if the interval is 0."""
+    """It takes entry logs that are less full than ``threshold``, every so often; never if the interval is 0.
+
+    Attributes:
+        is_suspended: by an operator, or by the bookie while its disks are too full.
+    """
 
     threshold: float
     interval_seconds: float
+    is_suspended: bool = False
+
+
+class BookieState(StrEnum):
+    """By the metadata store."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    DOWN = "down"
+    """It has a cookie, or ledgers name it, and it is not registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieFigures:
-    """A bookie's own figures.
+    """A bookie's own figures. It tells nobody how large its files are.
 
     Attributes:
-        entry_log_bytes: of the entry logs that its last collection left; the one it writes to is not among them.
+        live_bytes: of the ledgers that existed at its last collection, in the entry logs that it left.
+        entry_logs: that its last collection left; the one it writes to is not among them.
+        disk_used_bytes: by whatever is on the disks of its ledgers.
         ledgers: that its index knew at its last collection.
         http_url: of its HTTP service.
         gc_wait_seconds: it collects every so often.
@@ -47,8 +64,11 @@ class BookieFigures:
     """
 
     http_url: str
-    entry_log_bytes: int
+    live_bytes: int
+    entry_logs: int
     ledgers: int
+    disk_used_bytes: int
+    disk_total_bytes: int
     gc_wait_seconds: float
     entry_log_limit_bytes: int
     minor: Compaction
@@ -72,6 +92,9 @@ class TrimPolicies(Protocol):
     def offload_lag_ms(self, namespace: str) -> int | Unreadable:
         """How long BookKeeper keeps its copy of an offloaded ledger; negative for always. Raises nothing."""
 
+    def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
+        """The clusters that keep a partition, or a topic without, this one included. Raises nothing."""
+
 
 class DueTimesOfCursors(Protocol):
     """When delayed messages are due, as far as it is stored."""
@@ -86,8 +109,8 @@ class DueTimesOfCursors(Protocol):
 class Bookies(Protocol):
     """What bookies have on their disks."""
 
-    def known(self) -> Sequence[BookieId]:
-        """Those that are registered. Raises `TemporaryError`."""
+    def known(self) -> Mapping[BookieId, BookieState]:
+        """Those that are registered, or have a cookie. Raises `TemporaryError`."""
 
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         """Where entries of a ledger without metadata still are. Raises `TemporaryError`."""

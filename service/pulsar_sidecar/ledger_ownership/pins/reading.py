@@ -17,11 +17,11 @@ from pulsar_sidecar.ledger_ownership.claims import (
 )
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
-from pulsar_sidecar.ledger_ownership.pins.causes import PinCause, remedies
+from pulsar_sidecar.ledger_ownership.pins.causes import Held, PinCause, collecting, remedies
 from pulsar_sidecar.ledger_ownership.pins.decide import Pin, TopicPins, held_by, pins_of
 from pulsar_sidecar.ledger_ownership.pins.facts import Bytes, LedgerFacts, TopicFacts
 from pulsar_sidecar.ledger_ownership.pins.gathering import Sources, facts_of, ledger_facts
-from pulsar_sidecar.ledger_ownership.pins.ports import Bookies, StoredCopies
+from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, Bookies, StoredCopies
 from pulsar_sidecar.ledger_ownership.places import topic_of_schema
 from pulsar_sidecar.ledger_ownership.references import (
     LedgerReference,
@@ -32,9 +32,10 @@ from pulsar_sidecar.ledger_ownership.references import (
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.errors import NotFoundError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerMetadata, LedgerState
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerMetadata, LedgerState
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName, decode_cursor, topic_of_managed_ledger
+from pulsar_sidecar.model.printable import quoted
 
 _NODES_AT_ONCE: Final = 1_000
 
@@ -44,12 +45,14 @@ class LedgerPins:
     """What pins one ledger.
 
     Attributes:
+        read_ms: when it was read.
         topic: that it belongs to, by its own metadata; None if they name none.
         kind: what it is for, None once its metadata is gone.
         bookies: that hold entries of it; asked only of a ledger whose metadata is gone.
     """
 
     ledger_id: LedgerId
+    read_ms: int
     topic: TopicName | None
     kind: str | None
     bytes: Bytes
@@ -62,6 +65,7 @@ class NamespacePins:
     """What pins the largest topics of a namespace.
 
     Attributes:
+        read_ms: when it was read.
         topics: how many it has, partitions counted one by one.
         listed_bytes: of their lists: one copy, without what topics write to at the moment.
         unreadable: topics whose lists cannot be read; they are not among the largest.
@@ -69,9 +73,10 @@ class NamespacePins:
     """
 
     namespace: str
+    read_ms: int
     topics: int
     listed_bytes: int
-    unreadable: int
+    unreadable: tuple[TopicName, ...]
     largest: tuple[TopicPins, ...]
 
 
@@ -98,17 +103,18 @@ class PinsReader:
             NotFoundError: there is no such namespace.
             TemporaryError: it could not be read.
         """
+        read_ms = self._sources.clock.now_ms()
         sizes: dict[TopicName, int] = {}
-        unreadable = 0
+        unreadable = []
         for topic, size in self._sizes(self._topics.places_below(namespace)):
             if size is None:
-                unreadable += 1
+                unreadable.append(topic)
             else:
                 sizes[topic] = size
         largest = sorted(sizes, key=lambda topic: (-sizes[topic], str(topic)))
         chosen = facts_of(self._sources, largest[offset : offset + limit])
-        topics = len(sizes) + unreadable
-        return NamespacePins(namespace, topics, sum(sizes.values()), unreadable, tuple(map(pins_of, chosen)))
+        topics, listed = len(sizes) + len(unreadable), sum(sizes.values())
+        return NamespacePins(namespace, read_ms, topics, listed, tuple(unreadable), tuple(map(pins_of, chosen)))
 
     def _sizes(self, topics: Iterator[TopicName]) -> Iterator[tuple[TopicName, int | None]]:
         while some := list(islice(topics, _NODES_AT_ONCE)):
@@ -138,22 +144,28 @@ class PinsReader:
             NotFoundError: it has no metadata, and no bookie holds an entry of it.
             TemporaryError: it could not be read.
         """
+        now_ms = self._sources.clock.now_ms()
         node = self._sources.store.read(ledger_path(ledger_id, self._sources.ledgers_root))
         if node is None:
-            return self._deleted(ledger_id)
+            return self._deleted(ledger_id, now_ms)
         metadata = decode_ledger_metadata(node.data)
         claim = read_claim(metadata.custom_metadata)
         if not isinstance(claim, Claim):
             ledger = self._measured(ledger_id, metadata)
             pin = Pin(PinCause.NOT_PULSARS, "", frozenset({ledger_id}), "its metadata names no topic of Pulsar")
-            return LedgerPins(ledger_id, None, None, ledger.bytes, (replace(pin, bytes=ledger.bytes),))
+            return LedgerPins(ledger_id, now_ms, None, None, ledger.bytes, (replace(pin, bytes=ledger.bytes),))
         topic = topic_of(claim)
         facts = [] if topic is None else facts_of(self._sources, [topic])
         listed = next((each for each in _all_ledgers(facts) if each.ledger_id == ledger_id), None)
         found = listed or self._measured(ledger_id, metadata)
         pins = [pin for each in facts for pin in held_by(pins_of(each), found)]
         return LedgerPins(
-            ledger_id, topic, claim.kind.value, found.bytes, tuple(pins or self._by_reference(claim, topic, found))
+            ledger_id,
+            now_ms,
+            topic,
+            claim.kind.value,
+            found.bytes,
+            tuple(pins or self._by_reference(claim, topic, found)),
         )
 
     def _measured(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> LedgerFacts:
@@ -174,11 +186,11 @@ class PinsReader:
             cause = PinCause.SCHEMA if isinstance(claim, SchemaClaim) else PinCause.CURSOR_LEDGER
             detail = f"{node.path} references it"
         holder = (decode_cursor(claim.cursor) or claim.cursor) if isinstance(claim, CursorClaim) else ""
-        helps = () if topic is None else remedies(cause, topic, holder)
         ids = frozenset({ledger.ledger_id})
+        helps = () if topic is None else remedies(cause, Held(topic, holder, component=_component(claim, ids)))
         return [Pin(cause, holder, ids, detail, bytes=ledger.bytes, frees=ledger.bytes, remedies=helps)]
 
-    def _deleted(self, ledger_id: LedgerId) -> LedgerPins:
+    def _deleted(self, ledger_id: LedgerId, now_ms: int) -> LedgerPins:
         copies = self._bookies.copies(ledger_id)
         if not copies.bookies:
             none = f"ledger {ledger_id} has no metadata, and no bookie"
@@ -187,8 +199,10 @@ class PinsReader:
                 raise TemporaryError(f"{none} that answers holds an entry of it; no answer from {silent}; try again")
             raise NotFoundError(f"{none} holds an entry of it")
         size = Bytes(copies.size_bytes, copies.size_bytes * len(copies.bookies))
-        pin = Pin(PinCause.NOT_COLLECTED, "", frozenset({ledger_id}), _where(copies), bytes=size, frees=size)
-        return LedgerPins(ledger_id, None, None, size, (pin,), copies.bookies)
+        figures = self._bookies.figures(copies.bookies).values()
+        helps = tuple(each for read in figures if isinstance(read, BookieFigures) for each in collecting(read))
+        pin = Pin(PinCause.NOT_COLLECTED, "", frozenset({ledger_id}), _where(copies), None, size, size, (), helps)
+        return LedgerPins(ledger_id, now_ms, None, None, size, (pin,), copies.bookies)
 
 
 def listed_bytes(data: bytes) -> int | None:
@@ -227,6 +241,26 @@ def _all_ledgers(facts: Sequence[TopicFacts]) -> Iterator[LedgerFacts]:
         yield from () if isinstance(each.compacted, Unreadable) else each.compacted
         for cursor in each.cursors:
             yield from cursor.buckets
+
+
+def _component(claim: Claim, ids: Iterable[LedgerId]) -> str:
+    """The options by which ``topics delete-ledger`` names it."""
+    ledgers = "".join(f" -l {ledger_id}" for ledger_id in ids)
+    match claim:
+        case DataClaim():
+            return ledgers
+        case CursorClaim(_, cursor):
+            named = quoted(decode_cursor(cursor) or cursor)
+            return f"{ledgers} --component {LedgerComponent.MANAGED_CURSOR.value} --cursor-name {named}"
+        case SchemaClaim(schema_id):
+            return f"{ledgers} --component {LedgerComponent.SCHEMA_STORAGE.value} --schema-id {quoted(schema_id)}"
+        case CompactedClaim():
+            return f"{ledgers} --component {LedgerComponent.COMPACTED_LEDGER.value}"
+        case BucketClaim(_, subscription, _):
+            named = quoted(subscription)
+            return f"{ledgers} --component {LedgerComponent.DELAYED_INDEX_BUCKET.value} --cursor-name {named}"
+        case never:
+            assert_never(never)
 
 
 def _where(copies: StoredCopies) -> str:

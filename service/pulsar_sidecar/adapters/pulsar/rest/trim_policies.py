@@ -47,6 +47,14 @@ class BrokerTrimPolicies:
         except SidecarError as error:
             return Unreadable(str(error))
 
+    def replicated_to(self, topic: TopicName) -> frozenset[str] | Unreadable:
+        try:
+            applied = topic_policy(self._rest, topic.base, "replication", {"applied": "true"})
+            clusters = self._policies(topic.namespace).get("replication_clusters") if applied is None else applied
+        except SidecarError as error:
+            return Unreadable(str(error))
+        return frozenset(map(str, clusters)) if isinstance(clusters, list) else Unreadable("no list of clusters")
+
     def _of_namespace(self, namespace: str) -> Retention:
         """Brokers that keep no policies of topics."""
         policy = self._policies(namespace).get("retention_policies")
