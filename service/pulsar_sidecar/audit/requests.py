@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pulsar_sidecar.audit.sources.manifests import SourceKind
 from pulsar_sidecar.model.client_conf import NO_CLIENT_CONF, ClientConf
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.metadata_stores import unsupported_store
 
 HOUR_MS = 3_600_000
 EXCLUSIVE = "bookkeeperExclusiveToCluster"
@@ -16,7 +17,6 @@ EXCLUSIVE = "bookkeeperExclusiveToCluster"
 
 _DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-admin:http://HOST:PORT"
 _LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"
-_OTHER_STORES = ("etcd:", "oxia:", "rocksdb:")
 METADATA = "metadata"
 DEFAULT_NODES_PER_SECOND = 20_000.0
 """Default rate of reads from a running ZooKeeper: a million ledgers a minute, a part of what it can serve."""
@@ -131,8 +131,8 @@ class AuditResult:
 
 def dump_source(text: str) -> tuple[SourceKind, str]:
     """The kind of a dump's source and its address; `InvalidInputError` if there is no driver for it."""
-    if text.startswith(_OTHER_STORES):
-        raise InvalidInputError(f"{text.partition(':')[0]} is not supported yet; write {_DUMP_FORMS}")
+    if (advice := unsupported_store(text)) is not None:
+        raise InvalidInputError(f"{text!r:.200}: {advice}")
     for kind, beginning in (
         (SourceKind.ZOOKEEPER, "zk://"),
         (SourceKind.ZOOKEEPER, "zk:"),

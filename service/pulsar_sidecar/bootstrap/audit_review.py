@@ -55,6 +55,7 @@ from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_pa
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT
 from pulsar_sidecar.model.progress import ReportCount
 
 _DAY_MS = 24 * HOUR_MS
@@ -198,7 +199,7 @@ def _sent(
     if request.broker_service_url is None:
         raise InvalidInputError("--execute needs --broker-service-url pulsar://HOST:PORT, or client.conf's")
     if request.metadata_store_url is None:
-        raise InvalidInputError("--execute needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
+        raise InvalidInputError(f"--execute needs --metadata-store-url zk:HOST:PORT; {WHERE_TO_FIND_IT}")
     clock = SystemClock()
     options = command_session(request.metadata_store_auth)
     credentials, tls = identity_of(request.client)

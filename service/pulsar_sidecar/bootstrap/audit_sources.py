@@ -27,6 +27,7 @@ from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.bootstrap.store_access import command_session, command_tls
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT
 from pulsar_sidecar.model.progress import Report
 
 _ZOOKEEPERS_OWN = "/zookeeper"
@@ -109,7 +110,7 @@ def _ledger_source(request: ListingRequest, clock: Clock, stack: ExitStack) -> L
         )
         return stack.enter_context(closing(listing))
     if request.metadata_store_url is None:
-        raise InvalidInputError("--source metadata needs --metadata-store-url zk:HOST:PORT, as in broker.conf")
+        raise InvalidInputError(f"--source metadata needs --metadata-store-url zk:HOST:PORT; {WHERE_TO_FIND_IT}")
     credential = parse_credential(request.metadata_store_auth)
     return LedgerNodes(
         request.metadata_store_url,

@@ -15,6 +15,7 @@ from pulsar_sidecar.deduplication.verifying.verify import Progress, VerifiedTopi
 from pulsar_sidecar.model.clocks import Clock, Pace, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.progress import Report
 
@@ -39,8 +40,8 @@ def opened_messages(
     """The metadata store, and the messages that bookies store; `InvalidInputError` if no store is named."""
     if request.metadata_store_url is None:
         raise InvalidInputError(
-            "name the metadata store: --metadata-store-url zk:HOST:PORT as in broker.conf, "
-            "or PULSAR_SIDECAR_METADATA_STORE_URL"
+            "name the metadata store by --metadata-store-url zk:HOST:PORT or PULSAR_SIDECAR_METADATA_STORE_URL; "
+            f"{WHERE_TO_FIND_IT}"
         )
     options = command_session(request.metadata_store_auth)
     with (

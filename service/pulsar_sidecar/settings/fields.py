@@ -27,6 +27,7 @@ from pydantic.fields import FieldInfo
 
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.metadata_stores import WHERE_TO_FIND_IT, unsupported_store
 from pulsar_sidecar.settings.sources import (
     ENVIRONMENT_OF_THE_COMMAND_LINE,
     client_conf_path,
@@ -54,6 +55,12 @@ def _with_scheme(*schemes: str) -> AfterValidator:
         return url.rstrip("/")
 
     return AfterValidator(check)
+
+
+def _check_store(url: str) -> str:
+    if (advice := unsupported_store(url)) is not None:
+        raise ValueError(advice)
+    return url
 
 
 def _check_address(text: str) -> str:
@@ -157,7 +164,9 @@ class PulsarCluster(_Group):
     """URL of Pulsar's admin REST service."""
     broker_service_url: Annotated[str, _with_scheme("pulsar", "pulsar+ssl")] = "pulsar://localhost:6650"
     """URL of Pulsar's binary service."""
-    metadata_store_url: Annotated[str, _with_scheme("zk")] = Field(examples=["zk:localhost:2181"])
+    metadata_store_url: Annotated[str, AfterValidator(_check_store), _with_scheme("zk")] = Field(
+        examples=["zk:localhost:2181"]
+    )
     """The metadata store in Pulsar's own form, ``zk:host:port,host:port/chroot``. There is no default, so that a
     forgotten setting can never make the sidecar delete by the metadata of another cluster."""
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
@@ -578,6 +587,7 @@ def _explained(field: str, kind: str, text: str, sources: _Sources) -> str:
         example = str(default).lower() if default or default is False else "..."
     if kind == "missing":
         written = f"{flag(field)} {example}, {environment_variable(field)}={example}, or {key}={example}"
-        return f"{key} is missing: write for example {written} in the configuration file"
+        where = f"; {WHERE_TO_FIND_IT}" if field == "metadata_store_url" else ""
+        return f"{key} is missing: write for example {written} in the configuration file{where}"
     source = next((name for name, values in sources if field in values), "defaults")
     return f"{key} ({source}): {text}; write for example {key}={example}"

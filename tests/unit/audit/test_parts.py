@@ -232,12 +232,6 @@ def test_what_is_no_source_of_a_dump(text: str) -> None:
         dump_source(text)
 
 
-@pytest.mark.parametrize("text", ["etcd://a:1", "oxia://a:1", "rocksdb:/x"])
-def test_stores_without_a_driver_are_named(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="is not supported yet"):
-        dump_source(text)
-
-
 def test_sources_of_listings() -> None:
     assert listing_source("metadata") == (SourceKind.ZOOKEEPER, ())
     assert listing_source("bookie-http://a:1, b:2") == (SourceKind.BOOKIE_HTTP, ("http://a:1", "http://b:2"))

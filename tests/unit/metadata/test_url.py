@@ -1,5 +1,8 @@
+from collections.abc import Callable
+
 import pytest
 from pulsar_sidecar.adapters.metadata.addressing import ZooKeeperUrl, parse_metadata_store_url
+from pulsar_sidecar.audit.requests import dump_source
 from pulsar_sidecar.model.errors import InvalidInputError
 
 
@@ -28,10 +31,22 @@ def test_zookeepers_connect_string() -> None:
     assert parse_metadata_store_url("zk:a:1,b/x/y").hosts == "a:1,b:2181/x/y"
 
 
-@pytest.mark.parametrize("url", ["etcd:http://a:2379", "oxia://a:6648/ns", "rocksdb:///data", "memory:local", "etcd:a"])
-def test_other_stores_are_named_as_unsupported(url: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"not supported.*ZooKeeper.*zk:host:port"):
-        parse_metadata_store_url(url)
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("etcd:http://a:2379", "etcd is not supported; .* ZooKeeper"),
+        ("etcd:a", "etcd is not supported; .* ZooKeeper"),
+        ("oxia://a:6648/ns", "Oxia is not supported; .* ZooKeeper"),
+        ("rocksdb:///data", "PULSAR_STANDALONE_USE_ZOOKEEPER=1 .* zk:localhost:2181"),
+        ("memory:local", "PULSAR_STANDALONE_USE_ZOOKEEPER=1 .* zk:localhost:2181"),
+    ],
+)
+@pytest.mark.parametrize("read", [parse_metadata_store_url, dump_source])
+def test_a_store_that_cannot_be_read_is_named_with_what_to_do(
+    read: Callable[[str], object], url: str, advice: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=advice):
+        read(url)
 
 
 @pytest.mark.parametrize(

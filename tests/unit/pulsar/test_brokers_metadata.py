@@ -39,14 +39,19 @@ def test_the_same_store_by_another_name(advertised: str) -> None:
     assert mismatch(advertised) is None
 
 
-@pytest.mark.parametrize(
-    "advertised", ["zk:zk-9:2181", "zk:zk-1:2182", "zk:zk-1:2181/pulsar-b", "etcd:http://e:2379", "zk:no-one"]
-)
+@pytest.mark.parametrize("advertised", ["zk:zk-9:2181", "zk:zk-1:2182", "zk:zk-1:2181/pulsar-b", "zk:no-one"])
 def test_another_store(advertised: str) -> None:
     message = mismatch(advertised)
     assert message is not None
     assert advertised in message
     assert "set metadataStoreUrl" in message
+
+
+def test_brokers_on_a_store_that_cannot_be_read() -> None:
+    """As where the sidecar was given ``zk:localhost:2181`` beside a ``pulsar standalone`` of the default."""
+    message = mismatch("rocksdb:///pulsar/data/metadata")
+    assert message is not None
+    assert "PULSAR_STANDALONE_USE_ZOOKEEPER=1" in message
 
 
 def test_a_store_by_other_names_is_known_by_its_brokers() -> None:

@@ -233,6 +233,15 @@ def test_an_address_that_errors_and_the_status_show_takes_no_password(setting: s
     assert "must begin with" in refused({setting: "a:8080"})
 
 
+def test_a_metadata_store_that_cannot_be_read_or_is_not_named_is_answered_with_what_to_do() -> None:
+    for url in ("rocksdb:///pulsar/data/metadata", "memory:local"):
+        assert "PULSAR_STANDALONE_USE_ZOOKEEPER=1 bin/pulsar standalone" in refused({"metadata_store_url": url})
+    for url in ("etcd:http://e:2379", "oxia://o:6648/n"):
+        assert "only for clusters that keep their metadata in ZooKeeper" in refused({"metadata_store_url": url})
+    with pytest.raises(InvalidInputError, match=r"is missing.*brokers' own metadataStoreUrl, in broker\.conf"):
+        load_settings({}, {})
+
+
 def test_secrets_are_not_shown() -> None:
     settings = load(
         {"auth_params": "token:abcdef", "token_secret_key": SECRET, "metadata_store_auth": "digest:u:abcdef"}

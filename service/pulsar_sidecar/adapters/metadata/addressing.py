@@ -16,10 +16,10 @@ from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.model.ids import NodeVersion
 from pulsar_sidecar.model.metadata import GuardedDeletion
+from pulsar_sidecar.model.metadata_stores import unsupported_store
 from pulsar_sidecar.model.tls import load_certificate, trusting
 
 DEFAULT_PORT = 2181
-_OTHER_STORES = ("etcd:", "oxia:", "rocksdb:", "memory:")
 _SERVER = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?")
 _FORM = "zk:host:port[,host:port...][/chroot]"
 
@@ -57,11 +57,8 @@ def parse_metadata_store_url(url: str) -> ZooKeeperUrl:
         InvalidInputError: another store, or a malformed URL.
     """
     text = url.strip()
-    for scheme in _OTHER_STORES:
-        if text.startswith(scheme):
-            raise InvalidInputError(
-                f"the metadata store {scheme}... is not supported; ZooKeeper is the only one so far, given as {_FORM}"
-            )
+    if (advice := unsupported_store(text)) is not None:
+        raise InvalidInputError(f"{text!r:.200}: {advice}")
     text = text.removeprefix("zk://")
     if "://" in text or "@" in text:
         raise InvalidInputError(f"the metadata store's URL has an unknown form; give it as {_FORM}")

@@ -9,6 +9,7 @@ from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.metadata_stores import unsupported_store
 
 RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 VERSION_PATH = "/admin/v2/brokers/version"
@@ -77,7 +78,7 @@ class AdminBrokersMetadata:
         try:
             theirs = parse_metadata_store_url(url)
         except InvalidInputError:
-            return f"{difference}; {cure}"
+            return f"{difference}; {unsupported_store(url) or cure}"
         if theirs.chroot == self._own.chroot:
             same_servers = not set(theirs.servers).isdisjoint(self._own.servers)
             if same_servers or self._registered_here():
