@@ -13,7 +13,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import SEQUENCE_ID
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import producer_name
-from pulsar_sidecar.audit.applying import progress_path
+from pulsar_sidecar.audit.plan_progress import progress_path
 from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import parse_record

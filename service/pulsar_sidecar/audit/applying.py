@@ -1,30 +1,26 @@
 """Applying a plan: its deletable ledgers become pending deletions, each exactly once, in the order of the plan.
 
 Invariant: nothing here deletes anything. What is sent are records, and the deletion service proves every one of them
-again. Nothing is sent before the whole plan was compared with the hash that was approved. How far a plan was applied is
-a node in the metadata store, so that every machine and every copy of an audit agrees: ``done_rows`` rows from the
-beginning were durably sent, whatever happens; of later ones some may have been.
+again. Nothing is sent before the whole plan was compared with the hash that was approved.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.formatting import format_age, format_time
+from pulsar_sidecar.audit.plan_progress import StoredProgress, advance
 from pulsar_sidecar.audit.requests import EXCLUSIVE
 from pulsar_sidecar.audit.results.plans import PlanDigest
 from pulsar_sidecar.audit.results.summaries import AuditSummary, PlanSummary
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
 from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.decoding import decodable
-from pulsar_sidecar.model.errors import AlreadyExistsError, ConflictError, InvalidInputError, TemporaryError
-from pulsar_sidecar.model.ids import NodeVersion
-from pulsar_sidecar.model.metadata import MetadataStore, Node
+from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.progress import ReportCount
 
 _KINDS: Final = [kind.value for kind in LedgerKind if kind not in (LedgerKind.LOG_SEGMENT, LedgerKind.UNKNOWN)]
@@ -71,92 +67,6 @@ class DeletableSender(Protocol):
         Raises:
             TemporaryError: not all of them are; sending them again is safe.
         """
-
-
-@decodable
-class PlanProgress(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """What the node holds.
-
-    Attributes:
-        written_ms: by the clock of the machine that wrote it, which also stamps the messages it sends.
-    """
-
-    audit_id: str
-    rows: int
-    done_rows: int
-    written_ms: int
-
-    @property
-    def finished(self) -> bool:
-        return self.done_rows >= self.rows
-
-
-@dataclass(frozen=True, slots=True)
-class StoredProgress:
-    """The progress with the node's version and time of its last change.
-
-    Attributes:
-        first_use: no row of this plan was sent yet.
-        changed_ms: by the store's clock.
-    """
-
-    progress: PlanProgress
-    version: NodeVersion
-    changed_ms: int
-    first_use: bool
-
-    def since_ms(self) -> int:
-        """No row that `PlanProgress.done_rows` leaves open was sent before this moment, whichever clock stamped it."""
-        return min(self.changed_ms, self.progress.written_ms)
-
-
-def begin(store: MetadataStore, plan_sha256: str, audit_id: str, rows: int, now_ms: int) -> StoredProgress:
-    """The plan's progress, begun if there is none; `TemporaryError` if its node cannot be read or understood."""
-    path = progress_path(plan_sha256)
-    progress = PlanProgress(audit_id, rows, 0, now_ms)
-    try:
-        node = store.create(path, msgspec.json.encode(progress))
-    except AlreadyExistsError:
-        return _existing(store, path)
-    return StoredProgress(progress, node.version, node.created_ms, first_use=True)
-
-
-def advance(
-    store: MetadataStore, plan_sha256: str, held: StoredProgress, done_rows: int, now_ms: int
-) -> StoredProgress:
-    """Note that so many rows are done; `ConflictError` if another process applies the same plan."""
-    progress = msgspec.structs.replace(held.progress, done_rows=done_rows, written_ms=now_ms)
-    version = store.write(progress_path(plan_sha256), msgspec.json.encode(progress), held.version)
-    return replace(held, progress=progress, version=version, first_use=False)
-
-
-def progress_of(store: MetadataStore, plan_sha256: str) -> StoredProgress | None:
-    """How far a plan was applied; None if it never was. `TemporaryError` if its node cannot be understood."""
-    path = progress_path(plan_sha256)
-    node = store.read(path)
-    return None if node is None else _understood(node, path)
-
-
-def progress_path(plan_sha256: str) -> str:
-    """Where the progress of this plan is."""
-    return f"/pulsar-sidecar/audit-plans/{plan_sha256}"
-
-
-def _existing(store: MetadataStore, path: str) -> StoredProgress:
-    node = store.read(path)
-    if node is None:
-        raise TemporaryError(f"{path} no longer exists; repeat the command")
-    return _understood(node, path)
-
-
-def _understood(node: Node, path: str) -> StoredProgress:
-    try:
-        progress = msgspec.json.decode(node.data, type=PlanProgress)
-    except msgspec.DecodeError as error:
-        raise TemporaryError(
-            f"{path} cannot be decoded ({error}); inspect the node, and delete it if it is damaged"
-        ) from error
-    return StoredProgress(progress, node.version, node.modified_ms, first_use=False)
 
 
 def verified_plan(summary: AuditSummary, batches: Batches) -> PlanSummary:

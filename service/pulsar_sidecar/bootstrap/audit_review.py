@@ -22,6 +22,7 @@ from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDelet
 from pulsar_sidecar.analysis.pages import REPORT_NAME
 from pulsar_sidecar.audit import applying
 from pulsar_sidecar.audit.engine.decoding import referring_paths
+from pulsar_sidecar.audit.plan_progress import StoredProgress, begin
 from pulsar_sidecar.audit.pruning import reasons_to_keep
 from pulsar_sidecar.audit.requests import (
     HOUR_MS,
@@ -219,16 +220,16 @@ class BegunApplication:
 
     summary: AuditSummary
     plan: PlanSummary
-    held: applying.StoredProgress
+    held: StoredProgress
 
 
 def begin_application(
     summary: AuditSummary, plan: PlanSummary, store: MetadataStore, clock: Clock, max_age_hours: float
 ) -> BegunApplication:
-    """Note that an approved plan is applied; raises what `applying.demand_target` and `applying.begin` do."""
+    """Note that an approved plan is applied; raises what `applying.demand_target` and `plan_progress.begin` do."""
     instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
     applying.demand_target(summary, instance_id, store.now_ms(), int(max_age_hours * HOUR_MS))
-    held = applying.begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
+    held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
     return BegunApplication(summary, plan, held)
 
 

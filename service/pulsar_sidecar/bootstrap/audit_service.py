@@ -18,6 +18,7 @@ from pulsar_sidecar.adapters.parquet.audit_archive import ArchivedAudit, AuditAr
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.audit import applying
+from pulsar_sidecar.audit.plan_progress import progress_of
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.show import TABLES, chosen_rows, counted_rows
 from pulsar_sidecar.audit.results.verdicts import conclude, orphans_of
@@ -128,7 +129,7 @@ class PlanSending:
         plan = audit.summary.plan
         if plan is None:
             return PlanApplication(ApplicationState.NO_PLAN)
-        stored = applying.progress_of(self._store, plan.sha256)
+        stored = progress_of(self._store, plan.sha256)
         with self._lock:
             is_sending, failure = plan.sha256 in self._sending, self._failures.get(plan.sha256)
         if stored is None:

@@ -13,6 +13,7 @@ from pulsar_sidecar.adapters.parquet.directories import sha256_of
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
 from pulsar_sidecar.api.rooms.audit import router
 from pulsar_sidecar.audit import applying
+from pulsar_sidecar.audit.plan_progress import advance
 from pulsar_sidecar.audit.results.summaries import GuardResult, Input
 from pulsar_sidecar.bootstrap.audit_review import BegunApplication
 from pulsar_sidecar.bootstrap.audit_service import AuditReviews, PlanSending
@@ -58,7 +59,7 @@ class FakeSend:
             assert self.go_on.wait(20)
             if self.failure is not None:
                 raise self.failure
-            held = applying.advance(self._store, begun.plan.sha256, held, done + 1, 0)
+            held = advance(self._store, begun.plan.sha256, held, done + 1, 0)
         return applying.SentRows(begun.plan.rows)
 
 

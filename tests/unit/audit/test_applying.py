@@ -17,13 +17,12 @@ from pulsar_sidecar.adapters.parquet.inputs import AuditTables
 from pulsar_sidecar.adapters.pulsar.topics.pending_deletions import PendingDeletionSender, producer_name
 from pulsar_sidecar.audit.applying import (
     SentRows,
-    begin,
     demand_approval,
     demand_target,
-    progress_path,
     send_plan,
     verified_plan,
 )
+from pulsar_sidecar.audit.plan_progress import begin, progress_path, unfinished_plans
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
 from pulsar_sidecar.audit.results.summaries import GuardResult
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
@@ -192,6 +191,17 @@ def test_progress_that_cannot_be_understood_stops_everything(cluster: Cluster) -
     with pytest.raises(TemporaryError, match="cannot be decoded"):
         cluster.apply()
     assert not cluster.sent_ledgers()
+
+
+def test_a_plan_that_was_sent_in_part_is_unfinished(cluster: Cluster) -> None:
+    assert cluster.summary.plan is not None
+    assert unfinished_plans(cluster.store) == {}
+    cluster.topics.lose_receipts_next(stored=False, times=8)
+    with pytest.raises(TemporaryError):
+        cluster.apply()
+    assert list(unfinished_plans(cluster.store)) == [cluster.summary.plan.sha256]
+    cluster.apply()
+    assert unfinished_plans(cluster.store) == {}
 
 
 def test_a_plan_is_read_back_from_many_files_as_it_was_hashed(tmp_path: Path) -> None:

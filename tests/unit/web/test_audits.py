@@ -13,6 +13,7 @@ from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.rights import Rights
 from pulsar_sidecar.api.rooms.audit import router
 from pulsar_sidecar.audit import applying
+from pulsar_sidecar.audit.plan_progress import advance, progress_of
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult, HistoryEntry
 from pulsar_sidecar.bootstrap.audit_review import BegunApplication
 from pulsar_sidecar.bootstrap.audit_service import AuditReviews, PlanSending
@@ -85,7 +86,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     def send(
         begun: BegunApplication, batches: applying.Batches, pace: Pace, report: ReportCount, stop: StopSignal
     ) -> applying.SentRows:
-        applying.advance(store, begun.plan.sha256, begun.held, begun.plan.rows, 0)
+        advance(store, begun.plan.sha256, begun.held, begun.plan.rows, 0)
         return applying.SentRows(begun.plan.rows)
 
     sending = PlanSending(store, FakeClock(), threads, send)
@@ -208,7 +209,7 @@ def test_a_plan_is_approved_by_its_hash_and_followed(shelf: Shelf) -> None:
     assert "Nothing was done (400): the plan of this audit is" in shelf.browser.get(PLACE).words
     endless = shelf.browser.post(f"{PLACE}/apply", {"plan": shelf.plan, "confirmed": shelf.plan, "hours": "inf"})
     assert endless.status == 400
-    assert applying.progress_of(shelf.store, shelf.plan) is None
+    assert progress_of(shelf.store, shelf.plan) is None
 
     sent = shelf.browser.post(f"{PLACE}/apply", {"plan": shelf.plan, "confirmed": shelf.plan, "hours": "72"})
     assert (sent.status, sent.header("location")) == (303, PLACE)
