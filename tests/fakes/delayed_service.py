@@ -48,6 +48,7 @@ class FakeDelayedDelivery:
     most_batches_running: int = 0
     asked: list[tuple[TopicName, Target, CancelOptions]] = field(default_factory=list)
     new_due_times: list[int | None] = field(default_factory=list)
+    status: CancelStatus = field(default_factory=lambda: CancelStatus(True, True, 3, True, None, None))
 
     def cancel(self, topic: TopicName, targets: Sequence[Target], options: CancelOptions) -> list[TargetOutcome]:
         if self.fails is not None:
@@ -91,7 +92,7 @@ class FakeDelayedDelivery:
         return Rescheduled("7:9:-1", deliver_at_ms, outcome)
 
     def cancelling_status(self) -> CancelStatus:
-        return CancelStatus(True, True, 3, True, None, None)
+        return self.status
 
     def _read(self, topic: TopicName) -> PartitionReading:
         reading = PartitionReading(topic)

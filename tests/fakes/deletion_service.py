@@ -69,9 +69,10 @@ class FakeWatchCalls:
         self.asked("leaks", (state, cause, ended, limit, offset))
         if self.redirect is not None:
             return self.redirect
-        by_cause = Counter(leak.cause for leak in self.found)
-        trend = trend_of([leak.since_ms for leak in self.found])
-        return ListedLeaks(tuple(self.found[offset : offset + limit]), len(self.found), by_cause, trend)
+        found = [leak for leak in self.found if state in (None, leak.state)]
+        by_cause = Counter(leak.cause for leak in found)
+        trend = trend_of([leak.since_ms for leak in found])
+        return ListedLeaks(tuple(found[offset : offset + limit]), len(found), by_cause, trend)
 
     def append(self, ledger_id: LedgerId) -> Leak | Redirect:
         self.asked("append_leak", ledger_id)
@@ -272,6 +273,7 @@ class FakeDeletionService:
             None,
             self.adaptive_limit,
             protected,
+            dead_letters=len(self.dead) if self.enabled else None,
         )
 
     def pause(self, reason: str | None) -> Control:

@@ -41,6 +41,7 @@ Example: pulsar-sidecar --admin-url http://127.0.0.1:8750 ledger-deletion status
 _IMPORTED_LATER: dict[str, tuple[Any, ...]] = {
     "serve": ("Run the sidecar until a signal stops it.", "serving:app"),
     "doctor": ("Look whether the cluster is as the sidecar needs it.", "doctor:app", True),
+    "drained": ("Show what would stay undone if the sidecars were removed now.", "drained:app", True),
     "whoami": ("Show who you are to the sidecar, and what you may do.", "whoami:app", True),
     "local-cluster": ("Start, break and take down a real Pulsar cluster here.", "local_cluster:app"),
     "demo": ("Show what the sidecar is for, on a real cluster.", "local_cluster:demo_app"),

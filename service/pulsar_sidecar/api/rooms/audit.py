@@ -3,6 +3,7 @@
 Times are milliseconds on the metadata store's clock. Rows are those of the audit's tables, with their columns' names.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Path, Query
@@ -11,6 +12,7 @@ from pydantic import Field
 from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.schemas import Answer, Parameters, Payload, PlanHash
+from pulsar_sidecar.audit.plan_progress import StoredProgress
 from pulsar_sidecar.audit.results.summaries import Count, HistoryEntry
 from pulsar_sidecar.audit.service import (
     ApplicationState,
@@ -244,6 +246,44 @@ class PlanApplicationAnswer(Answer):
     """When that was noted."""
     failure: str | None
     """Why this sidecar did not send all of it the last time."""
+
+
+class UnfinishedPlanAnswer(Answer):
+    """A plan that was sent in part."""
+
+    plan_sha256: str
+    audit_id: str
+    rows: int
+    """Ledgers in the plan."""
+    sent: int
+    """How many of them the deletion service has recorded."""
+    changed_ms: int
+    """When that was noted."""
+
+
+def plans_router(unfinished: Callable[[], Mapping[str, StoredProgress]]) -> APIRouter:
+    """The route of plans, which needs neither a directory of audits nor Arrow."""
+    routes = guarded_router("audits", "/admin/v2")
+
+    @routes.get("/audit-plans")
+    @takes(Right.CLUSTER_STATE)
+    def audit_plans() -> list[UnfinishedPlanAnswer]:
+        """Plans of audits of which ledgers are still to be sent to the deletion service, whichever process sends them.
+
+        A command or a sidecar may be sending them now; to resume one that nothing sends, apply it again.
+        """
+        return [
+            UnfinishedPlanAnswer(
+                plan_sha256=sha256,
+                audit_id=stored.progress.audit_id,
+                rows=stored.progress.rows,
+                sent=stored.progress.done_rows,
+                changed_ms=stored.changed_ms,
+            )
+            for sha256, stored in unfinished().items()
+        ]
+
+    return routes
 
 
 def router(service: AuditReview) -> APIRouter:

@@ -1,5 +1,6 @@
 """Audits that commands and jobs have written to a directory. Arrow is imported only where they are served."""
 
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -7,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pulsar_sidecar.adapters.pulsar.client.clients import opened_client
-from pulsar_sidecar.api.rooms.audit import router
+from pulsar_sidecar.api.rooms.audit import plans_router, router
+from pulsar_sidecar.audit.plan_progress import unfinished_plans
 from pulsar_sidecar.bootstrap.cluster_access import ClusterAccess
 from pulsar_sidecar.bootstrap.room import Room, RoomEntry
 from pulsar_sidecar.model.errors import DisabledError
@@ -34,22 +36,23 @@ class NoAudits:
 
 def open_audits(cluster: ClusterAccess) -> Room:
     """Audits are read when they are asked for; only an approved plan makes a thread work."""
+    plans = partial(unfinished_plans, cluster.store)
     directory = cluster.settings.audits_directory
     if directory is None:
-        return Room([NoAudits(NO_DIRECTORY)])
+        return Room([NoAudits(NO_DIRECTORY), plans])
     if find_spec("pyarrow") is None:
-        return Room([NoAudits(NO_ARROW)])
-    return _room_of(cluster, directory)
+        return Room([NoAudits(NO_ARROW), plans])
+    reviews, close = _reviews_of(cluster, directory)
+    return Room([reviews, plans], close=close)
 
 
-def _room_of(cluster: ClusterAccess, directory: Path) -> Room:
+def _reviews_of(cluster: ClusterAccess, directory: Path) -> tuple[Any, Callable[[], None]]:
     with_tables = import_module("pulsar_sidecar.bootstrap.audit_service")
     brokers = partial(opened_client, cluster.settings.broker_service_url, cluster.credentials, cluster.tls)
     send = with_tables.sending_to(cluster.store, brokers, cluster.clock)
     sending = with_tables.PlanSending(cluster.store, cluster.clock, cluster.threads(1, "audit-apply"), send)
     is_enabled = cluster.settings.topic_two_phase_deletion_enabled
-    reviews = with_tables.AuditReviews(directory, sending, deletes=is_enabled)
-    return Room([reviews], close=sending.close)
+    return with_tables.AuditReviews(directory, sending, deletes=is_enabled), sending.close
 
 
-ENTRY = RoomEntry([router], open_audits)
+ENTRY = RoomEntry([router, plans_router], open_audits)
