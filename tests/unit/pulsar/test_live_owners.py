@@ -117,7 +117,8 @@ def test_a_topic_that_moves_while_brokers_are_asked_is_seen(cluster: Cluster) ->
         Answer(500),
         Answer(0),
         Answer(401),
-        Answer(404, b'{"reason": "x"}'),
+        Answer(404),
+        Answer(404, b'{"reason": "KeeperErrorCode = NoNode for /namespace/public/default"}'),
         Answer(200, b"[]"),
         Answer(200, b'{"a": 1}'),
     ],
@@ -129,6 +130,19 @@ def test_no_answer_is_no_absence(cluster: Cluster, part: str, answer: Answer) ->
         broker.failing = {part: answer}
     with pytest.raises(TemporaryError):
         cluster.owners.views([TOPIC])
+
+
+def test_a_broker_that_does_not_list_is_no_absence(cluster: Cluster) -> None:
+    cluster.brokers[1].failing = {"bookieops": Answer(404, b'{"reason": "x"}')}
+    with pytest.raises(TemporaryError):
+        cluster.owners.views([TOPIC])
+
+
+@pytest.mark.parametrize("reason", ["Topic persistent://public/default/t not found", "Namespace is deleted"])
+def test_a_topic_that_vanished_since_it_was_listed_is_loaded_nowhere(cluster: Cluster, reason: str) -> None:
+    cluster.brokers[0].loaded = {str(TOPIC), str(OTHER)}
+    cluster.brokers[0].failing = {"/t/internalStats": Answer(404, json.dumps({"reason": reason}).encode())}
+    assert cluster.owners.views([TOPIC, OTHER]).keys() == {OTHER}
 
 
 def test_a_redirect_means_that_the_topic_moved(cluster: Cluster) -> None:

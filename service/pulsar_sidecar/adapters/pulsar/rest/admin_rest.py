@@ -53,7 +53,8 @@ _WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
 """With 412, while a bundle moves between brokers (``PulsarWebResource.validateTopicOwnershipAsync``, 4.0.8)."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _POOLED_BROKERS = 1_000
-_KEPT_PER_BROKER = 32
+_KEPT_PER_BROKER = 256
+"""As many as threads may ask one broker at once: urllib3 closes each further connection after its answer, with a warning."""
 _LOGGER = logging.getLogger(__name__)
 
 

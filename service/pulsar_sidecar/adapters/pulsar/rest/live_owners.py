@@ -4,6 +4,9 @@
 (``BookieClientStatsGenerator.generate`` walks ``BrokerService.forEachTopic``); only those are asked for their
 ``internalStats``, at the very broker that listed them, and a redirect is not followed.
 
+A listed topic of which its broker then knows nothing (404) was deleted in between, or its namespace is being deleted:
+that broker does not have it loaded any more, and its nodes, which the caller reads afterwards, say what is left of it.
+
 Windows that remain, and why they are harmless: a topic may be unloaded between the two requests, and ``internalStats``
 then loads it again, with a view that is right; a topic that is just being loaded is listed only when it is ready, and a
 broker that loads it reads the metadata the caller compares afterwards; a topic that moves between two brokers while
@@ -21,7 +24,7 @@ from typing import TypeVar
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, json_object, live_brokers, topic_path
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import parse_deduplication_status, parse_internal_stats
 from pulsar_sidecar.ledger_ownership.paths import LOCAL_POLICIES, POLICIES
-from pulsar_sidecar.model.errors import PermanentError, TemporaryError
+from pulsar_sidecar.model.errors import NotFoundError, PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
@@ -53,9 +56,7 @@ class BrokerLiveOwners:
         self._threads.shutdown()
 
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
-        loaded = self._loaded(frozenset(topics))
-        found = self._in_parallel(lambda pair: (pair[0], self._view(*pair)), loaded.items())
-        return dict(found)
+        return self._of_each(self._view, self._loaded(frozenset(topics)).items())
 
     def loaded_by(self, topic: TopicName) -> str | None:
         """`ledger_ownership.ports.LoadedTopics`."""
@@ -66,7 +67,7 @@ class BrokerLiveOwners:
         """`deduplication.inspection.policy_changes.RunningDeduplication`."""
         loaded = self._loaded(frozenset(topics))
         asked = [(topic, loaded[topic]) for topic in topics if topic in loaded][:most]
-        return dict(self._in_parallel(lambda pair: (pair[0], self._status(*pair)), asked))
+        return self._of_each(self._status, asked)
 
     def owner_url(self, topic: TopicName) -> str | None:
         boundaries = read_boundaries(self._store, topic.namespace)
@@ -100,7 +101,7 @@ class BrokerLiveOwners:
         return loaded
 
     def _listed(self, broker: Broker) -> frozenset[str]:
-        document = self._ask(broker, _LOADED_TOPICS_PATH, {})
+        document = self._demand(broker, _LOADED_TOPICS_PATH)
         if not isinstance(document, dict) or not all(isinstance(names, dict) for names in document.values()):
             raise TemporaryError(f"broker {broker.broker_id} did not list its loaded topics; try again")
         return frozenset(name for names in document.values() for name in names)
@@ -114,14 +115,21 @@ class BrokerLiveOwners:
         return parse_deduplication_status(self._ask(broker, topic_path(topic, "/stats"), params), topic)
 
     def _owned(self, broker: Broker) -> frozenset[str]:
-        clusters = self._ask(broker, "/admin/v2/clusters", {})
+        clusters = self._demand(broker, "/admin/v2/clusters")
         if not isinstance(clusters, list):
             raise TemporaryError(f"broker {broker.broker_id} did not list its clusters; try again")
         listed: frozenset[str] = frozenset()
         for cluster in clusters:
             path = f"/admin/v2/brokers/{cluster}/{broker.broker_id}/ownedNamespaces"
-            listed |= owned_bundles(self._ask(broker, path, {}), broker.broker_id)
+            listed |= owned_bundles(self._demand(broker, path), broker.broker_id)
         return listed
+
+    def _demand(self, broker: Broker, path: str) -> object:
+        """Return what every broker has."""
+        try:
+            return self._ask(broker, path, {})
+        except NotFoundError as error:
+            raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}") from error
 
     def _ask(self, broker: Broker, path: str, params: Mapping[str, str]) -> object:
         failure: TemporaryError | None = None
@@ -130,10 +138,27 @@ class BrokerLiveOwners:
                 return self._rest.get_exactly(url, path, params)
             except TemporaryError as error:
                 failure = error
+            except NotFoundError:
+                raise
             except PermanentError as error:
-                # Gone since it was listed, or the sidecar's role may not ask: no verdict on any ledger follows from it.
+                # The sidecar's role may not ask, say: no verdict on any ledger follows from it.
                 raise TemporaryError(f"{path} at broker {broker.broker_id}: {error}") from error
         raise failure or TemporaryError(f"broker {broker.broker_id} has no address that the sidecar may use")
+
+    def _of_each(
+        self, ask: Callable[[TopicName, Broker], _Result], loaded: Iterable[tuple[TopicName, Broker]]
+    ) -> dict[TopicName, _Result]:
+        """Return the answers about topics that are still there."""
+
+        def answer(pair: tuple[TopicName, Broker]) -> _Result | None:
+            try:
+                return ask(*pair)
+            except NotFoundError:
+                return None
+
+        pairs = list(loaded)
+        answers = zip(pairs, self._in_parallel(answer, pairs), strict=True)
+        return {topic: found for (topic, _), found in answers if found is not None}
 
     def _in_parallel(self, work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
         found = list(items)
