@@ -36,7 +36,10 @@ class LiveOwners(Protocol):
     def views(self, topics: Collection[TopicName]) -> Mapping[TopicName, TopicInternalStats]:
         """What the owner of each loaded topic reports, with its name; a topic that is loaded nowhere is left out.
 
-        Asks for no topic that no broker names as loaded; one that is gone when it is asked about is left out, too. Raises `TemporaryError` unless every live broker was asked.
+        Asks for no topic that no broker names as loaded; one that is gone when it is asked about is left out, too.
+
+        Raises:
+            TemporaryError: a live broker could not be asked.
         """
 
     def owner_url(self, topic: TopicName) -> str | None:

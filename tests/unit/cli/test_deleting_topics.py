@@ -111,6 +111,28 @@ def test_the_end_may_be_noted_a_moment_later(
     assert terminal.run("topics", "delete", "orders").code == 0
 
 
+def test_a_deletion_whose_answer_did_not_come_is_followed(
+    terminal: Terminal, waiting: FakeDeletionService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_again = threading.Event()
+
+    def hang(self: FakeDeletionService, topic: TopicName, **_: object) -> TopicDeletionStatus:
+        self.running = [TopicDeletionStatus(OperationId("op-1"), topic, OperationState.RUNNING, 3, 1, 5, "no bookies")]
+        asked_again.wait(5)
+        raise TemporaryError("nobody hears this")
+
+    monkeypatch.setattr(FakeDeletionService, "delete_topic", hang)
+    waiting.followed = [seen(OperationState.DONE)]
+    try:
+        ran = terminal.run("--request-timeout", "0.5", "topics", "delete", "orders")
+    finally:
+        asked_again.set()
+    assert (ran.code, ran.err.splitlines()) == (
+        0,
+        ["waiting; attempts: 1; 3 ledgers recorded: no bookies", "deleted orders"],
+    )
+
+
 # --- many --------------------------------------------------------------------------------------------------------
 
 

@@ -91,11 +91,30 @@ def delete_one(deletion: Deletion, topic: str, report: Report) -> dict[str, Any]
 
     Raises:
         ServiceRefusedError, ConflictError: the deletion was refused, or an operator abandoned it.
-        UnreachableError: no answer came to the call.
+        UnreachableError: no answer came to the call, and no sidecar deletes the topic.
         OutcomeUnknownError: the deletion ended, and how is not known.
     """
-    running = deletion.client.call("DELETE", deletion.path(topic), parameters=deletion.parameters)
+    try:
+        running = deletion.client.call("DELETE", deletion.path(topic), parameters=deletion.parameters)
+    except UnreachableError:
+        running = _promised(deletion, topic)
+        if running is None:
+            raise
     return None if running is None else _followed(deletion, running, report)
+
+
+def _promised(deletion: Deletion, topic: str) -> dict[str, Any] | None:
+    """Return the newest running deletion of the topic: the call was accepted although its answer did not come."""
+    try:
+        running = deletion.client.call("GET", DELETIONS)
+    except SidecarError:
+        return None
+    name = str(parse_topic_name(topic))
+    return max((each for each in running if each["topic"] == name), key=_requested_ms, default=None)
+
+
+def _requested_ms(deletion: dict[str, Any]) -> int:
+    return int(deletion["requestedMs"])
 
 
 def _followed(deletion: Deletion, seen: dict[str, Any], report: Report) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ _WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _POOLED_BROKERS = 1_000
 _KEPT_PER_BROKER = 256
-"""As many as threads may ask one broker at once: urllib3 closes each further connection after its answer, with a warning."""
+"""As many as threads may ask one broker at once: urllib3 closes each further one after its answer, with a warning."""
 _LOGGER = logging.getLogger(__name__)
 
 
