@@ -4,19 +4,21 @@ import asyncio
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import jwt
 import pytest
 import requests
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, asks_the_same
 from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough, ProxyIdentity
+from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import NotAuthorizedError
+from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedError
 from pulsar_sidecar.model.passed_requests import PassedRequest
 
 from tests.cluster.plugin import ClusterFactory
-from tests.cluster.tokens import TOKEN_CONF, token
+from tests.cluster.tokens import KEY, TOKEN_CONF, token
 
 SUPERUSERS_ONLY = "/admin/v2/brokers/configuration/values"
 PROXIED = {**TOKEN_CONF, "proxyRoles": "door", "superUserRoles": f"{TOKEN_CONF['superUserRoles']},door"}
@@ -65,6 +67,21 @@ def test_a_broker_judges_the_role_whom_the_sidecar_speaks_for(
 @pytest.mark.parametrize(("role", "is_answered"), [("admin", True), ("other", False)])
 def test_a_broker_judges_the_token_that_is_passed_on(guarded: ClusterAddresses, role: str, is_answered: bool) -> None:
     assert (status(guarded, known_as("door"), sent_by(role)) == 200) is is_answered
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+def test_a_broker_and_the_sidecar_take_the_same_algorithms_for_a_key(guarded: ClusterAddresses, algorithm: str) -> None:
+    """It is one of 288 bits."""
+    signed = jwt.encode({"sub": "admin"}, KEY, algorithm=algorithm)
+    headers = {"Authorization": f"Bearer {signed}", "X-Pulsar-Auth-Method-Name": "token"}
+    answer = requests.get(f"{guarded.web_service_urls[0]}/admin/v2/clusters", headers=headers, timeout=30)
+    tokens = TokenVerifier(secret_key(TOKEN_CONF["tokenSecretKey"]), SystemClock())
+    try:
+        role = tokens.role(signed)
+    except NotAuthenticatedError:
+        role = None
+    assert (answer.status_code, role) == ((200, "admin") if algorithm == "HS256" else (401, None))
 
 
 def test_the_sidecar_speaks_for_no_role_where_it_is_not_a_proxy(guarded: ClusterAddresses) -> None:

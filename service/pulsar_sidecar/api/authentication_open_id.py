@@ -92,7 +92,9 @@ class OpenIdVerifier:
             found = await to_thread.run_sync(self._keys.fetched, issuer, key_id, limiter=self._waiting)
         usable = verification_key(found.key)
         if usable is None:
-            raise NotAuthenticatedError("the issuer's key is neither RSA nor on the curve P-256, P-384 or P-521")
+            raise NotAuthenticatedError(
+                "the issuer's key is neither RSA of 2,048 bits or more nor on the curve P-256, P-384 or P-521"
+            )
         return usable
 
     def _check_audience(self, claims: Claims) -> None:

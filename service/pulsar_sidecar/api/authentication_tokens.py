@@ -1,8 +1,9 @@
 """Pulsar's own tokens (JWT), signed with a key that the sidecar has.
 
 Invariants: the family of algorithms follows from the configured key, never from the token, so a public key can never
-verify an HMAC; a key's file that changes is read again, and one that cannot be used leaves the key before it in force;
-neither a token nor a key appears in a message or a log; without a verified claim that names it there is no role.
+verify an HMAC; no algorithm is taken for which brokers find the key too short; a key's file that changes is read again,
+and one that cannot be used leaves the key before it in force; neither a token nor a key appears in a message or a log;
+without a verified claim that names it there is no role.
 """
 
 import base64
@@ -24,7 +25,9 @@ from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
 from pulsar_sidecar.model.file_urls import path_of
 
-_MIN_SECRET_BYTES = 32
+_SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""A secret is to be as long as the hash (RFC 7518)."""
+_MIN_RSA_BITS = 2048
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _NOT_BY_THE_LIBRARY: jwt.types.Options = {
     "verify_exp": False,
@@ -116,6 +119,9 @@ def verified_claims(token: str, key: VerificationKey) -> Claims:
     """The claims, without a look at what they are; `NotAuthenticatedError` if the key has not signed them."""
     try:
         return jwt.decode(token, key.key, algorithms=key.algorithms, options=_NOT_BY_THE_LIBRARY)
+    except jwt.InvalidAlgorithmError:
+        accepted = ", ".join(key.algorithms)
+        raise NotAuthenticatedError(f"the token does not verify: this key is for {accepted} only") from None
     except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
         raise NotAuthenticatedError(f"the token does not verify ({type(error).__name__})") from None
 
@@ -143,7 +149,7 @@ def role_in(claims: Claims, claim: str) -> str:
 
 def verification_key(key: object) -> VerificationKey | None:
     """A public key with its algorithms, those that brokers know; None for a key of another kind."""
-    if isinstance(key, RSAPublicKey):
+    if isinstance(key, RSAPublicKey) and key.key_size >= _MIN_RSA_BITS:
         return VerificationKey(key, ["RS256", "RS384", "RS512"])
     if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
         return VerificationKey(key, [_CURVES[key.curve.name]])
@@ -160,9 +166,12 @@ def _seconds_claim(claims: Claims, name: str) -> float | None:
 
 
 def _secret(secret: bytes) -> VerificationKey:
-    if len(secret) < _MIN_SECRET_BYTES:
-        raise InvalidInputError(f"tokenSecretKey has {len(secret)} bytes; HS256 needs at least {_MIN_SECRET_BYTES}")
-    return VerificationKey(secret, ["HS256", "HS384", "HS512"])
+    algorithms = [name for name, least in _SECRET_BYTES.items() if len(secret) >= least]
+    if not algorithms:
+        raise InvalidInputError(
+            f"tokenSecretKey has {len(secret)} bytes; HS256 needs at least {_SECRET_BYTES['HS256']}"
+        )
+    return VerificationKey(secret, algorithms)
 
 
 def _public(encoded: bytes) -> VerificationKey:
@@ -173,7 +182,10 @@ def _public(encoded: bytes) -> VerificationKey:
         raise InvalidInputError("tokenPublicKey holds no public key in DER or PEM form") from error
     usable = verification_key(key)
     if usable is None:
-        raise InvalidInputError("tokenPublicKey is neither an RSA key nor on the curve P-256, P-384 or P-521")
+        raise InvalidInputError(
+            f"tokenPublicKey is neither RSA of {_MIN_RSA_BITS:,} bits or more nor on the curve P-256, P-384 or P-521; "
+            "make another one (pulsar tokens create-key-pair), since brokers refuse this one's tokens as well"
+        )
     return usable
 
 
