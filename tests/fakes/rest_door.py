@@ -96,6 +96,8 @@ class FakeBrowser:
     pages: Sequence[Page] = PAGES
     scheme: str = "http"
     behind_tls: bool = False
+    leaves: bool = False
+    """It leaves before its request has ended."""
     cookies: dict[str, str] = field(default_factory=dict)
     others: dict[str, Answer] = field(default_factory=dict)
     """Answers of other sidecars by URL."""
@@ -152,7 +154,7 @@ class FakeBrowser:
         messages: list[MutableMapping[str, Any]] = []
 
         async def receive() -> MutableMapping[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.disconnect"} if self.leaves else {"type": "http.request", "body": body}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             messages.append(message)

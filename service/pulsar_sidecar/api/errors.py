@@ -19,6 +19,7 @@ import structlog
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
@@ -47,6 +48,13 @@ class TooLargeError(errors.InvalidInputError):
 
     def __init__(self) -> None:
         super().__init__(f"the body is larger than {MAX_BODY_BYTES} bytes; send it in parts")
+
+
+class BrokenOffError(errors.InvalidInputError):
+    """The caller left before its request had ended, as callers do: no defect of ours."""
+
+    def __init__(self) -> None:
+        super().__init__("the request broke off before its body had ended")
 
 
 STATUS_BY_ERROR: Mapping[type[errors.SidecarError], int] = {
@@ -107,6 +115,10 @@ async def _ours(_: Request, error: errors.SidecarError) -> JSONResponse:
     return error_response(error)
 
 
+async def _left(_: Request, __: ClientDisconnect) -> JSONResponse:
+    return error_response(BrokenOffError())
+
+
 async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
     problems = error.errors()
     texts = [_problem(problem["loc"], problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
@@ -147,6 +159,7 @@ HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, An
     errors.SidecarError: _ours,
     RequestValidationError: _validation,
     StarletteHTTPException: _framework,
+    ClientDisconnect: _left,
     Exception: unforeseen,
 }
 """With these, every failure of an app ends in this module."""

@@ -14,11 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.errors import MAX_BODY_BYTES, TooLargeError
+from pulsar_sidecar.api.errors import MAX_BODY_BYTES, BrokenOffError, TooLargeError
 from pulsar_sidecar.api.paths import subject_of
 from pulsar_sidecar.api.rights import OwnerCheck, Right, Rights, reads_in_parts, right_of
 from pulsar_sidecar.api.schemas import Reason
-from pulsar_sidecar.model.errors import InvalidInputError
 
 READING = frozenset({"GET", "HEAD"})
 READS_IN_PARTS = "reads_in_parts"
@@ -137,7 +136,7 @@ async def _whole_body(headers: Headers, receive: Receive) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise InvalidInputError("the request broke off before its body had ended")
+            raise BrokenOffError
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > MAX_BODY_BYTES:

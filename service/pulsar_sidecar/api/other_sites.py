@@ -10,7 +10,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_of_another_site(headers: Headers, scheme: str) -> bool:
-    """Whether a browser asks for a page of another origin, by what it says of that; others say nothing.
+    """Whether a browser asks for a page of another origin, by headers that programs do not send.
 
     ``scheme`` is by which the request came here: behind a proxy that ends TLS, browsers may still use ``https``.
     """

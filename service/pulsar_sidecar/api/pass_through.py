@@ -15,8 +15,8 @@ from starlette.datastructures import Headers
 from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.errors import error_response
-from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH
+from pulsar_sidecar.api.errors import BrokenOffError, error_response
+from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH, is_ambiguous
 from pulsar_sidecar.api.rights import Right, Rights
 from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
@@ -46,7 +46,6 @@ _NOT_RETURNED = re.compile(
 )
 """The server has a date of its own; of the others a browser would take each for all pages of the sidecar's address."""
 _UNRESERVED = re.compile(r"%(2[DE]|3\d|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])", re.IGNORECASE)
-_AMBIGUOUS = re.compile(r"//|;|/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
 _UNWATCHED_SECONDS = 0.5
 _log = structlog.get_logger(__name__)
 
@@ -162,7 +161,7 @@ def _patterns(routes: Sequence[BaseRoute]) -> tuple[Mapping[str, re.Pattern[str]
 
 def _target(scope: Scope) -> str:
     path = scope["path"]
-    if _AMBIGUOUS.search(path):
+    if is_ambiguous(path):
         raise InvalidInputError("the path has an empty segment, a step (. or ..) or a raw ';'; write names URL-encoded")
     query = scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
@@ -204,5 +203,5 @@ async def _pieces(first: bytes, receive: Receive) -> AsyncIterator[bytes]:
 
 def _piece(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
-        raise InvalidInputError("the request broke off before its body had ended")
+        raise BrokenOffError
     return message.get("body", b""), message.get("more_body", False)

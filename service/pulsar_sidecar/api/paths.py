@@ -25,7 +25,13 @@ NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
 V1_NAMESPACE_PATH = "/admin/namespaces/{property}/{cluster}/{namespace}"
 
 _SUBJECT = ("tenant", "property", "cluster", "namespace", "topic")
+_AMBIGUOUS = re.compile(r"//|;|/(\.|%2e){1,2}(/|$)", re.IGNORECASE)
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def is_ambiguous(path: str) -> bool:
+    """Whether it has an empty segment, a step or a raw ``;``, so that others may read another path in it."""
+    return _AMBIGUOUS.search(path) is not None
 
 
 def decode_segment(segment: str) -> str:

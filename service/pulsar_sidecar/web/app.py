@@ -10,10 +10,11 @@ import structlog
 from fastapi import FastAPI, Request
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pulsar_sidecar.api.errors import status_of
+from pulsar_sidecar.api.errors import BrokenOffError, status_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.observability.tracing import current_trace
@@ -23,6 +24,7 @@ from pulsar_sidecar.web.cookies import form_secret_of, keep_form_secret
 from pulsar_sidecar.web.open_id import SignInIssuer
 from pulsar_sidecar.web.pages import PAGES, Page, sign_in, sign_in_open_id
 from pulsar_sidecar.web.shell import NavigationItem, framed
+from pulsar_sidecar.web.sign_in_limit import SignInLimit
 
 HOME = "/ui/"
 _HEADERS = {
@@ -61,6 +63,7 @@ class Dashboard:
         self._gate, self._behind_tls = gate, behind_tls
         self._app = _app_of(Asker(gate, clock, elsewhere), clock, pages, signing_in=sign_in)
         self._app.state.issuer = issuer
+        self._app.state.sign_in_limit = SignInLimit(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -74,11 +77,12 @@ class Dashboard:
             await self._gate(scope, receive, send)
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        behind_proxy = self._behind_tls and scope["scheme"] == "http"
         if self._behind_tls:
             scope = {**scope, "scheme": "https"}
         request = Request(scope)
-        secret, is_new = form_secret_of(request)
-        request.state.form_secret = secret
+        request.state.behind_proxy = behind_proxy
+        request.state.form_secret, request.state.form_secret_is_new = form_secret_of(request)
 
         async def framed_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -86,9 +90,9 @@ class Dashboard:
                 for name, value in _HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
-                if is_new and not scope["path"].startswith(static_files.PREFIX):
+                if request.state.form_secret_is_new and not scope["path"].startswith(static_files.PREFIX):
                     kept = Response()
-                    keep_form_secret(request, kept, secret)
+                    keep_form_secret(request, kept, request.state.form_secret)
                     headers.append("set-cookie", kept.headers["set-cookie"])
             await send(message)
 
@@ -105,6 +109,7 @@ def _app_of(asker: Asker, clock: Clock, pages: Sequence[Page], *, signing_in: bo
             SignInNeededError: _sign_in_needed,
             SidecarError: _refused,
             StarletteHTTPException: _not_there,
+            ClientDisconnect: _left,
             Exception: _unforeseen,
         },
     )
@@ -140,6 +145,10 @@ async def _refused(request: Request, error: SidecarError) -> Response:
 async def _not_there(request: Request, error: StarletteHTTPException) -> Response:
     reason = {404: "the dashboard has no such page", 405: "this address takes no such request"}
     return _problem_page(request, error.status_code, reason.get(error.status_code, str(error.detail)))
+
+
+async def _left(request: Request, _: ClientDisconnect) -> Response:
+    return await _refused(request, BrokenOffError())
 
 
 async def _unforeseen(request: Request, error: Exception) -> Response:

@@ -50,6 +50,11 @@ def form_secret_of(request: Request) -> tuple[str, bool]:
     return (kept, False) if len(kept) >= 32 else (secrets.token_urlsafe(32), True)
 
 
+def renew_form_secret(request: Request) -> None:
+    """Another secret from this answer on, so that no form from before a sign-in can be sent after it."""
+    request.state.form_secret, request.state.form_secret_is_new = secrets.token_urlsafe(32), True
+
+
 def keep_form_secret(request: Request, response: Response, secret: str) -> None:
     _set(request, response, "form", secret)
 

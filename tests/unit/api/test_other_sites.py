@@ -130,7 +130,7 @@ def test_the_refusal_waits_for_no_body(doors: dict[str, Front], path: str) -> No
         assert caller.recv(65536).startswith(b"HTTP/1.1 403 ")
 
 
-def test_a_refusal_says_why_and_is_logged(doors: dict[str, Front]) -> None:
+def test_a_refusal_has_its_reason_and_is_logged(doors: dict[str, Front]) -> None:
     headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
     with structlog.testing.capture_logs() as lines:
         reason = doors["certificate"].server.ask("POST", PAUSE, headers=headers).reason

@@ -15,12 +15,14 @@ from pulsar_sidecar.adapters.pulsar.rest.pass_through import PassThrough, ProxyI
 from pulsar_sidecar.api.authentication import Authentication
 from pulsar_sidecar.api.authentication_tokens import TokenVerifier, secret_key
 from pulsar_sidecar.api.callers import Caller
+from pulsar_sidecar.api.rooms.delayed_delivery import routes as delayed_delivery
 from pulsar_sidecar.api.server import Limits
 from pulsar_sidecar.identity.credentials import TlsOptions, parse_credentials
 from pulsar_sidecar.model.clocks import SystemClock
 from starlette.types import Scope
 
 from tests.cluster.tokens import TOKEN_CONF, token
+from tests.fakes.delayed_service import FakeDelayedDelivery
 from tests.fakes.deletion_service import FakeDeletionService
 from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.api.serving import Answer as Answered
@@ -62,7 +64,9 @@ def front(stack: ExitStack, authentication: Authentication | None = None, *bases
     rest = AdminRest(bases or [brokers[0].url], OURS, store=store, read_seconds=1.0)
     passing = PassThrough(rest, TlsOptions(), store, ProxyIdentity(PROXY, "door"))
     service = FakeDeletionService()
-    server = stack.enter_context(served(service, authentication, brokers=passing, limits=Limits(body_seconds=1.0)))
+    lines = delayed_delivery.router(FakeDelayedDelivery())
+    limits = Limits(body_seconds=1.0)
+    server = stack.enter_context(served(service, authentication, [lines], brokers=passing, limits=limits))
     return Front(server, brokers, store, service)
 
 

@@ -4,6 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
+from fastapi import Request
+from pulsar_sidecar.web.pages.sign_in import own_page
+from pulsar_sidecar.web.sign_in_limit import SignInLimit
 
 from tests.fakes.rest_door import OPERATOR, FakeBrowser
 
@@ -46,9 +50,14 @@ def test_a_token_is_in_cookies_that_no_script_reads(browser: FakeBrowser, option
     assert form.endswith("; HttpOnly; Path=/; SameSite=strict; Secure")
     answer = signed_out.post("/ui/sign-in", {"token": TOKEN})
     kept = [value for name, value in answer.headers if name == "set-cookie"]
-    assert len(kept) == 3
+    assert [each.partition("=")[0].rpartition("sidecar-")[2] for each in kept] == [
+        "token-0",
+        "token-1",
+        "token-2",
+        "form",
+    ]
     for each in kept:
-        assert each.startswith("__Host-pulsar-sidecar-token-")
+        assert each.startswith("__Host-pulsar-sidecar-")
         assert each.endswith("; HttpOnly; Path=/; SameSite=strict; Secure")
         assert len(each) < 4_096
 
@@ -70,7 +79,14 @@ def test_a_token_that_does_not_verify_is_not_kept(signed_out: FakeBrowser, token
 
 
 @pytest.mark.parametrize(
-    "onward", ["https://evil.example/", "//evil.example", "/ui/\\evil", "/ui", "/ui/sign-in?next=/ui/", "/ui/\r\nx: y"]
+    "onward",
+    [
+        *("https://evil.example/", "//evil.example", "/ui/\\evil", "/ui", "/ui/sign-in?next=/ui/", "/ui/\r\nx: y"),
+        *("/ui//evil.example", "/ui/../admin/v2/caller", "/ui/..", "/ui/./..//evil", "/ui/a/../../x", "/ui/."),
+        *("/ui/%2e%2e/x", "/ui/%2E./x", "/ui/.%2e", "/ui/%2f%2e%2e/x", "/ui/%5c..%5cx", "/ui/%2fevil.example"),
+        *("/ui/\tx", "/ui/\x7f", "/ui/%0d%0ax", "/ui/%00", "/ui/\u2028", "/ui/%73ign-in", "/ui/..;/x", "%2fui/x"),
+        *("javascript:alert(1)", " /ui/", "/UI/", "/ui/..#", "/ui/..?x", "ui/", ""),
+    ],
 )
 def test_signing_in_leads_to_our_own_pages_only(signed_out: FakeBrowser, onward: str) -> None:
     answer = signed_out.post("/ui/sign-in", {"token": TOKEN, "next": onward})
@@ -119,3 +135,83 @@ def test_without_authentication_there_is_no_sign_in(browser: FakeBrowser) -> Non
     answer = browser.get("/ui/sign-in?next=/ui/")
     assert (answer.status, answer.header("location")) == (303, "/ui/")
     assert "Sign out" not in browser.get("/ui/").text
+
+
+@pytest.mark.parametrize("onward", ["/ui/pins?topic=a//b/..\\c", "/ui/audits/a%20b#x", "/ui/leaks?x=%2e%2e/%0a"])
+def test_pages_with_any_filter_are_our_own(signed_out: FakeBrowser, onward: str) -> None:
+    assert signed_out.post("/ui/sign-in", {"token": TOKEN, "next": onward}).status == 303
+    assert own_page(onward) == onward
+
+
+def form_secret(browser: FakeBrowser) -> str:
+    return browser.cookies["pulsar-sidecar-form"]
+
+
+def test_no_form_from_before_signing_in_or_out_can_be_sent_after_it(signed_out: FakeBrowser) -> None:
+    before = form_secret(signed_out)
+    sign_in(signed_out)
+    between = form_secret(signed_out)
+    assert signed_out.post("/ui/sign-out", {"form": before}).status == 403
+    assert f'value="{between}"' in signed_out.get("/ui/").text
+    assert signed_out.post("/ui/sign-out").status == 303
+    assert len({before, between, form_secret(signed_out)}) == 3
+    assert signed_out.post("/ui/sign-in", {"token": TOKEN, "form": between}).status == 403
+
+
+def fail(browser: FakeBrowser, **headers: str) -> int:
+    return browser.post("/ui/sign-in", {"token": "wrong.token.here"}, **headers).status
+
+
+def test_after_ten_tries_a_minute_nothing_is_looked_at(signed_out: FakeBrowser) -> None:
+    assert [fail(signed_out) for _ in range(10)] == [401] * 10
+    asked = len(signed_out.door.asked)
+    refused = signed_out.post("/ui/sign-in", {"token": TOKEN})
+    assert (refused.status, refused.header("retry-after"), len(signed_out.door.asked)) == (429, "61", asked)
+    assert "try again in 61 seconds" in refused.text
+    signed_out.clock.advance_ms(60_000)
+    assert signed_out.post("/ui/sign-in", {"token": TOKEN}).status == 303
+
+
+def test_one_who_signs_in_has_every_try_again(signed_out: FakeBrowser) -> None:
+    for _ in range(3):
+        assert [fail(signed_out) for _ in range(9)] == [401] * 9
+        sign_in(signed_out)
+
+
+def test_behind_a_proxy_each_browser_has_tries_of_its_own(browser: FakeBrowser) -> None:
+    proxied = replace(browser, sign_in=True, behind_tls=True)
+    proxied.door.token = TOKEN
+    proxied.get("/ui/sign-in")
+    assert [fail(proxied, x_forwarded_for="10.0.0.9, 10.0.0.1") for _ in range(11)] == [*[401] * 10, 429]
+    assert fail(proxied, x_forwarded_for="10.0.0.1, 10.0.0.2") == 401
+    assert [fail(proxied, x_forwarded_for=f"2001:db8::{last}") for last in range(11)] == [*[401] * 10, 429]
+    assert fail(proxied, x_forwarded_for="2001:db8:0:1::1") == 401
+
+
+def test_without_a_proxy_the_connections_address_counts(signed_out: FakeBrowser) -> None:
+    assert [fail(signed_out, x_forwarded_for=f"10.0.0.{last}") for last in range(11)] == [*[401] * 10, 429]
+
+
+def test_where_many_fail_who_has_not_failed_still_signs_in(browser: FakeBrowser) -> None:
+    proxied = replace(browser, sign_in=True, behind_tls=True)
+    proxied.door.token = TOKEN
+    proxied.get("/ui/sign-in")
+    for number in range(100):
+        assert fail(proxied, x_forwarded_for=f"10.0.1.{number}") == 401
+    assert fail(proxied, x_forwarded_for="10.0.1.7") == 429
+    assert proxied.post("/ui/sign-in", {"token": TOKEN}, x_forwarded_for="10.0.2.1").status == 303
+
+
+def test_attackers_of_many_addresses_take_no_more_room(signed_out: FakeBrowser) -> None:
+    limit = SignInLimit(signed_out.clock)
+    for number in range(20_000):
+        scope = {"type": "http", "client": (f"client-{number}", 1), "headers": [], "state": {"behind_proxy": False}}
+        limit.wait_seconds(Request(scope))
+    assert len(limit._tries) == 10_000
+
+
+def test_who_leaves_while_a_form_is_read_is_no_defect(signed_out: FakeBrowser) -> None:
+    signed_out.leaves = True
+    with structlog.testing.capture_logs() as lines:
+        assert signed_out.post("/ui/sign-in", {"token": TOKEN}).status == 400
+    assert lines == []

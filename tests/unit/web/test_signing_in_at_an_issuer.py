@@ -106,3 +106,20 @@ def test_a_cookie_of_another_form_is_no_flow(text: str | None) -> None:
     assert Flow.read(text) is None
     begun = Flow.begun("/ui/?x=a b")
     assert Flow.read(begun.text) == begun
+
+
+def test_codes_are_not_redeemed_without_end(leaving: FakeBrowser, issuer: FakeIssuer) -> None:
+    issuer.answers["/token"] = b'{"error": "invalid_grant"}'
+    state = asked(leaving)["state"]
+    answers = [leaving.get(f"/ui/sign-in/callback?code=c&state={state}").status for _ in range(10)]
+    assert answers == [*[401] * 9, 429]
+    assert leaving.get("/ui/sign-in/issuer").status == 429
+    assert len(issuer.forms) == 9
+
+
+def test_no_form_from_before_signing_in_can_be_sent_after_it(leaving: FakeBrowser) -> None:
+    leaving.get("/ui/sign-in")
+    before = leaving.cookies["pulsar-sidecar-form"]
+    leaving.get(f"/ui/sign-in/callback?code=c&state={asked(leaving)['state']}")
+    assert leaving.cookies["pulsar-sidecar-form"] != before
+    assert leaving.post("/ui/sign-out", {"form": before}).status == 403

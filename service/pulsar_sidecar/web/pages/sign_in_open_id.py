@@ -11,7 +11,7 @@ from pulsar_sidecar.model.errors import NotAuthenticatedError, NotFoundError
 from pulsar_sidecar.web.ask import verified_caller
 from pulsar_sidecar.web.cookies import flow_of, forget_flow, keep_flow, keep_token
 from pulsar_sidecar.web.open_id import CALLBACK, Flow, SignInIssuer
-from pulsar_sidecar.web.pages.sign_in import PATH, own_page
+from pulsar_sidecar.web.pages.sign_in import PATH, own_page, signed_in, too_often
 from pulsar_sidecar.web.shell import framed
 
 router = APIRouter()
@@ -19,8 +19,11 @@ router = APIRouter()
 
 @router.get(f"{PATH}/issuer")
 async def go_to_issuer(request: Request) -> Response:
-    flow = Flow.begun(own_page(request.query_params.get("next", "")))
-    address = await run_in_threadpool(_issuer(request).address, flow)
+    issuer, flow = _issuer(request), Flow.begun(own_page(request.query_params.get("next", "")))
+    refusal = too_often(request, flow.onward)
+    if refusal is not None:
+        return refusal
+    address = await run_in_threadpool(issuer.address, flow)
     response = RedirectResponse(address, 303)
     keep_flow(request, response, flow.text)
     return response
@@ -35,10 +38,14 @@ async def come_back(request: Request) -> Response:
     if "code" not in given:
         reason = given.get("error_description") or given.get("error", "no code")
         raise NotAuthenticatedError(f"{urlsplit(issuer.url).netloc} did not sign you in: {reason[:200]}")
+    refusal = too_often(request, own_page(flow.onward))
+    if refusal is not None:
+        return refusal
     reason = ""
     for token in await run_in_threadpool(issuer.tokens, given["code"], flow):
         answer = await verified_caller(request, token)
         if answer.status < 300:
+            signed_in(request)
             # The issuer's page led here, so the browser would not send a Strict cookie along with a redirect.
             response = framed(request, "onward.html.j2", view=own_page(flow.onward), title="Signed in")
             keep_token(request, response, token)

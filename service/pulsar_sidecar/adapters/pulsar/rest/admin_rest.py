@@ -45,7 +45,7 @@ _TOPIC_SEGMENTS = 7
 """``/admin/v2/persistent/tenant/namespace/topic`` and ``/admin/persistent/tenant/cluster/namespace/topic``."""
 _REMEMBERED_OWNERS = 10_000
 _AUTHORITATIVE = "authoritative"
-"""The parameter by which a broker tells the next one that it need not ask who owns the topic."""
+"""With it a broker sends a request on to one that need not ask who owns the topic."""
 _V1_PATHS = ("/admin/persistent/", "/admin/non-persistent/", "/admin/namespaces/")
 """Where names with a cluster are."""
 _METADATA_ERROR = "KeeperErrorCode = "

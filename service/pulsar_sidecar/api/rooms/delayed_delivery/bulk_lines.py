@@ -7,12 +7,14 @@ carried out reports that in its own line, because the answer's status was sent l
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import orjson
 from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -47,7 +49,8 @@ class LinesResponse(StreamingResponse):
     media_type = MEDIA_TYPE
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.stream_response(send)
+        with suppress(ClientDisconnect):  # the rest has no reader any more
+            await self.stream_response(send)
 
 
 async def carried_out(chunks: AsyncIterator[bytes], cancel: Cancel) -> AsyncIterator[bytes]:
