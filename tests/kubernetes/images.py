@@ -58,7 +58,8 @@ class Images:
     def provide_from_outside(self, name: str) -> None:
         """Have the node know an image that is not the project's."""
         if self._is_built_here:
-            if subprocess.run(["docker", "image", "inspect", name], capture_output=True, check=False).returncode:
+            listing = ["docker", "image", "ls", "--quiet", name]
+            if not subprocess.run(listing, stdout=subprocess.PIPE, check=True).stdout:
                 subprocess.run(["docker", "pull", "--quiet", name], check=True)
             load_images([name])
 

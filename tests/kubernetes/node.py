@@ -33,6 +33,7 @@ _API_SERVICE = "10.96.0.1"
 _NAME = "node"
 _PAUSE_IMAGE = "localhost/pause:tests"
 _INSIDE = "_PULSAR_SIDECAR_NODE"
+_DOCKER = Path("/var/run/docker.sock")
 _VOLUMES = 4
 _START_SECONDS = 120
 
@@ -80,6 +81,7 @@ class _Node:
         self._programs = programs
         self._log = directory / "log"
         self._socket = directory / "containerd" / "socket"
+        self._engine = directory / "docker.sock"
         self._authority = Authority(directory / "pki")
         self._server = f"https://{ADDRESS}:6443"
         self._admin = self._authority.kubeconfig(self._server, "admin", "system:masters")
@@ -93,6 +95,7 @@ class _Node:
             "KUBECONFIG": str(self._admin),
             "CONTAINERD_ADDRESS": str(self._socket),
             "CONTAINERD_SNAPSHOTTER": _snapshotter(),
+            **({"DOCKER_HOST": f"unix://{self._engine}"} if self._engine.exists() else {}),
         }
 
     def start(self) -> None:
@@ -112,6 +115,9 @@ class _Node:
     def _separate(self) -> None:
         """Members write below /run and /var by fixed names: those writes go into the directory."""
         _run("mount", "--make-rshared", "/")
+        if "DOCKER_HOST" not in os.environ and _DOCKER.exists():  # nobody listens at its copy in an overlay
+            self._engine.touch()
+            _run("mount", "--bind", str(_DOCKER.resolve()), str(self._engine))
         for name in ("run", "var"):
             upper, work = self._directory / name, self._directory / f"{name}.work"
             upper.mkdir()
