@@ -18,6 +18,7 @@ from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedErro
 from pulsar_sidecar.model.passed_requests import PassedRequest
 
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.running import ClusterUnderTest
 from tests.cluster.tokens import KEY, TOKEN_CONF, token
 
 SUPERUSERS_ONLY = "/admin/v2/brokers/configuration/values"
@@ -95,13 +96,13 @@ def test_a_role_that_the_sidecar_takes_for_a_proxys_by_mistake_lends_nothing(gua
 
 
 @pytest.mark.parametrize("name", ["plain", "a/b ü", "x+y z", "%41%2f", "~!*'()", "q?x=1&y=2;z"])
-def test_a_broker_redirects_a_change_to_what_was_asked_for(cluster: ClusterAddresses, name: str) -> None:
+def test_a_broker_redirects_a_change_to_what_was_asked_for(cluster: ClusterUnderTest, name: str) -> None:
     """It spells the query anew, in another order."""
     target = (
         f"/admin/v2/persistent/public/default/{quote(name, safe='')}/subscription/{quote('s/ ü+', safe='')}/skip_all"
         "?x=%2F%20a+b&authoritative=false&y=%C3%BC&x=b;c"
     )
-    asked = [f"{base}{target}" for base in cluster.web_service_urls]
+    asked = [f"{base}{target}" for base in cluster.addresses.web_service_urls]
     answers = [requests.post(url, timeout=30, allow_redirects=False) for url in asked]
     redirected = [(url, each.headers["Location"]) for url, each in zip(asked, answers, strict=True) if each.is_redirect]
     assert redirected
