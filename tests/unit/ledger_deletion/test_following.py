@@ -14,6 +14,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
     end_document,
     end_of,
     follow,
+    promise_of,
     running,
     warnings_of,
 )
@@ -60,6 +61,32 @@ def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeleti
         sidecar.drive()
     (status,) = running(fake_pulsar.store)
     return status
+
+
+def test_an_attempt_that_is_due_is_due_now(fake_pulsar: FakePulsar) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    begin(sidecar, fake_pulsar.topic(NAME))
+    fake_pulsar.clock.advance_ms(3_600_000)
+    (status,) = running(fake_pulsar.store)
+    followed = follow(fake_pulsar.store, OP, "/ledgers")
+    assert followed is not None
+    assert status.next_attempt_ms == followed.status.next_attempt_ms == fake_pulsar.store.now_ms()
+
+
+def test_the_promise_of_a_topic_as_it_is_now(fake_pulsar: FakePulsar) -> None:
+    sidecar, store = Sidecar(fake_pulsar), fake_pulsar.store
+    topic, other = fake_pulsar.topic(NAME), fake_pulsar.topic(f"{NAME}-2")
+    assert promise_of(store, topic, partitioned=False, force=True) is None
+    begin(sidecar, topic)
+    assert promise_of(store, topic, partitioned=False, force=True) == OP
+    assert promise_of(store, topic, partitioned=False, force=False) is None
+    assert promise_of(store, other, partitioned=False, force=True) is None
+    path = managed_ledger_path(topic.managed_ledger_name)
+    node = store.peek(path)
+    assert node is not None
+    store.remove(path)
+    store.put(path, node.data)
+    assert promise_of(store, topic, partitioned=False, force=True) is None
 
 
 # --- the same failure --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Invariant: nothing is reported that was not read. An ended deletion has no node,
 topic or not at all.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
@@ -18,6 +19,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     Operation,
     decode_node,
     driver_path,
+    incarnations,
     operation_path,
     remaining_nodes,
 )
@@ -25,7 +27,7 @@ from pulsar_sidecar.ledger_ownership.paths import ledger_path
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.model.names import parse_topic_name
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 END_STEP = "topic-deletion"
 """The step of the note that the outcome topic keeps of each end."""
@@ -73,7 +75,8 @@ def running(store: MetadataStore) -> list[TopicDeletionStatus]:
     """The deletions that have not ended, those included that this version cannot read."""
     names = [name for name in store.children(OPERATIONS) or [] if not name.startswith(PREFIX)]
     nodes = store.read_many([operation_path(OperationId(name)) for name in names])
-    return [status_of(node) for node in nodes if node is not None and node.data]
+    now_ms = store.now_ms()
+    return [_as_of(now_ms, status_of(node)) for node in nodes if node is not None and node.data]
 
 
 def follow(store: MetadataStore, operation_id: OperationId, root: str) -> FollowedDeletion | None:
@@ -83,17 +86,42 @@ def follow(store: MetadataStore, operation_id: OperationId, root: str) -> Follow
         return None
     driver = store.read(driver_path(operation_id))
     return FollowedDeletion(
-        status_of(node),
+        _as_of(store.now_ms(), status_of(node)),
         None if driver is None else driver.data.decode("utf-8", "replace"),
         remains(store, node, root),
     )
 
 
+def promise_of(store: MetadataStore, topic: TopicName, *, partitioned: bool, force: bool) -> OperationId | None:
+    """Return the running deletion of the topic as it is now, on the same terms; None where there is none."""
+    names = [name for name in store.children(OPERATIONS) or [] if not name.startswith(PREFIX)]
+    nodes = store.read_many([operation_path(OperationId(name)) for name in names])
+    operations = [operation for node in nodes if node is not None and (operation := _operation_in(node)) is not None]
+    for operation in operations:
+        same = (operation.topic, operation.partitioned, operation.force) == (topic, partitioned, force)
+        if same and operation.incarnations == incarnations(store, operation.node_paths):
+            return operation.operation_id
+    return None
+
+
+def _operation_in(node: Node) -> Operation | None:
+    try:
+        return decode_node(node.data, Operation)
+    except UndecodableError:
+        return None
+
+
+def _as_of(now_ms: int, status: TopicDeletionStatus) -> TopicDeletionStatus:
+    """Return the status with an attempt that is due, or under way, as one of now."""
+    if status.next_attempt_ms is None or status.next_attempt_ms >= now_ms:
+        return status
+    return dataclasses.replace(status, next_attempt_ms=now_ms)
+
+
 def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
     """What the deletion of this node has left now; None if the node cannot be read."""
-    try:
-        operation = decode_node(node.data, Operation)
-    except UndecodableError:
+    operation = _operation_in(node)
+    if operation is None:
         return None
     left = _existing(store, sorted(_recorded_ledgers(operation.recorded)), root)
     return Remains(tuple(remaining_nodes(store, operation.incarnations)), len(left), tuple(left[:_MOST_NAMED]))

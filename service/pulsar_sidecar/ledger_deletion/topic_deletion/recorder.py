@@ -63,6 +63,7 @@ from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, partition_cou
 from pulsar_sidecar.model.errors import (
     DataLossError,
     OutcomeUnknownError,
+    SidecarError,
     TemporaryError,
     UndecodableError,
 )
@@ -385,7 +386,17 @@ class Recorder:
                 self.metrics.sent(record.ledger_type, record.component)
         missing = sum(not result.stored for result in results)
         if missing:
-            raise TemporaryError(f"{missing} of {len(records)} records have no receipt from __ledger_deletion")
+            raise TemporaryError(
+                f"{missing} of {len(records)} records have no receipt from __ledger_deletion: bookies do not store "
+                f"them, or a broker hangs; {self._registered_bookies()}"
+            )
+
+    def _registered_bookies(self) -> str:
+        try:
+            bookies = sorted(set(self.store.children(f"{self.root}/available") or ()) - {"readonly"})
+        except SidecarError:
+            return "which bookies are registered is not known"
+        return f"registered bookies: {', '.join(bookies) or 'none'} (pulsar-sidecar pins bookies shows them)"
 
 
 def is_marked_as_deleted(policies: Node | None) -> bool:
