@@ -89,6 +89,9 @@ class Owners:
         topic = None if self.owner is None else parse_topic_name(f"persistent://{self.owner}/n/x")
         return FollowedDeletion(TopicDeletionStatus(operation_id, topic, OperationState.RUNNING, 0, 0, 0))
 
+    def __call__(self) -> object:
+        raise ReachedError("called")
+
     def __getattr__(self, name: str) -> object:
         raise ReachedError(name)
 
