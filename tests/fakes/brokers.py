@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pulsar_sidecar.ledger_deletion.ports import ConnectedClients
 from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError, PermanentError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.pulsar_versions import Line
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 from tests.fakes.hooks import AnswerLostError, Hooks
@@ -59,6 +61,10 @@ class FakeTopicAdmin:
 
     ``on_delete`` may raise what a broker answers (`NotFoundError`, `BrokerRefusedError`); without it every deletion
     succeeds.
+
+    Attributes:
+        connected: who is connected to topics.
+        line: of the brokers' version.
     """
 
     def __init__(self, on_delete: Callable[[TopicDeletion], None] | None = None) -> None:
@@ -66,6 +72,8 @@ class FakeTopicAdmin:
         self.loads: list[TopicName] = []
         self.deletions: list[TopicDeletion] = []
         self.on_delete = on_delete
+        self.connected: dict[TopicName, ConnectedClients] = {}
+        self.line: Line = (4, 0)
 
     def lose_answer_next(self, *, applied: bool, times: int = 1) -> None:
         """Let the next deletions end with an unknown outcome, after they took effect or instead of it."""
@@ -84,6 +92,14 @@ class FakeTopicAdmin:
             with suppress(PermanentError):
                 self.hooks.arrive("load_topics")
                 self.loads.append(topic)
+
+    def clients_of(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
+        for _ in topics:
+            self.hooks.arrive("clients_of")
+        return [self.connected.get(topic, ConnectedClients()) for topic in topics]
+
+    def broker_line(self) -> Line:
+        return self.line
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         deletion = TopicDeletion(topic, partitioned, force)

@@ -4,6 +4,7 @@ Invariant: between any two steps the nodes and ledgers are such as a killed brok
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pulsar_sidecar.ledger_ownership.paths import (
@@ -14,7 +15,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     schema_path,
 )
 from pulsar_sidecar.ledger_ownership.references import schema_references
-from pulsar_sidecar.model.errors import NotFoundError, OutcomeUnknownError
+from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError
 from pulsar_sidecar.model.names import TopicName, decode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
@@ -32,12 +33,18 @@ class BrokerDiedError(Exception):
 def delete_topic(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> None:
     """What a broker does when it is asked, one step at a time; `OutcomeUnknownError` when it dies on the way."""
     topics = _topics_of(fake_pulsar, deletion)
+    busy = [] if deletion.force else [topic for topic in topics if topic in fake_pulsar.admin.connected]
+    idle = [topic for topic in topics if topic not in busy]
+    # Each partition is a request of its own: those without clients go before one that has some is refused.
+    asked = replace(deletion, partitioned=deletion.partitioned and not busy)
     try:
-        for step in deletion_steps(fake_pulsar, deletion, topics):
+        for step in deletion_steps(fake_pulsar, asked, idle):
             take(fake_pulsar, step)
     except BrokerDiedError:
         fake_pulsar.kill_broker()
         raise OutcomeUnknownError("the broker closed the connection") from None
+    if busy:
+        raise BrokerRefusedError(412, "Topic has active producers/subscriptions")
 
 
 def take(fake_pulsar: "FakePulsar", step: Callable[[], None]) -> None:

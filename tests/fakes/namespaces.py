@@ -5,6 +5,7 @@ Invariant: as in `tests.fakes.deleting_broker`: between any two steps it may die
 
 from collections.abc import Callable, Iterator
 
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
 from pulsar_sidecar.ledger_ownership.paths import (
     LOCAL_POLICIES,
     MANAGED_LEDGERS,
@@ -20,6 +21,7 @@ from tests.fakes.brokers import TopicDeletion
 from tests.fakes.deleting_broker import BrokerDiedError, deletion_steps, take
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 
+CLUSTER = "local"
 _KEPT_WITH_TOPIC = "__transaction_pending_ack"
 
 
@@ -27,7 +29,11 @@ class FakeNamespaceAdmin:
     """`NamespaceAdmin` over a `FakePulsar`.
 
     Attributes:
-        allowed: the brokers' ``forceDeleteNamespaceAllowed``.
+        settings: what brokers are configured with.
+        clusters: where namespaces are that are not only in this cluster.
+        urls: the other clusters that brokers know.
+        elsewhere: namespaces whose policies are in another metadata store.
+        not_persistent: the namespace's topics that are in no metadata store.
         late_schema_of: a topic whose schema a broker writes once more after a namespace is gone.
         refusals: raised by the next deletions, instead of them.
         before_nodes: what happens when topics are deleted and nodes are about to be: a client comes back.
@@ -36,7 +42,11 @@ class FakeNamespaceAdmin:
 
     def __init__(self, fake_pulsar: FakePulsar) -> None:
         self._fake_pulsar = fake_pulsar
-        self.allowed = True
+        self.settings = DeletionSettings(CLUSTER, (4, 0), forced_deletion_allowed=True)
+        self.clusters: dict[str, NamespaceClusters] = {}
+        self.urls = {"remote": "http://remote:8080"}
+        self.elsewhere: set[str] = set()
+        self.not_persistent: list[str] = []
         self.late_schema_of: TopicName | None = None
         self.refusals: list[Exception] = []
         self.before_nodes: list[Callable[[], None]] = []
@@ -49,10 +59,24 @@ class FakeNamespaceAdmin:
 
     def namespace_exists(self, namespace: str) -> bool:
         node = self._fake_pulsar.store.peek(f"{POLICIES}/{namespace}")
-        return node is not None and bool(node.data)
+        return namespace in self.elsewhere or (node is not None and bool(node.data))
 
-    def forced_deletion_allowed(self) -> bool:
-        return self.allowed
+    def deletion_settings(self) -> DeletionSettings:
+        return self.settings
+
+    def clusters_of(self, namespace: str) -> NamespaceClusters:
+        if not self.namespace_exists(namespace):
+            raise NotFoundError("Namespace does not exist")
+        return self.clusters.get(namespace, NamespaceClusters(frozenset({CLUSTER})))
+
+    def cluster_url(self, cluster: str) -> str:
+        if cluster not in self.urls:
+            raise NotFoundError("Cluster does not exist")
+        return self.urls[cluster]
+
+    def topics_in(self, namespace: str) -> list[str]:
+        users = (str(topic) for topic in self.stored_topics(namespace) if not topic.is_system_topic)
+        return [*users, *self.not_persistent]
 
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
         self.deletions.append((namespace, force))
@@ -60,9 +84,11 @@ class FakeNamespaceAdmin:
             raise self.refusals.pop(0)
         if not self.namespace_exists(namespace):
             raise NotFoundError(f"Namespace {namespace} does not exist.")
-        if force and not self.allowed:
+        if force and not self.settings.forced_deletion_allowed:
             raise BrokerRefusedError(405, "Broker doesn't allow forced deletion of namespaces")
-        if not force and not all(topic.is_system_topic for topic in self._topics(namespace)):
+        if self.clusters_of(namespace).replication != {CLUSTER}:
+            raise BrokerRefusedError(412, f"Cannot delete the global namespace {namespace}.")
+        if not force and self.topics_in(namespace):
             raise BrokerRefusedError(409, "Cannot delete non empty namespace")
         try:
             for step in self._steps(namespace):
@@ -71,7 +97,7 @@ class FakeNamespaceAdmin:
             self._fake_pulsar.kill_broker()
             raise OutcomeUnknownError("the broker closed the connection") from None
 
-    def _topics(self, namespace: str) -> list[TopicName]:
+    def stored_topics(self, namespace: str) -> list[TopicName]:
         names = self._fake_pulsar.store.children(f"{MANAGED_LEDGERS}/{namespace}/persistent") or ()
         found = (topic_of_managed_ledger(f"{namespace}/persistent/{name}") for name in names)
         return [topic for topic in found if topic is not None]
@@ -80,7 +106,7 @@ class FakeNamespaceAdmin:
         fake_pulsar = self._fake_pulsar
         yield lambda: self._mark(namespace)
         # Users' topics first, brokers' own afterwards.
-        for topic in sorted(self._topics(namespace), key=lambda topic: topic.is_system_topic):
+        for topic in sorted(self.stored_topics(namespace), key=lambda topic: topic.is_system_topic):
             yield from deletion_steps(fake_pulsar, TopicDeletion(topic, partitioned=False, force=True), [topic])
         yield from self.before_nodes
         partitioned = f"{PARTITIONED_TOPICS}/{namespace}"

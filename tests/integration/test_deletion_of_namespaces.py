@@ -1,12 +1,14 @@
 """Whole namespaces deleted on a real cluster: topics come meanwhile, members die, and no ledger is left."""
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import pulsar
 import pytest
 import requests
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, PARTITIONED_TOPICS, POLICIES, SCHEMAS
@@ -16,8 +18,9 @@ from pulsar_sidecar.model.names import TopicName, topic_of_managed_ledger
 from tests.cluster.background import running_until
 from tests.cluster.deletion import Scene
 from tests.cluster.java_programs import java_program
-from tests.cluster.patience import until
+from tests.cluster.patience import OPERATION_SECONDS, until
 from tests.cluster.plugin import ClusterFactory
+from tests.cluster.shadows import Shadows
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, numbered_topics, unique
 
@@ -114,6 +117,78 @@ def test_brokers_refusals_are_the_sidecars(scene: Scene) -> None:
     assert scene.sidecar.call("GET", RUNNING) == []
     assert scene.workload.ledgers(topic) == before
     assert scene.workload.read_all(topic) == payloads
+
+
+@pytest.fixture
+def remote(scene: Scene) -> Iterator[str]:
+    """Another cluster, where nothing answers."""
+    name, workload = f"remote-{unique()}", scene.workload
+    tenant = workload.admin("GET", "tenants/public")
+    addresses = {"serviceUrl": "http://127.0.0.1:9", "brokerServiceUrl": "pulsar://127.0.0.1:9"}
+    workload.admin("PUT", f"clusters/{name}", addresses)
+    workload.admin("POST", "tenants/public", {**tenant, "allowedClusters": [*tenant["allowedClusters"], name]})
+    yield name
+    workload.admin("POST", f"namespaces/{scene.namespace}/replication", tenant["allowedClusters"][:1])
+    workload.admin("POST", "tenants/public", tenant)
+    workload.admin("DELETE", f"clusters/{name}")
+
+
+def replicate(scene: Scene, *clusters: str) -> None:
+    scene.workload.admin("POST", f"namespaces/{scene.namespace}/replication", clusters)
+
+
+def check_kept(scene: Scene, topic: TopicName, payloads: Sequence[bytes]) -> None:
+    assert scene.sidecar.call("GET", RUNNING) == []
+    assert scene.sidecar.call("GET", f"{BASE}/topic-deletions") == []
+    assert scene.sidecar.inflight() == 0
+    assert scene.workload.read_all(topic) == payloads
+
+
+@pytest.mark.parametrize("force", ["true", "false"])
+def test_a_replicated_namespace_is_refused_and_keeps_its_messages(scene: Scene, remote: str, force: str) -> None:
+    topic = scene.topic("orders")
+    payloads = scene.workload.fill(topic)
+    replicate(scene, scene.cluster.addresses.cluster_name, remote)
+    brokers_own = scene.workload.request("DELETE", f"namespaces/{scene.namespace}", force=force)
+    answer = scene.sidecar.request("DELETE", path_of(scene.namespace), force=force)
+    assert (answer.status_code, answer.json()) == (brokers_own.status_code, brokers_own.json())
+    assert answer.status_code == 412
+    check_kept(scene, topic, payloads)
+
+
+def test_a_namespace_elsewhere_is_not_deleted_here(scene: Scene, remote: str) -> None:
+    replicate(scene, remote)
+    url = f"{scene.cluster.addresses.web_service_urls[0]}{path_of(scene.namespace)}"
+    brokers_own = requests.delete(url, params={"force": "true"}, timeout=OPERATION_SECONDS, allow_redirects=False)
+    assert (brokers_own.status_code, urlsplit(brokers_own.headers["Location"]).netloc) == (307, "127.0.0.1:9")
+    answer = scene.sidecar.request("DELETE", path_of(scene.namespace), force="true")
+    assert answer.status_code == 502
+    assert f"brokers redirect the deletion of {scene.namespace} to http://127.0.0.1:9" in answer.json()["reason"]
+    assert scene.sidecar.call("GET", RUNNING) == []
+
+
+def test_a_cluster_that_is_added_meanwhile_ends_it(scene: Scene, remote: str) -> None:
+    workload, sidecar = scene.workload, scene.sidecar
+    kept = scene.topic("kept")
+    payloads = workload.fill(kept)
+    # Each pass waits for this shadow's reader, before the first topic.
+    pair = Shadows(workload, scene.cluster.addresses.web_service_urls).pair(scene.topic("orders"))
+    with closing(workload.client.create_reader(str(pair.shadow), pulsar.MessageId.earliest)):
+        place = f"{path_of(scene.namespace)}/deletions/{begin(scene, sidecar)['operationId']}"
+        until(lambda: sidecar.call("GET", place)["passes"] > 0, "a pass has ended")
+        replicate(scene, scene.cluster.addresses.cluster_name, remote)
+        until(lambda: sidecar.call("GET", place)["state"] == "refused", f"it has ended\n{sidecar.log()}")
+    assert "There are still more than one replication clusters configured" in sidecar.call("GET", place)["reason"]
+    check_kept(scene, kept, payloads)
+
+
+def test_a_topic_that_is_not_persistent_needs_force_too(scene: Scene) -> None:
+    topic = f"non-persistent://{scene.namespace}/alive"
+    with closing(scene.workload.client.create_producer(topic)):
+        brokers_own = scene.workload.request("DELETE", f"namespaces/{scene.namespace}")
+        answer = scene.sidecar.request("DELETE", path_of(scene.namespace))
+    assert (answer.status_code, answer.json()) == (brokers_own.status_code, brokers_own.json())
+    assert answer.status_code == 409
 
 
 def test_a_namespace_goes_with_everything_in_it(scene: Scene) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
+from pulsar_sidecar.model.pulsar_versions import Line
 from pulsar_sidecar.model.topic_stats import TopicInternalStats
 
 
@@ -53,12 +54,20 @@ class LiveOwners(Protocol):
 class ConnectedClients:
     """Who is connected to a topic.
 
-    ``replicators`` counts the producers through which brokers replicate its source to a shadow topic.
+    Attributes:
+        replicators: the producers through which brokers replicate its source to a shadow topic.
+        replicated_to: the clusters to which brokers replicate the topic.
     """
 
     consumers: int = 0
     producers: int = 0
     replicators: int = 0
+    replicated_to: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """All of them, as a broker counts them that refuses a deletion."""
+        return self.consumers + self.producers + self.replicators
 
 
 class TopicAdmin(Protocol):
@@ -87,6 +96,16 @@ class TopicAdmin(Protocol):
             BrokerRefusedError: any other 4xx, with the broker's own status and reason.
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
         """
+
+    def clients_of(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
+        """Who is connected to the topics, several asked at a time; loads them. An unknown topic is passed over.
+
+        Raises:
+            BrokerRefusedError, TemporaryError: it is not known of one of them.
+        """
+
+    def broker_line(self) -> Line | None:
+        """The line of the brokers' version; None where they name none."""
 
     # What deleting a shadow topic takes. Each raises `NotFoundError` when a broker knows no such topic, and
     # `BrokerRefusedError` on any other refusal.

@@ -63,6 +63,14 @@ class BrokerRefusedError(PermanentError):
         self.reason = reason
 
 
+class RefusedBeforehandError(BrokerRefusedError):
+    """What a broker would refuse so, and was not asked: other steps come before it."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+        self.args = (f"brokers refuse it with {status}: {reason}",)
+
+
 class TemporaryError(SidecarError):
     """It may work later: nothing is known to have changed, reconsume later."""
 

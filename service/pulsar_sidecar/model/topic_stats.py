@@ -108,6 +108,7 @@ class TopicStats:
         producers: the names of the connected producers, replicators' included.
         deduplication_status: the broker's own word, which `DeduplicationStatus` may not have.
         open_transactions: that have published to the topic.
+        replicated_to: the clusters to which brokers replicate the topic (``replication``).
     """
 
     broker: str | None
@@ -115,6 +116,7 @@ class TopicStats:
     producers: tuple[str, ...] = ()
     deduplication_status: str | None = None
     open_transactions: int = 0
+    replicated_to: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _LOOKS = {
     "receive",
     "views",
     "owner_url",
+    "clients_of",
     "shadows_of",
 }
 

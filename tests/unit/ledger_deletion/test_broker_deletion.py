@@ -1,7 +1,7 @@
 """A partitioned topic that was partly created again loses nothing of its new incarnation."""
 
 from pulsar_sidecar.ledger_deletion.service import OperationState
-from pulsar_sidecar.ledger_deletion.topic_deletion.driver import delete_marked
+from pulsar_sidecar.ledger_deletion.topic_deletion.asking import delete_marked
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import read_nodes
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import DataLossError

@@ -35,7 +35,7 @@ def test_records_come_first_and_then_the_broker_is_asked_once(fake_pulsar: FakeP
     assert running(fake_pulsar) == []
 
 
-@pytest.mark.parametrize("name", [NAME, "persistent://public/default/orders-partition-3"])
+@pytest.mark.parametrize("name", [NAME, "persistent://public/local/default/orders-partition-3"])
 def test_a_partitioned_topic_goes_as_a_whole(name: str) -> None:
     fake_pulsar = FakePulsar()
     topic = fake_pulsar.partitioned_topic(name, 3)

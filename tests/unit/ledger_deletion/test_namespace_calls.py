@@ -9,7 +9,7 @@ from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import NamespaceDeletions
 from pulsar_sidecar.model.clocks import SystemClock
-from pulsar_sidecar.model.errors import BrokerRefusedError, ConflictError, DisabledError, TemporaryError
+from pulsar_sidecar.model.errors import BrokerRefusedError, DisabledError, RefusedBeforehandError, TemporaryError
 from pulsar_sidecar.model.ids import OperationId
 
 from tests.fakes.namespaces import FakeNamespaceAdmin
@@ -102,7 +102,7 @@ def test_the_service_deletes_a_namespace_with_its_own_loops() -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     runtime = service._runtime
     runtime.ready.set()
-    with pytest.raises(ConflictError, match="Cannot delete non empty namespace"):
+    with pytest.raises(RefusedBeforehandError, match="Cannot delete non empty namespace"):
         service.delete_namespace(NAMESPACE, force=False, requested_by=None, wait=True)
     index = threading.Thread(target=runtime.shadows.run)
     index.start()

@@ -20,12 +20,12 @@ from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     ConflictError,
     DataLossError,
-    DisabledError,
     InvalidInputError,
     NotAuthorizedError,
     NotFoundError,
     OutcomeUnknownError,
     PermanentError,
+    RefusedBeforehandError,
     SidecarError,
     TemporaryError,
 )
@@ -91,7 +91,7 @@ def test_an_unknown_namespace_is_refused_by_the_brokers_words() -> None:
 
 def test_a_namespace_that_only_brokers_know_is_refused() -> None:
     fake_pulsar, brokers = empty()
-    brokers.namespace_exists = lambda namespace: True  # type: ignore[method-assign]
+    brokers.elsewhere.add("public/elsewhere")
     error = refused(NamespaceSidecar(fake_pulsar, brokers), "public/elsewhere")
     assert isinstance(error, ConflictError)
     assert "pulsar-admin namespaces delete public/elsewhere" in str(error)
@@ -102,15 +102,8 @@ def test_a_namespace_with_topics_needs_force(*, partitioned: bool) -> None:
     fake_pulsar, brokers = empty()
     (fake_pulsar.partitioned_topic(TOPIC, 1) if partitioned else fake_pulsar.topic(TOPIC))
     error = refused(NamespaceSidecar(fake_pulsar, brokers), NAMESPACE, force=False)
-    assert (type(error), str(error)) == (ConflictError, "Cannot delete non empty namespace")
-
-
-def test_brokers_have_to_allow_force() -> None:
-    fake_pulsar, brokers = filled(1)
-    brokers.allowed = False
-    error = refused(NamespaceSidecar(fake_pulsar, brokers), NAMESPACE)
-    assert isinstance(error, DisabledError)
-    assert str(error).startswith("Broker doesn't allow forced deletion of namespaces")
+    assert isinstance(error, RefusedBeforehandError)
+    assert (error.status, error.reason) == (409, "Cannot delete non empty namespace")
 
 
 def test_the_services_own_namespace_stays() -> None:
@@ -197,7 +190,7 @@ def test_a_topic_that_came_meanwhile_is_not_deleted_without_force() -> None:
     fake_pulsar.topic(TOPIC)
     sidecar.work()
     assert [(tried.state, str(tried.refusal)) for tried in sidecar.ended] == [
-        (OperationState.REFUSED, "the broker refused with 409: Cannot delete non empty namespace")
+        (OperationState.REFUSED, "brokers refuse it with 409: Cannot delete non empty namespace")
     ]
     assert fake_pulsar.listed(parse_topic_name(TOPIC))
     assert fake_pulsar.dangling() == set()

@@ -75,7 +75,9 @@ def test_everything_that_is_referenced_is_recorded_once() -> None:
 
 def test_a_partitioned_topic_is_recorded_with_its_partitions_and_one_schema() -> None:
     fake_pulsar = FakePulsar()
-    topic = fake_pulsar.partitioned_topic("persistent://public/default/a-partition-3", 2, TopicPlan(schema_versions=1))
+    topic = fake_pulsar.partitioned_topic(
+        "persistent://public/local/default/a-partition-3", 2, TopicPlan(schema_versions=1)
+    )
     sidecar = Sidecar(fake_pulsar)
     record(sidecar, held(sidecar, topic, partitioned=True))
     assert {str(record.topic) for record in accepted_records(fake_pulsar)} >= {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.namespace_admin import BrokerNamespaceAdmin
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import DeletionSettings, NamespaceClusters
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotAuthorizedError,
@@ -14,6 +15,7 @@ from pulsar_sidecar.model.errors import (
     SidecarError,
     TemporaryError,
 )
+from pulsar_sidecar.model.pulsar_versions import line_of
 
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
 
@@ -53,12 +55,45 @@ def test_a_namespace_is_absent_only_where_a_broker_answers_so(broker: HttpBroker
 
 
 @pytest.mark.parametrize(("setting", "allowed"), [("true", True), ("false", False), (None, False)])
-def test_the_brokers_setting(
-    broker: HttpBroker, admin: BrokerNamespaceAdmin, setting: str | None, *, allowed: bool
+@pytest.mark.parametrize("version", ["4.0.8", "4.2.4"])
+def test_the_brokers_settings(
+    broker: HttpBroker, admin: BrokerNamespaceAdmin, version: str, setting: str | None, *, allowed: bool
 ) -> None:
-    settings = {} if setting is None else {"forceDeleteNamespaceAllowed": setting}
-    broker.answer = lambda _: Answer(200, json.dumps(settings).encode())
-    assert admin.forced_deletion_allowed() is allowed
+    settings = {"clusterName": "local", "forceDeleteNamespaceAllowed": setting, "authorizationEnabled": setting}
+    broker.answer = lambda request: Answer(
+        200, version.encode() if request.target.endswith("/version") else json.dumps(settings).encode()
+    )
+    assert admin.deletion_settings() == DeletionSettings("local", line_of(version), allowed, allowed)
+
+
+def test_settings_without_a_cluster_are_no_answer(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
+    broker.answer = lambda _: Answer(200, b"{}")
+    with pytest.raises(TemporaryError, match="lacks clusterName"):
+        admin.deletion_settings()
+
+
+@pytest.mark.parametrize(("namespace", "listing"), [("public/old", "/topics"), ("p/c/n", "/destinations")])
+def test_its_topics_are_asked_for_whatever_they_are(
+    broker: HttpBroker, admin: BrokerNamespaceAdmin, namespace: str, listing: str
+) -> None:
+    broker.answer = lambda _: Answer(200, b'["non-persistent://public/old/a"]')
+    assert admin.topics_in(namespace) == ["non-persistent://public/old/a"]
+    assert broker.arrived[0].target.endswith(f"{namespace}{listing}?mode=ALL")
+    broker.answer = lambda _: Answer(200, b"{}")
+    with pytest.raises(TemporaryError, match="did not list the topics"):
+        admin.topics_in(namespace)
+
+
+def test_its_clusters_and_theirs_addresses(broker: HttpBroker, admin: BrokerNamespaceAdmin) -> None:
+    broker.answer = lambda _: Answer(200, b'{"replication_clusters": ["b", "a"], "allowed_clusters": []}')
+    assert admin.clusters_of("public/old") == NamespaceClusters(frozenset({"a", "b"}))
+    for document, url in (
+        ({"serviceUrl": "http://b:80", "serviceUrlTls": "https://b:1"}, "http://b:80"),
+        ({"serviceUrlTls": "https://b:1"}, "https://b:1"),
+        ({}, "an address that its cluster does not name"),
+    ):
+        broker.answer = lambda _, found=document: Answer(200, json.dumps(found).encode())
+        assert admin.cluster_url("b") == url
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ Deletions that would destroy data which two topics are made of are refused (`sha
 right before each request to a broker. A look-up that failed is never taken for an absence: it raises `TemporaryError`.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from msgspec.structs import replace
 
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
+from pulsar_sidecar.ledger_deletion.topic_deletion.asking import delete_marked, made_again
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import after_failure, running
 from pulsar_sidecar.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
@@ -29,7 +28,6 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     driver_path,
     encode_operation,
     incarnations_of,
-    marked_node,
     operation_path,
     remaining_nodes,
     remaining_of,
@@ -38,13 +36,12 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_refusals import Shadows, refuse_data_loss, refuse_shadow
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
-from pulsar_sidecar.ledger_ownership.shadows import partition_count
+from pulsar_sidecar.ledger_deletion.topic_deletion.topic_refusals import TopicRefusals, require_kind, stored_partitions
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
+    BrokerRefusedError,
     ConflictError,
     DataLossError,
-    NotFoundError,
     OutcomeUnknownError,
     PermanentError,
     TemporaryError,
@@ -58,6 +55,8 @@ from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
+_MADE_AGAIN_ROUNDS = 3
+"""Clients that reconnect may make a partition again each time; somebody has to close them."""
 _FIRST_VERSION = NodeVersion(0)
 
 
@@ -80,6 +79,24 @@ class Attempt:
     lasting: bool = False
 
 
+@dataclass(slots=True)
+class _Trying:
+    """What one attempt knows so far, whichever error ends it.
+
+    Attributes:
+        seen: the nodes of the last look.
+        left_again: why partitions stay that clients made again.
+    """
+
+    held: HeldOperation
+    seen: Nodes | None
+    left_again: str | None = None
+
+    @property
+    def nodes(self) -> Nodes:
+        return self.seen or {}
+
+
 class EndedElsewhereError(ConflictError):
     """The deletion ended without its driver; the sidecar that ended it has kept the note of the end."""
 
@@ -95,6 +112,10 @@ class TopicDeleter:
     shadows: Shadows
     steps: Steps
     _driving: set[OperationId] = field(default_factory=set)
+
+    @property
+    def refusals(self) -> TopicRefusals:
+        return TopicRefusals(self.admin, self.recorder.owners)
 
     @property
     def leftovers(self) -> LeftoverNodes:
@@ -115,14 +136,10 @@ class TopicDeleter:
 
         Raises:
             NotFoundError: there is no such partitioned topic.
+            RefusedBeforehandError: it has partitions and is to be deleted without, or the other way round.
             DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
         """
-        partitions = None
-        if partitioned:
-            node = self.store.read(partitioned_topic_path(topic))
-            if node is None:
-                raise NotFoundError(f"Topic {topic} not found.")
-            partitions = partition_count(node.data)
+        partitions = stored_partitions(self.store, topic) if partitioned else None
         now_ms = self.store.now_ms()
         planned = Operation(
             operation_id=operation_id,
@@ -141,6 +158,7 @@ class TopicDeleter:
             trace_parent=trace.parent,
         )
         nodes = self.recorder.look(planned)
+        require_kind(planned, nodes)
         refuse_shadow(nodes, planned)
         reason = None
         try:
@@ -174,45 +192,76 @@ class TopicDeleter:
             raise
 
     def _attempt(self, held: HeldOperation) -> Attempt:
+        trying = _Trying(held, held.seen)
         try:
-            nodes = held.seen
-            if nodes is None:
-                nodes = self.recorder.look(held.operation)
-                require_held(held, nodes)
-            if self._is_over(held.operation, nodes):
-                return self._done(held, nodes)
-            # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            refuse_shadow(nodes, held.operation)
-            check = partial(refuse_data_loss, self.shadows)
-            held, nodes = self.recorder.record(held.knowing(held.operation), nodes, check)
-            refuse_shadow(nodes, held.operation)
-            # While records were sent an earlier request may have done its work.
-            if self._is_over(held.operation, nodes):
-                return self._done(held, nodes)
-            held = held.knowing(replace(held.operation, attempts=held.operation.attempts + 1))
-            with self.steps.taking(Step.BROKER_ASKED):
-                delete_marked(self.store, self.admin, held.operation, nodes)
-            nodes = self.recorder.look(held.operation)
-            remaining = remaining_of(nodes, held.operation.incarnations)
+            left = self._delete(trying)
         except OperationEndedError:
-            return self._ended_elsewhere(held)
+            return self._ended_elsewhere(trying.held)
         except DataLossError as error:
-            return self._refused(held, error)
+            return self._refused(trying.held, error)
         except UndecodableError as error:
-            return self._postpone(held, str(error), lasting=True)
+            return self._postpone(trying.held, str(error), lasting=True)
         except (TemporaryError, OutcomeUnknownError, ConflictError) as error:
-            return self._postpone(held, str(error))
+            return self._postpone(trying.held, str(error))
         except PermanentError as error:
-            return self._refused(held, error)
-        if remaining:
-            return self._postpone(held, f"{remaining[0]} still exists")
-        return self._done(held, nodes)
+            return self._refused(trying.held, error)
+        if left:
+            return self._postpone(trying.held, f"{left[0]} still exists")
+        return self._done(trying)
 
-    def _done(self, held: HeldOperation, nodes: Nodes) -> Attempt:
+    def _delete(self, trying: "_Trying") -> list[str]:
+        """Have brokers delete the marked nodes and what clients make again of them; those of them that are left."""
+        if trying.seen is None:
+            trying.seen = self.recorder.look(trying.held.operation)
+            require_held(trying.held, trying.seen)
+        left = self._delete_marked(trying)
+        for _ in range(_MADE_AGAIN_ROUNDS):
+            operation = trying.held.operation
+            again = {} if left else made_again(operation, trying.nodes)
+            if not again:
+                break
+            trying.held = trying.held.knowing(replace(operation, incarnations={**operation.incarnations, **again}))
+            try:
+                left = self._delete_marked(trying)
+            except (BrokerRefusedError, DataLossError) as error:
+                trying.left_again = str(error)
+                return []
+        else:
+            trying.left_again = "; ".join(made_again(trying.held.operation, trying.nodes)) or None
+        return left
+
+    def _delete_marked(self, trying: "_Trying") -> list[str]:
+        """Record what the marked nodes reference and ask a broker once; those of them that are left."""
+        if not self._is_over(trying.held.operation, trying.nodes):
+            # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
+            refuse_shadow(trying.nodes, trying.held.operation)
+            self.refusals.check(trying.held.operation)
+            held = trying.held.knowing(trying.held.operation)
+            trying.held, trying.seen = self.recorder.record(held, trying.nodes, self._check_once_more)
+            refuse_shadow(trying.nodes, trying.held.operation)
+        # While records were sent an earlier request may have done its work.
+        if not self._is_over(trying.held.operation, trying.nodes):
+            operation = replace(trying.held.operation, attempts=trying.held.operation.attempts + 1)
+            trying.held = trying.held.knowing(operation)
+            with self.steps.taking(Step.BROKER_ASKED):
+                delete_marked(self.store, self.admin, operation, trying.nodes)
+            trying.seen = self.recorder.look(operation)
+        return remaining_of(trying.nodes, trying.held.operation.incarnations)
+
+    def _check_once_more(self, operation: Operation) -> None:
+        refuse_data_loss(self.shadows, operation)
+        if operation.partitioned:
+            # A broker deletes the other partitions before it refuses one.
+            self.refusals.check(operation)
+
+    def _done(self, trying: "_Trying") -> Attempt:
+        operation = trying.held.operation
         # Before the promise ends, so that a sidecar that continues after a crash does it again.
-        left_behind = self.leftovers.remove(held.operation.topic, nodes)
-        self.end(held.operation)
-        return Attempt(held, OperationState.DONE, left_behind=left_behind)
+        schema = self.leftovers.remove(operation.topic, trying.nodes)
+        again = None if trying.left_again is None else _left_again(operation, trying.left_again)
+        self.end(operation)
+        left_behind = "; ".join(each for each in (again, schema) if each is not None)
+        return Attempt(trying.held, OperationState.DONE, left_behind=left_behind or None)
 
     def _refused(self, held: HeldOperation, refusal: PermanentError) -> Attempt:
         self.end(held.operation)
@@ -373,78 +422,15 @@ class TopicDeleter:
         return Attempt(held, OperationState.REFUSED, EndedElsewhereError(ended))
 
 
+def _left_again(operation: Operation, why: str) -> str:
+    return (
+        f"clients made partitions of {operation.topic} again ({why}): close them, and delete the partitions with "
+        f"pulsar-sidecar topics delete --partitioned {operation.topic}"
+    )
+
+
 def _decoded(data: bytes) -> Operation | None:
     try:
         return decode_node(data, Operation)
     except UndecodableError:
         return None
-
-
-# --- asking the broker -----------------------------------------------------------------------------------------------
-
-
-def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation, nodes: Nodes) -> None:
-    """Have a broker delete what the operation marked, once; nothing where no marked node is left.
-
-    ``nodes`` were read right before.
-
-    A topic can be created again while its deletion runs, a partitioned one in part. A broker is asked to delete a topic
-    without partitions only while its managed ledger is the marked one, and all partitions at once only while the
-    partitioned topic's node is; otherwise only single partitions whose managed ledger is the marked one, each read
-    right before, and never one that the new topic uses.
-
-    Raises:
-        NotFoundError: nothing was marked, and a broker knows no such topic.
-        DataLossError: a new topic of the same name uses every partition that is left.
-    """
-    left = remaining_of(nodes, operation.incarnations)
-    if operation.partitioned and partitioned_topic_path(operation.topic) not in left:
-        _delete_remaining_partitions(store, admin, operation)
-        return
-    if not operation.partitioned and operation.incarnations and not left:
-        return
-    try:
-        admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
-    except NotFoundError:
-        if not operation.incarnations:
-            raise
-        # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
-        if operation.partitioned:
-            _delete_remaining_partitions(store, admin, operation)
-
-
-def _delete_remaining_partitions(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
-    any_requested, reused = False, list[TopicName]()
-    for topic in _remaining_topics(store, operation):
-        if _is_reused(store, operation, topic):
-            reused.append(topic)
-            continue
-        any_requested = True
-        try:
-            admin.delete_topic(topic, partitioned=False, force=operation.force)
-        except NotFoundError:
-            continue
-    if reused and not any_requested:
-        raise DataLossError(
-            f"{operation.topic} was created again, and its new partitions continue in ledgers of the old ones "
-            f"({', '.join(map(str, reused))}): delete the topic again if the new messages may be lost too"
-        )
-
-
-def _remaining_topics(store: MetadataStore, operation: Operation) -> Iterator[TopicName]:
-    for topic in operation.topics:
-        if _is_marked(store, operation, managed_ledger_path(topic.managed_ledger_name)):
-            yield topic
-
-
-def _is_reused(store: MetadataStore, operation: Operation, partition: TopicName) -> bool:
-    """Whether a partitioned topic that was created again counts the partition among its own."""
-    path = partitioned_topic_path(operation.topic)
-    node = store.read(path)
-    if node is None or node.created_order == operation.incarnations.get(path):
-        return False
-    return (partition.partition_index or 0) < partition_count(node.data)
-
-
-def _is_marked(store: MetadataStore, operation: Operation, path: str) -> bool:
-    return marked_node(store, operation.incarnations, path) is not None

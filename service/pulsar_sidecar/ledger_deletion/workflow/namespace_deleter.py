@@ -32,6 +32,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import (
     write_deletion,
 )
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import NamespaceAdmin, TopicDeletions
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_refusals import NamespaceRefusals
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_shadows import AllShadows, refuse_data_loss
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
@@ -47,7 +48,6 @@ from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
     DataLossError,
-    DisabledError,
     InvalidInputError,
     NotAuthenticatedError,
     NotAuthorizedError,
@@ -65,8 +65,6 @@ from pulsar_sidecar.model.request_traces import NO_REQUEST, RequestTrace
 from pulsar_sidecar.runtime import Leadership
 
 TOPICS_AT_ONCE = 50
-NOT_EMPTY = "Cannot delete non empty namespace"
-"""The brokers' own words (``NamespacesBase``), as those for a forced deletion that is not allowed."""
 _HEAD_START_MS = 10_000
 """For this long a new deletion is left to the sidecar that began it."""
 _FIRST_PAUSE_MS = 1_000
@@ -118,24 +116,27 @@ class NamespaceDeleter:
         """The deletion of the namespace as it is now: the one that runs already, or else a new one.
 
         Raises:
-            NotFoundError: there is no such namespace.
             InvalidInputError: it is the service's own.
-            ConflictError: it is not empty and ``force`` is not given.
-            DisabledError: the brokers do not allow forced deletion.
             DataLossError: a shadow topic in it has its source elsewhere, or the other way round.
+            PermanentError: brokers would refuse it (`NamespaceRefusals`).
         """
         if namespace == SYSTEM_NAMESPACE:
             raise InvalidInputError(
                 f"{namespace} has the topics of the deletion service itself and the brokers' transaction logs; it stays"
             )
         incarnation = incarnation_of(self.store, namespace)
+        if incarnation is not None:
+            node = self.store.read(operation_path(deletion_id(namespace, incarnation)))
+            if node is not None and node.data:
+                return decode_deletion(node.data)
+        self.refusals.check(namespace, force=force)
         if incarnation is None:
-            raise self._unknown(namespace)
+            raise ConflictError(
+                f"the policies of {namespace} are in another metadata store, and no broker of this cluster has ever "
+                f"loaded it, so it has no ledgers here: delete it with pulsar-admin namespaces delete {namespace}"
+            )
+        refuse_data_loss(self.shadows, namespace)
         operation_id = deletion_id(namespace, incarnation)
-        node = self.store.read(operation_path(operation_id))
-        if node is not None and node.data:
-            return decode_deletion(node.data)
-        self._refuse(namespace, force=force)
         now_ms = self.store.now_ms()
         deletion = NamespaceDeletion(
             operation_id=operation_id,
@@ -171,23 +172,9 @@ class NamespaceDeleter:
         node = self.store.read(operation_path(operation_id))
         return None if node is None or not node.data else decode_deletion(node.data)
 
-    def _unknown(self, namespace: str) -> PermanentError:
-        if not self.admin.namespace_exists(namespace):
-            return NotFoundError(f"Namespace {namespace} does not exist.")
-        return ConflictError(
-            f"the policies of {namespace} are in another metadata store, and no broker of this cluster has ever loaded "
-            f"it, so it has no ledgers here: delete it with pulsar-admin namespaces delete {namespace}"
-        )
-
-    def _refuse(self, namespace: str, *, force: bool) -> None:
-        if not force and not NamespaceContents(self.store, namespace).is_empty():
-            raise ConflictError(NOT_EMPTY)
-        if force and not self.admin.forced_deletion_allowed():
-            raise DisabledError(
-                "Broker doesn't allow forced deletion of namespaces: set forceDeleteNamespaceAllowed=true in the "
-                "brokers' configuration, or delete the namespace's topics first"
-            )
-        refuse_data_loss(self.shadows, namespace)
+    @property
+    def refusals(self) -> NamespaceRefusals:
+        return NamespaceRefusals(self.store, self.admin)
 
     # --- taking over, and ending -------------------------------------------------------------------------------------
 
@@ -292,6 +279,11 @@ class NamespaceDeleter:
 
     def _delete_what_is_there(self, progress: Progress, leftovers: Leftovers) -> None:
         deletion, contents = progress.held.deletion, leftovers.contents
+        try:
+            # The namespace may have got another cluster since the last pass, or lost the right to be deleted by force.
+            self.refusals.check(deletion.namespace, force=deletion.force)
+        except NotFoundError:
+            return
         shadows = refuse_data_loss(self.shadows, deletion.namespace)
         # With its topic a broker deletes the pending acknowledgements of its transactions.
         own = (found.topic for found in contents.managed_ledgers())

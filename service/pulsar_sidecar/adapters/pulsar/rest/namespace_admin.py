@@ -3,9 +3,17 @@
 Invariant: only a refusal that would come again is one; what a bundle or a topic on the move causes may work later.
 """
 
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
-from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from collections.abc import Sequence
+
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, shown_address
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration, broker_version
+from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_ports import (
+    DeletionSettings,
+    NamespaceClusters,
+)
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.names import java_url_encode
+from pulsar_sidecar.model.pulsar_versions import line_of
 
 _V1_PARTS = 3
 _MAY_PASS = (409, 412)
@@ -26,8 +34,33 @@ class BrokerNamespaceAdmin:
             return False
         return True
 
-    def forced_deletion_allowed(self) -> bool:
-        return RuntimeConfiguration.of(self._rest).flag("forceDeleteNamespaceAllowed")
+    def deletion_settings(self) -> DeletionSettings:
+        configuration = RuntimeConfiguration.of(self._rest)
+        cluster = configuration.text("clusterName")
+        if not cluster:
+            raise TemporaryError("a broker's configuration lacks clusterName; try again")
+        return DeletionSettings(
+            cluster=cluster,
+            line=line_of(broker_version(self._rest) or ""),
+            forced_deletion_allowed=configuration.flag("forceDeleteNamespaceAllowed"),
+            authorization_enabled=configuration.flag("authorizationEnabled"),
+        )
+
+    def clusters_of(self, namespace: str) -> NamespaceClusters:
+        return NamespaceClusters.read(self._rest.get(_path(namespace)))
+
+    def cluster_url(self, cluster: str) -> str:
+        document = self._rest.get(f"/admin/v2/clusters/{java_url_encode(cluster)}")
+        found = document if isinstance(document, dict) else {}
+        url = found.get("serviceUrl") or found.get("serviceUrlTls")
+        return shown_address(str(url)) if url else "an address that its cluster does not name"
+
+    def topics_in(self, namespace: str) -> Sequence[str]:
+        listing = "/destinations" if _is_v1(namespace) else "/topics"
+        found = self._rest.get(_path(namespace) + listing, {"mode": "ALL"})
+        if not isinstance(found, list):
+            raise TemporaryError(f"a broker did not list the topics of {namespace}; try again")
+        return [str(each) for each in found]
 
     def delete_namespace(self, namespace: str, *, force: bool) -> None:
         try:
@@ -39,5 +72,8 @@ class BrokerNamespaceAdmin:
 
 
 def _path(namespace: str) -> str:
-    version = "" if namespace.count("/") == _V1_PARTS - 1 else "/v2"
-    return f"/admin{version}/namespaces/{namespace}"
+    return f"/admin{'' if _is_v1(namespace) else '/v2'}/namespaces/{namespace}"
+
+
+def _is_v1(namespace: str) -> bool:
+    return namespace.count("/") == _V1_PARTS - 1

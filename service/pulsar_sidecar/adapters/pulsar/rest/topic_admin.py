@@ -4,13 +4,13 @@ Invariant: every creating call is idempotent, so several sidecars may make it at
 retry, because only the caller knows whether a lost answer matters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, topic_path
-from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration
+from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConfiguration, broker_version
 from pulsar_sidecar.adapters.pulsar.rest.topic_stats import (
     BacklogStats,
     Compaction,
@@ -26,13 +26,16 @@ from pulsar_sidecar.ledger_ownership.shadows import shadow_at
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.pulsar_versions import Line, line_of
 from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 
 _EARLIEST: Final = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
 _FOREVER: Final = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 _NOT_ALLOWED = 405
 _CONFLICT = 409
-_LOADS_AT_ONCE = 8
+_ASKED_AT_ONCE = 8
+
+_Answer = TypeVar("_Answer")
 
 
 class BrokerTopicAdmin:
@@ -42,12 +45,7 @@ class BrokerTopicAdmin:
         self._rest = rest
 
     def load_topics(self, topics: Sequence[TopicName]) -> None:
-        if len(topics) == 1:
-            self._load(topics[0])
-            return
-        with ThreadPoolExecutor(_LOADS_AT_ONCE, thread_name_prefix="load-topics") as pool:
-            for loading in [pool.submit(self._load, topic) for topic in topics]:
-                loading.result()
+        _of_each(topics, self._load)
 
     def _load(self, topic: TopicName) -> None:
         with suppress(PermanentError):
@@ -141,7 +139,19 @@ class BrokerTopicAdmin:
         consumers = sum(len(subscription.consumers) for subscription in stats.subscriptions.values())
         # The producers of `ShadowReplicator` are called <replicatorPrefix>-<source>--><shadow>.
         replicators = sum(name.endswith(f"-->{topic}") for name in stats.producers)
-        return ConnectedClients(consumers, len(stats.producers) - replicators, replicators)
+        return ConnectedClients(consumers, len(stats.producers) - replicators, replicators, stats.replicated_to)
+
+    def clients_of(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
+        return [found for found in _of_each(topics, self._clients_if_known) if found is not None]
+
+    def _clients_if_known(self, topic: TopicName) -> ConnectedClients | None:
+        try:
+            return self.clients(topic)
+        except NotFoundError:
+            return None
+
+    def broker_line(self) -> Line | None:
+        return line_of(broker_version(self._rest) or "")
 
     def can_load(self, topic: TopicName) -> bool:
         try:
@@ -201,6 +211,14 @@ class BrokerShadows:
             # Brokers without topic policies do not answer; nothing is concluded from that.
             return source
         return None if retention == _FOREVER else source
+
+
+def _of_each(topics: Sequence[TopicName], ask: Callable[[TopicName], _Answer]) -> list[_Answer]:
+    """What brokers answer to the same question about several topics, the first error if any."""
+    if len(topics) < 2:
+        return [ask(topic) for topic in topics]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="topic-admin") as pool:
+        return list(pool.map(ask, topics))
 
 
 def topic_policy(rest: AdminRest, topic: TopicName, name: str, params: Mapping[str, str] | None = None) -> object:

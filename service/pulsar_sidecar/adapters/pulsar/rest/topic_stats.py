@@ -81,6 +81,7 @@ class _Stats(msgspec.Struct, rename="camel"):
     owner_broker: str | None = None
     deduplication_status: str | None = None
     ongoing_txn_count: int = 0
+    replication: dict[str, object] = {}
 
 
 @decodable
@@ -154,6 +155,7 @@ def parse_stats(document: object, topic: TopicName) -> TopicStats:
         producers=tuple(publisher.producer_name or "" for publisher in found.publishers),
         deduplication_status=found.deduplication_status,
         open_transactions=found.ongoing_txn_count,
+        replicated_to=tuple(sorted(found.replication)),
     )
 
 

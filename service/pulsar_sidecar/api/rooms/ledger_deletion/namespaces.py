@@ -66,7 +66,8 @@ def add_namespaces(routes: APIRouter, service: LedgerDeletion) -> None:
 
         While the deletion runs, the same call follows it. 404: brokers know no such namespace. 405: brokers do not
         allow it with ``force`` (``forceDeleteNamespaceAllowed``). 409: it is not empty and ``force`` is not given, or a
-        shadow topic in it has its source elsewhere, or the other way round.
+        shadow topic in it has its source elsewhere, or the other way round. 412: it has more than one replication
+        cluster. 502: its only cluster is another one, to which brokers redirect.
         """
         return _delete(service, namespace, parameters, request)
 

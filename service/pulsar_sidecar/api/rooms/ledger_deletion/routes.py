@@ -76,7 +76,10 @@ def _add_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
     @deletion(f"{V2_PATH}/partitions")
     @takes(Right.CHANGE)
     def delete_partitioned_topic(topic: V2Topic, parameters: _Deletion, request: Request) -> Response:
-        """Delete a partitioned topic with all its partitions in two phases."""
+        """Delete a partitioned topic with all its partitions in two phases; those too that are left without it.
+
+        412, without ``force``: a client is connected to one of them; all of them stay.
+        """
         return _delete(service, topic, parameters, request, partitioned=True)
 
     @deletion(V1_PATH)

@@ -1,0 +1,95 @@
+"""Asks a broker to delete what a topic's deletion marked, and finds what clients made again meanwhile."""
+
+from collections.abc import Iterator
+
+from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    Nodes,
+    Operation,
+    incarnations_of,
+    marked_node,
+    remaining_of,
+)
+from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.shadows import partition_count
+from pulsar_sidecar.model.errors import DataLossError, NotFoundError
+from pulsar_sidecar.model.metadata import MetadataStore
+from pulsar_sidecar.model.names import TopicName
+
+
+def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation, nodes: Nodes) -> None:
+    """Have a broker delete what the operation marked, once; nothing where no marked node is left.
+
+    ``nodes`` were read right before.
+
+    A topic can be created again while its deletion runs, a partitioned one in part. A broker is asked to delete a topic
+    without partitions only while its managed ledger is the marked one, and all partitions at once only while the
+    partitioned topic's node is; otherwise only single partitions whose managed ledger is the marked one, each read
+    right before, and never one that the new topic uses.
+
+    Raises:
+        NotFoundError: nothing was marked, and a broker knows no such topic.
+        DataLossError: a new topic of the same name uses every partition that is left.
+    """
+    left = remaining_of(nodes, operation.incarnations)
+    if operation.partitioned and partitioned_topic_path(operation.topic) not in left:
+        _delete_remaining_partitions(store, admin, operation)
+        return
+    if not operation.partitioned and operation.incarnations and not left:
+        return
+    try:
+        admin.delete_topic(operation.topic, partitioned=operation.partitioned, force=operation.force)
+    except NotFoundError:
+        if not operation.incarnations:
+            raise
+        # What was there when it was marked is gone now: that is success, unless a partition stayed behind.
+        if operation.partitioned:
+            _delete_remaining_partitions(store, admin, operation)
+
+
+def _delete_remaining_partitions(store: MetadataStore, admin: TopicAdmin, operation: Operation) -> None:
+    any_requested, reused = False, list[TopicName]()
+    for topic in _remaining_topics(store, operation):
+        if _is_reused(store, operation, topic):
+            reused.append(topic)
+            continue
+        any_requested = True
+        try:
+            admin.delete_topic(topic, partitioned=False, force=operation.force)
+        except NotFoundError:
+            continue
+    if reused and not any_requested:
+        raise DataLossError(
+            f"{operation.topic} was created again, and its new partitions continue in ledgers of the old ones "
+            f"({', '.join(map(str, reused))}): delete the topic again if the new messages may be lost too"
+        )
+
+
+def _remaining_topics(store: MetadataStore, operation: Operation) -> Iterator[TopicName]:
+    for topic in operation.topics:
+        if _is_marked(store, operation, managed_ledger_path(topic.managed_ledger_name)):
+            yield topic
+
+
+def _is_reused(store: MetadataStore, operation: Operation, partition: TopicName) -> bool:
+    """Whether a partitioned topic that was created again counts the partition among its own."""
+    path = partitioned_topic_path(operation.topic)
+    node = store.read(path)
+    if node is None or node.created_order == operation.incarnations.get(path):
+        return False
+    return (partition.partition_index or 0) < partition_count(node.data)
+
+
+def _is_marked(store: MetadataStore, operation: Operation, path: str) -> bool:
+    return marked_node(store, operation.incarnations, path) is not None
+
+
+def made_again(operation: Operation, nodes: Nodes) -> dict[str, int]:
+    """The partitions that clients made again although their partitioned topic is gone, by the nodes of one look.
+
+    A broker creates a partition for a client that still knows it, once the partitioned topic's node is gone. Nothing
+    leads to such a partition: the partitioned topic can neither be deleted nor created again.
+    """
+    if not operation.partitioned or nodes[partitioned_topic_path(operation.topic)] is not None:
+        return {}
+    return incarnations_of({path: nodes[path] for path in operation.node_paths})
