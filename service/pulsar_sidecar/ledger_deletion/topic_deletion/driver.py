@@ -56,7 +56,7 @@ _HEAD_START_MS = 10_000
 """For this long a new operation is left to the sidecar that began it."""
 _END_TRIES = 3
 _MADE_AGAIN_ROUNDS = 3
-"""Clients that reconnect may make a partition again each time; somebody has to close them."""
+"""Clients that reconnect may make a partition again each time, until they are closed."""
 _FIRST_VERSION = NodeVersion(0)
 
 

@@ -20,7 +20,7 @@ from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.pulsar_versions import Line
 
 _MOST_DIGITS = 4
-"""A topic whose name ends in a longer number never was a partition, as far as one can tell."""
+"""No topic whose name ends in a longer number was ever a partition that brokers made."""
 _CLIENTS_BY_KIND = (4, 2)
 """The line whose brokers refuse with the numbers of consumers, producers and replicators."""
 
