@@ -24,6 +24,7 @@ from tests.benchmarks import (
     duplicates,
     entries,
     exactly_once,
+    hanging,
     index_check,
     index_show,
     inflight,
@@ -61,6 +62,7 @@ BENCHMARKS: Sequence[ModuleType] = (
     duplicates,
     exactly_once,
     topic_deletion,
+    hanging,
     pass_through,
     dashboard,
 )

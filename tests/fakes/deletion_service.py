@@ -139,6 +139,7 @@ class FakeDeletionService:
     dead: list[DeadLetter] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
     protected: dict[int, int] = field(default_factory=dict)
+    known_status: ServiceStatus | None = None
     shadow_answers: list[Any] = field(default_factory=list)
     """For each call of `delete_shadow`: an error, or the stage, what it waits for and ledgers that are lost."""
     missing_sources: tuple[TopicName, ...] = ()
@@ -259,8 +260,18 @@ class FakeDeletionService:
     def cached_inflight(self) -> InflightEstimate | None:
         return self.inflight if self.remembers and self.failure is None else None
 
+    def last_inflight(self) -> InflightEstimate | None:
+        return self.inflight if self.failure is None else None
+
+    def last_status(self) -> ServiceStatus | None:
+        return self.known_status
+
     def status(self) -> ServiceStatus:
         self._asked("status", None)
+        self.known_status = self._status()
+        return self.known_status
+
+    def _status(self) -> ServiceStatus:
         running = len(self.running)
         protected = tuple(ProtectedLedger(LedgerId(each), until_ms) for each, until_ms in self.protected.items())
         return ServiceStatus(

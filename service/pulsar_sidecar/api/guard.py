@@ -1,10 +1,12 @@
 """What a request passes once its route is known: the right that the route takes, then the body, in this order.
 
 Invariants: a route that does not declare what it takes cannot be made; without the right no body is read, and no route
-begins.
+begins; requests of one kind that wait for the cluster leave threads to the others.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -18,12 +20,15 @@ from pulsar_sidecar.api.errors import MAX_BODY_BYTES, BrokenOffError, TooLargeEr
 from pulsar_sidecar.api.paths import subject_of
 from pulsar_sidecar.api.rights import OwnerCheck, Right, Rights, reads_in_parts, right_of
 from pulsar_sidecar.api.schemas import Reason
+from pulsar_sidecar.model.errors import TemporaryError
 
 READING = frozenset({"GET", "HEAD"})
 READS_IN_PARTS = "reads_in_parts"
 """In a request's state, once its route reads the body while it comes in: the server then limits each pause."""
 ROUTE = "route"
 """In a request's state, once its route is known: the route's path, as the reference has it."""
+_AT_ONCE = 128
+_PLACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +70,27 @@ class GuardedRoute(APIRoute):
         asks = any(each.call is _owners for each in self.dependant.dependencies)
         if self.right.value.by_owner != asks:
             raise TypeError(f"{path} must ask for its owners' rights if, and only if, it takes a right by owner")
+        self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] in (self.methods or ()):
-            await self._admit(scope)
+            async with self._place():
+                await self._admit(scope)
             receive = await self._body(scope, receive)
-        await super().handle(scope, receive, send)
+        async with self._place():
+            await super().handle(scope, receive, send)
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(_PLACE_SECONDS):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise TemporaryError(f"{_AT_ONCE} requests of this kind wait for the cluster; try again") from error
+        try:
+            yield
+        finally:
+            self._places.release()
 
     async def _admit(self, scope: Scope) -> None:
         state, rights = scope["state"], scope["app"].state.rights

@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pulsar_sidecar.api.errors import BrokenOffError, error_response
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH, is_ambiguous
 from pulsar_sidecar.api.rights import Right, Rights
-from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
 from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
 
 PREFIXES = ("/admin/", "/lookup/")
@@ -47,15 +47,17 @@ _NOT_RETURNED = re.compile(
 """The server has a date of its own; of the others a browser would take each for all pages of the sidecar's address."""
 _UNRESERVED = re.compile(r"%(2[DE]|3\d|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9AE])", re.IGNORECASE)
 _UNWATCHED_SECONDS = 0.5
+_AT_ONCE = 500
 _log = structlog.get_logger(__name__)
 
 
 class PassThrough:
     """The ASGI app for what is passed."""
 
-    def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute], rights: Rights) -> None:
-        """``routes`` are the sidecar's own."""
+    def __init__(self, brokers: Brokers, routes: Sequence[BaseRoute], rights: Rights, at_once: int = _AT_ONCE) -> None:
+        """``routes`` are the sidecar's own; ``at_once`` leaves them connections while brokers do not answer."""
         self._brokers, self._rights = brokers, rights
+        self._passed, self._at_once = 0, at_once
         self._own, self._own_alone = _patterns(routes)
 
     def takes(self, method: str, path: str) -> bool:
@@ -82,8 +84,14 @@ class PassThrough:
             await error_response(error)(scope, receive, send)
 
     async def _exchange(self, request: PassedRequest, send: Send) -> None:
-        async with self._brokers.answer(request) as answer:
-            await _return(answer, send)
+        if self._passed >= self._at_once:
+            raise TemporaryError(f"{self._passed} passed requests wait for brokers already; try again")
+        self._passed += 1
+        try:
+            async with self._brokers.answer(request) as answer:
+                await _return(answer, send)
+        finally:
+            self._passed -= 1
 
 
 async def _unless_left(exchange: Coroutine[object, object, None], receive: Receive) -> None:

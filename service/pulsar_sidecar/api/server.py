@@ -31,8 +31,8 @@ from pulsar_sidecar.api.guard import READS_IN_PARTS
 from pulsar_sidecar.api.listener_tls import ListenerTls, reloaded_context
 from pulsar_sidecar.model.errors import InvalidInputError
 
-_THREADS = 128
-"""Topic deletions wait in a thread each; probes must find a free one beside them."""
+_THREADS = 1_000
+"""As many as connections by default; `guard` keeps one kind of request from taking most of them."""
 _GRACE_SECONDS = 30
 _ACCEPT_AGAIN_SECONDS = 0.1
 _MAX_HEAD_BYTES = 64 * 1024

@@ -110,9 +110,9 @@ class _Process:
             self._clock,
             lambda: self._waits_for,
         )
-        limits = Limits(connections_for_callers(settings.max_http_server_connections))
+        self._limits = Limits(connections_for_callers(settings.max_http_server_connections))
         door = RequestIds(self._dashboard() if settings.dashboard_enabled else self._gate)
-        self._server = DrainingServer(door, self._draining, limits, listener_tls_of(settings))
+        self._server = DrainingServer(door, self._draining, self._limits, listener_tls_of(settings))
         close_at_the_end(stack, self._watch.close)
         self._listening = stack.enter_context(listening_socket(settings.listen_host, settings.listen_port))
         log.info("listening", address=settings.listen, authentication=settings.authentication_enabled)
@@ -231,7 +231,8 @@ class _Process:
         if settings.admin_pass_through_enabled:
             brokers = PassThrough(cluster.rest, cluster.tls, cluster.store, proxy_identity_of(settings))
             self._server.closing.append(brokers.close)
-            self._gate.passing = pass_through.PassThrough(brokers, app.routes, app.state.rights)
+            at_once = max(1, self._limits.connections // 2)
+            self._gate.passing = pass_through.PassThrough(brokers, app.routes, app.state.rights, at_once)
         self._gate.app = app
 
 

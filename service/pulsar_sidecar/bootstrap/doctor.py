@@ -15,9 +15,8 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_http import BookieHttp
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.four_letter_words import zookeeper_server
 from pulsar_sidecar.adapters.metadata.permissions import may_delete_below
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest, Broker, live_brokers
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import VERSION_PATH, AdminRest, Broker, live_brokers
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import (
-    VERSION_PATH,
     AdminBrokersMetadata,
     RuntimeConfiguration,
 )

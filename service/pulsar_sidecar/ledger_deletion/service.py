@@ -276,6 +276,8 @@ class ServiceStatus:
     """None if it is not known now."""
     deleted_per_second: float | None = None
     """By this sidecar, on average over the last minute or so; None until there are two samples."""
+    as_of_ms: int = 0
+    """When it was read, by this machine's clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
         "protectedLedgers": [],
         "bookkeeperExclusiveToCluster": False,
         "warnings": [],
+        "asOfMs": 0,
     }
 
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -56,13 +57,15 @@ def register(store: FakeMetadataStore, broker: HttpBroker) -> None:
     store.put(f"/loadbalance/brokers/{broker.address}", json.dumps({"webServiceUrl": broker.url}).encode())
 
 
-def front(stack: ExitStack, authentication: Authentication | None = None, *bases: str) -> Front:
+def front(
+    stack: ExitStack, authentication: Authentication | None = None, *bases: str, patience_seconds: float = 10.0
+) -> Front:
     store = FakeMetadataStore()
     brokers = [stack.enter_context(http_broker(lambda arrived: Answer(200, b'["t"]'))) for _ in range(2)]
     for broker in brokers:
         register(store, broker)
     rest = AdminRest(bases or [brokers[0].url], OURS, store=store, read_seconds=1.0)
-    passing = PassThrough(rest, TlsOptions(), store, ProxyIdentity(PROXY, "door"))
+    passing = PassThrough(rest, TlsOptions(), store, ProxyIdentity(PROXY, "door"), patience_seconds)
     service = FakeDeletionService()
     lines = delayed_delivery.router(FakeDelayedDelivery())
     limits = Limits(body_seconds=1.0)
@@ -400,6 +403,41 @@ def test_a_broker_that_is_away_is_replaced_also_for_a_change() -> None:
     with ExitStack() as stack:
         opened = front(stack, None, closed_port())
         assert opened.server.ask("PUT", TENANTS, b"{}").status == 200
+
+
+def test_a_read_does_not_wait_for_a_broker_that_hangs() -> None:
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as listening:
+        opened = front(stack, None, f"http://127.0.0.1:{listening.getsockname()[1]}", patience_seconds=0.1)
+        assert opened.server.ask("GET", TENANTS).status == 200
+        assert opened.server.ask("PUT", TENANTS, b"{}").status == 200
+        assert [one.method for broker in (0, 1) for one in opened.arrived(broker)] == ["GET", "PUT"]
+
+
+def test_a_read_waits_for_a_broker_that_is_only_slow() -> None:
+    def slowly(arrived: Arrived) -> Answer:
+        if arrived.target == TENANTS:
+            time.sleep(0.3)
+        return Answer(200, b'["late"]')
+
+    with ExitStack() as stack:
+        opened = front(stack, patience_seconds=0.1)
+        opened.brokers[0].answer = slowly
+        assert opened.server.ask("GET", TENANTS).body == b'["late"]'
+        assert opened.arrived(1) == []
+
+
+def test_requests_that_must_know_how_a_broker_treats_clients_share_one_look() -> None:
+    with ExitStack() as stack:
+        opened = front(stack, by_token())
+        opened.brokers[0].answer = lambda arrived: Answer(200, b'{"authenticationEnabled": "true"}')
+        threads = [
+            threading.Thread(target=opened.server.ask, args=("GET", TENANTS, None, bearer("other"))) for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [one.target for one in opened.brokers[0].arrived].count(RUNTIME) == 1
 
 
 def test_without_any_broker_the_answer_is_503() -> None:

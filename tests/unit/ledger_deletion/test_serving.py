@@ -1,7 +1,8 @@
 """What the operator's calls refuse while the sidecar is not ready, and what they let go."""
 
+import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.workflow import serving
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -33,6 +35,7 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerState
 from pulsar_sidecar.model.names import TopicName
 
+from tests.cluster.patience import until
 from tests.fakes.metadata import FakeMetadataStore
 from tests.fakes.namespaces import FakeNamespaceAdmin
 from tests.fakes.pulsar import FakePulsar
@@ -343,3 +346,39 @@ def test_the_caller_learns_that_the_deletion_was_abandoned_and_one_note_is_kept(
         service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
     assert [note["state"] for note in ends(fake_pulsar)] == ["abandoned"]
     assert fake_pulsar.admin.deletions == []
+
+
+@dataclass
+class HangingSteps(Steps):
+    """The cluster does not answer to one step until the test wants it."""
+
+    step: Step
+    answers: threading.Event = field(default_factory=threading.Event)
+
+    def about_to(self, step: Step) -> None:
+        if step is self.step:
+            self.answers.wait(10)
+
+
+def test_a_deletion_answers_in_time_though_the_cluster_hangs_and_goes_on(
+    fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = HangingSteps(Step.BROKER_ASKED)
+    service = ready_service(fake_pulsar, steps=steps)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
+    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert (status.state, "have not answered yet" in (status.reason or "")) == (OperationState.RUNNING, True)
+    assert [each.operation_id for each in service.topic_deletions()] == [status.operation_id]
+    steps.answers.set()
+    until(lambda: not service.topic_deletions(), "the deletion has ended", 10)
+
+
+def test_a_deletion_that_could_not_be_promised_in_time_is_of_unknown_outcome(
+    fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = HangingSteps(Step.OPERATION_CREATED)
+    service = ready_service(fake_pulsar, steps=steps)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
+    with pytest.raises(OutcomeUnknownError, match="may begin yet"):
+        service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    steps.answers.set()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import HttpSessions
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions, parse_credentials
 from urllib3 import exceptions
 

@@ -69,6 +69,7 @@ _PERIOD_SECONDS = 0.4
 _INTEREST_SECONDS = 3.0
 _ESTIMATE_LOOK_SECONDS = 0.2
 _SCRAPE_SECONDS = 3.0
+_SHOWN_SECONDS = 1.0
 _SOON_LOOK_SECONDS = 0.02
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
@@ -142,7 +143,8 @@ class BacklogCache:
     """The backlog as brokers count it, measured ahead of the calls that ask for it, for any number of threads.
 
     Asking the brokers takes longer than an answer may take. So while calls come in, a thread measures again and again,
-    and answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now.
+    and answers come from memory. Invariant: what is answered was measured at most a second ago, or is measured now;
+    only `last` may be older, while brokers hang.
     """
 
     measure: Callable[[], Backlog]
@@ -151,6 +153,7 @@ class BacklogCache:
     _measuring: threading.Lock = field(default_factory=threading.Lock)
     _backlog: Backlog | None = None
     _asked_at: float | None = None
+    _measuring_since: float | None = None
 
     def cached(self) -> Backlog | None:
         """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
@@ -158,11 +161,16 @@ class BacklogCache:
         return self._young()
 
     def soon(self, seconds: float, stop: StopSignal) -> Backlog | None:
-        """The same, waited for at most so long: brokers that hang do not hold up the caller."""
-        give_up = self.clock.monotonic_seconds() + seconds
+        """The same, waited for at most so long, and not at all once brokers hang for longer."""
+        since = self._measuring_since
+        give_up = (self.clock.monotonic_seconds() if since is None else since) + seconds
         while (backlog := self.cached()) is None and self.clock.monotonic_seconds() < give_up and not stop.is_set():
             self.clock.wait_seconds(_SOON_LOOK_SECONDS, stop)
         return backlog
+
+    def last(self) -> Backlog | None:
+        """The last measurement of any age; None before the first one."""
+        return self._backlog
 
     def fresh(self) -> Backlog:
         """The last measurement, or a new one when it is too old.
@@ -198,7 +206,11 @@ class BacklogCache:
         return backlog
 
     def _measured(self) -> Backlog:
-        self._backlog = self.measure()
+        self._measuring_since = self.clock.monotonic_seconds()
+        try:
+            self._backlog = self.measure()
+        finally:
+            self._measuring_since = None
         return self._backlog
 
 
@@ -246,7 +258,7 @@ class Runtime:
         self._rate_limiter = RateLimiter(clock, self.stop, self.rate_per_second, self._is_paused)
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
-        self._backlog = BacklogCache(ports.topics.backlog, clock)
+        self._backlog = BacklogCache(self._measure_backlog, clock)
         self._mean_length_bytes = 0.0
         self.throughput = Throughput(clock, lambda: metrics.deleted_ledgers)
         self.leak_watch = self._leak_watch()
@@ -368,6 +380,13 @@ class Runtime:
         """What the adaptive limit allows and why; None when it is switched off."""
         return None if self.ports.limit is None else self.ports.limit.readings()
 
+    def _measure_backlog(self) -> Backlog:
+        try:
+            return self.ports.topics.backlog()
+        except SidecarError as error:
+            self._note_failure(str(error))
+            raise
+
     # --- the work that waits ---------------------------------------------------------------------------------------
 
     def inflight(self) -> InflightEstimate:
@@ -379,18 +398,15 @@ class Runtime:
         backlog = self._backlog.cached()
         return None if backlog is None else self._estimate(backlog)
 
-    def inflight_or_none(self) -> InflightEstimate | None:
-        """The same as `inflight`, None while brokers cannot be asked."""
-        try:
-            return self.inflight()
-        except SidecarError as error:
-            self._note_failure(str(error))
-            return None
+    def last_inflight(self) -> InflightEstimate | None:
+        """The same of any age; None before the first measurement."""
+        backlog = self._backlog.last()
+        return None if backlog is None else self._estimate(backlog)
 
-    def dead_letters_or_none(self) -> int | None:
-        """Number of dead letters by the last measurement; None if that is too old, or their broker did not answer."""
-        backlog = self._backlog.cached()
-        return None if backlog is None else backlog.dead_letters
+    def inflight_shown(self) -> tuple[InflightEstimate | None, int | None]:
+        """The work that waits, and the number of dead letters; the last that are known while brokers do not answer."""
+        backlog = self._backlog.soon(_SHOWN_SECONDS, self.stop) or self._backlog.last()
+        return (None, None) if backlog is None else (self._estimate(backlog), backlog.dead_letters)
 
     def inflight_soon(self) -> tuple[InflightEstimate | None, int | None]:
         """The work that waits and the number of dead letters, each None unless brokers report it soon."""

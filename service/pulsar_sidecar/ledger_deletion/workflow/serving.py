@@ -1,9 +1,12 @@
 """The calls of ledger deletion over a sidecar's loops (PIP-186 ``LedgerDeletionService``, and what operators need)."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -33,6 +36,7 @@ from pulsar_sidecar.ledger_deletion.service import (
 )
 from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of, follow, remains, status_of, warnings_of
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
@@ -53,6 +57,10 @@ LEDGER_STILL_IN_USE = "ledger still in use"
 """PIP-186's client compares a refusal's reason with these words and takes them as final."""
 _SHOWN_PROTECTIONS = 100
 _ENDED_LOOKBACK_MS = 600_000
+_DELETIONS_AT_ONCE = 128
+_LAST_ATTEMPT_SECONDS = 1.0
+"""An attempt that began in time may end in time."""
+_NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -68,6 +76,8 @@ class LedgerDeletion:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._last_status: ServiceStatus | None = None
+        self._deletions = ThreadPoolExecutor(_DELETIONS_AT_ONCE, "delete-topic")
         self.watch = WatchCalls(runtime)
         runtime.metrics.bind(self._gauges)
 
@@ -79,6 +89,8 @@ class LedgerDeletion:
 
     def close(self) -> None:
         """Finish the batch under way, give the rest back, leave the registry; idempotent."""
+        self._runtime.stop.set()
+        self._deletions.shutdown()
         self._runtime.close()
         try:
             self._runtime.registry.withdraw()
@@ -150,7 +162,8 @@ class LedgerDeletion:
             raise InvalidInputError(
                 f"confirmSourceDataLoss does not name the topic that is to be deleted; write {topic}, or leave it out"
             )
-        held = self._runtime.deleter.begin(
+        begin = partial(
+            self._runtime.deleter.begin,
             OperationId(uuid.uuid4().hex),
             topic,
             partitioned=partitioned,
@@ -159,6 +172,36 @@ class LedgerDeletion:
             source_data_loss_confirmed=confirm_source_data_loss is not None,
             trace=current_trace(),
         )
+        status, refusal = self._in_time(begin)
+        if refusal is not None:
+            raise refusal
+        return status
+
+    def _in_time(self, begin: Callable[[], HeldOperation]) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        """Begin a topic deletion and drive it in a thread that goes on when the caller has waited long enough."""
+        promised: list[HeldOperation] = []
+
+        def drive() -> tuple[TopicDeletionStatus, PermanentError | None]:
+            promised.append(begin())
+            return self._drive(promised[0])
+
+        driving = self._deletions.submit(copy_context().run, drive)
+        try:
+            return driving.result(self._runtime.configuration.topic_deletion_wait_ms / 1000 + _LAST_ATTEMPT_SECONDS)
+        except TimeoutError as error:
+            if driving.cancel():
+                raise TemporaryError(
+                    "too many topic deletions wait for the cluster, nothing was done; try again"
+                ) from error
+            if not promised:
+                raise OutcomeUnknownError(
+                    "the metadata store has not answered, so the deletion may begin yet; list the topic deletions that "
+                    "run before you repeat it"
+                ) from error
+        operation = promised[0].operation
+        return operation.status(OperationState.RUNNING, operation.last_reason or _NO_ANSWER), None
+
+    def _drive(self, held: HeldOperation) -> tuple[TopicDeletionStatus, PermanentError | None]:
         try:
             status, refusal = self._runtime.driver.drive(held, self._runtime.configuration.topic_deletion_wait_ms)
         except (TemporaryError, OutcomeUnknownError):
@@ -167,11 +210,9 @@ class LedgerDeletion:
             except SidecarError as error:
                 log.warning("a topic deletion stays held until this session ends", error=str(error))
             raise
-        if refusal is not None:
-            raise refusal
         if status.state is OperationState.RUNNING:
             self._runtime.deleter.release(held.operation)
-        return status
+        return status, refusal
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin to delete a shadow topic without touching its source's ledgers, or continue it: one stage a call.
@@ -289,20 +330,34 @@ class LedgerDeletion:
         """The same from memory, at once; None when it has to be asked for (`estimated_inflight`)."""
         return self._runtime.cached_inflight() if self._runtime.configuration.enabled else None
 
+    def last_inflight(self) -> InflightEstimate | None:
+        """The last measurement of any age, at once; None before the first one."""
+        return self._runtime.last_inflight() if self._runtime.configuration.enabled else None
+
+    def last_status(self) -> ServiceStatus | None:
+        """What `status` answered last, at once; None before the first time."""
+        return self._last_status
+
     def status(self) -> ServiceStatus:
         """What an operator wants to see first; works while the feature is off."""
+        self._last_status = self._status()
+        return self._last_status
+
+    def _status(self) -> ServiceStatus:
         runtime, store = self._runtime, self._runtime.ports.store
+        as_of_ms = runtime.ports.clock.now_ms()
         enabled = runtime.configuration.enabled
         found, now_ms = protections(store), store.now_ms()
         running = runtime.deleter.running()
+        inflight, dead_letters = runtime.inflight_shown() if enabled else (None, None)
         protected = sorted(
             (each for each in found if each.until_ms > now_ms), key=lambda each: (each.until_ms, each.ledger_id)
         )
         return ServiceStatus(
             enabled=enabled,
             control=runtime.service_control.read(),
-            inflight=runtime.inflight_or_none() if enabled else None,
-            dead_letters=runtime.dead_letters_or_none() if enabled else None,
+            inflight=inflight,
+            dead_letters=dead_letters,
             deleted_per_second=runtime.throughput.per_second() if enabled else None,
             instances=runtime.registry.instances(),
             running_topic_deletions=len(running),
@@ -319,6 +374,7 @@ class LedgerDeletion:
             ),
             stuck_topic_deletions=sum(each.remedy is not None for each in running),
             running_namespace_deletions=len(runtime.namespaces.running()),
+            as_of_ms=as_of_ms,
         )
 
     def pause(self, reason: str | None) -> Control:

@@ -3,8 +3,8 @@
 Invariants: credentials travel only to known brokers, and an address is known because a setting, the metadata store or a
 configured broker named it, never because a redirect did; a change is sent again only when the first attempt provably
 never left or was answered by a redirect, and always for the same path and query; an absence is reported only when a
-broker reported it in its own words (``{"reason": ...}``), not because some proxy answered 404. The environment decides
-nothing: no proxy and no ``.netrc`` of the machine can add or replace a credential.
+broker reported it in its own words (``{"reason": ...}``), not because some proxy answered 404; a broker that answers
+nothing is sent nothing until it does.
 """
 
 import json
@@ -16,11 +16,12 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urljoin, urlspl
 
 import orjson
 import urllib3
-from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-from pulsar_sidecar.adapters.pulsar.credentials import check_tls_files
 from pulsar_sidecar.adapters.pulsar.errors import http_error, never_left
+from pulsar_sidecar.adapters.pulsar.rest.http_sessions import HttpSessions
+from pulsar_sidecar.adapters.pulsar.rest.silent_brokers import SilentBrokers
 from pulsar_sidecar.identity.credentials import ClientCredentials, TlsOptions
+from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     InvalidInputError,
@@ -37,6 +38,8 @@ from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName, java_url_encode
 
 BROKERS_PATH: Final = "/loadbalance/brokers"
+VERSION_PATH: Final = "/admin/v2/brokers/version"
+SILENT: Final = "the broker answers nothing at all; look whether it hangs, and restart it if it does"
 MAX_REDIRECTS = 5
 REDIRECTS = (307, 308)
 REDIRECTS_OF_READS = (301, 302, 303, *REDIRECTS)
@@ -52,9 +55,9 @@ _METADATA_ERROR = "KeeperErrorCode = "
 _WITHOUT_OWNER = ("Can't find owner for ", "Failed to find ownership for ")
 """With 412, while a bundle moves between brokers (``PulsarWebResource.validateTopicOwnershipAsync``, 4.0.8)."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-_POOLED_BROKERS = 1_000
-_KEPT_PER_BROKER = 256
-"""As many as threads may ask one broker at once: urllib3 closes each further one after its answer, with a warning."""
+_PATIENCE_SECONDS = 10.0
+"""A read without an answer for so long is asked again, for as long as usual, if its broker answers something else."""
+_SILENT_SECONDS = 3.0
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -103,38 +106,6 @@ def json_object(data: bytes, what: str) -> dict[str, Any]:
     return document
 
 
-class HttpSessions:
-    """Sends requests with the credentials attached; safe for use by several threads."""
-
-    def __init__(
-        self, credentials: ClientCredentials, tls: TlsOptions, connect_seconds: float, read_seconds: float
-    ) -> None:
-        self._credentials = credentials
-        check_tls_files(credentials, tls)  # the pool would report a file that cannot be used only at the first request
-        certificate = credentials.shown_certificate(tls)
-        # Files and not the context, so that every new connection shows the certificate that is there now.
-        self._pool = urllib3.PoolManager(
-            num_pools=_POOLED_BROKERS,
-            maxsize=_KEPT_PER_BROKER,
-            retries=False,
-            timeout=urllib3.Timeout(connect=connect_seconds, read=read_seconds),
-            cert_reqs="CERT_NONE" if tls.allow_insecure_connection else "CERT_REQUIRED",
-            ca_certs=str(tls.trust_certs_file or DEFAULT_CA_BUNDLE_PATH),
-            cert_file=None if certificate is None else str(certificate.file),
-            key_file=None if certificate is None else str(certificate.key_file),
-            # Pulsar's tlsEnableHostnameVerification is off by default: the certificate is verified, its name is not.
-            assert_hostname=None if tls.hostname_verification else False,
-        )
-
-    def send(self, method: str, url: str, body: bytes | None, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
-        """One request to exactly this URL, and its whole answer; redirects come back as answers."""
-        headers = {"Accept": "application/json", **self._credentials.http_headers()}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        target = f"{url}?{urlencode(params)}" if params else url
-        return self._pool.request(method, target, body=body, headers=headers, redirect=False)
-
-
 @dataclass(frozen=True, slots=True)
 class _Call:
     method: str
@@ -173,6 +144,9 @@ class AdminRest:
     `NotAuthenticatedError` or `NotAuthorizedError` on 401 and 403, `BrokerRefusedError` on any other 4xx, and
     `PermanentError` for a redirect to an address that is no known broker. A change whose answer was lost, or that got
     a 5xx or a 404 of ZooKeeper's, is an `OutcomeUnknownError`.
+
+    Attributes:
+        silent: the brokers that answer nothing, which are sent nothing.
     """
 
     def __init__(
@@ -184,19 +158,25 @@ class AdminRest:
         store: MetadataStore | None = None,
         connect_seconds: float = 5.0,
         read_seconds: float = 60.0,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         """``web_service_urls`` are tried in order; each may itself be a comma-separated list, as pulsar-admin takes it.
 
-        ``read_seconds`` is how long the next byte of an answer is waited for.
+        ``read_seconds`` is how long the next byte of an answer is waited for; of a read's first try,
+        ``patience_seconds``.
 
         Raises:
             InvalidInputError: one of them is no http or https URL.
         """
         self.bases = _bases(web_service_urls)
         self.addresses = ", ".join(map(shown_address, self.bases))
-        self._sessions = HttpSessions(
-            credentials or ClientCredentials(), tls or TlsOptions(), connect_seconds, read_seconds
+        self._patience_seconds = patience_seconds
+        identity = (credentials or ClientCredentials(), tls or TlsOptions())
+        self._sessions = HttpSessions(*identity, connect_seconds, read_seconds)
+        self._questions = HttpSessions(
+            *identity, *(min(_SILENT_SECONDS, each) for each in (connect_seconds, read_seconds))
         )
+        self.silent = SilentBrokers(self._is_silent, SystemClock())
         self._store = store
         self._configured = frozenset(map(_address_of, self.bases))
         self._known = self._configured
@@ -295,13 +275,36 @@ class AdminRest:
         return target
 
     def _attempt(self, call: _Call, url: str, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        if url in self.silent:
+            raise _NeverLeftError(UnreachableError(f"{call} at {shown_address(url)}: {SILENT}"))
         try:
-            return self._sessions.send(call.method, url, call.body, params)
+            return self._patient_attempt(call, url, params)
         except urllib3.exceptions.HTTPError as error:
             failure = http_error(error, f"{call} at {shown_address(url)}", change=call.change)
             if never_left(error) or (isinstance(failure, TemporaryError) and not call.change):
                 raise _NeverLeftError(failure) from error
             raise failure from error
+
+    def _patient_attempt(self, call: _Call, url: str, params: dict[str, str]) -> urllib3.BaseHTTPResponse:
+        """As long as the broker is not silent; a change is sent once."""
+        may_repeat = not call.change and self._sessions.read_seconds > self._patience_seconds
+        first_seconds = self._patience_seconds if may_repeat else None
+        try:
+            return self._sessions.send(call.method, url, call.body, params, first_seconds)
+        except (urllib3.exceptions.ReadTimeoutError, urllib3.exceptions.ConnectTimeoutError):
+            verdict = self.silent.suspect(url)
+            if not may_repeat or verdict.result():
+                raise
+        return self._sessions.send(call.method, url, call.body, params)
+
+    def _is_silent(self, base: str) -> bool:
+        try:
+            self._questions.send("GET", urljoin(base, VERSION_PATH))
+        except (urllib3.exceptions.ReadTimeoutError, urllib3.exceptions.ConnectTimeoutError):
+            return True
+        except urllib3.exceptions.HTTPError:
+            return False  # nothing listens there, or TLS fails: whoever asks hears that at once
+        return False
 
     def is_known(self, url: str) -> bool:
         """Whether `is_broker` answers True without asking."""

@@ -6,13 +6,12 @@ A sidecar beside another cluster's brokers must not delete what these brokers kn
 from collections.abc import Mapping
 
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
-from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import BROKERS_PATH, VERSION_PATH, AdminRest
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.metadata_stores import unsupported_store
 
 RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
-VERSION_PATH = "/admin/v2/brokers/version"
 
 
 def broker_version(rest: AdminRest, web_service_url: str | None = None) -> str | None:

@@ -7,15 +7,17 @@ Invariants: no request has a credential of the sidecar's, but for a caller that 
 has the caller's role as ``X-Original-Principal``, and goes only to a broker that was seen to obey that. A request goes
 only to an address that `AdminRest.is_broker` knows, and a change only for the path and the query that the caller wrote.
 A change is sent a second time only when the first attempt provably never left or was answered by a redirect, and its
-body is all there.
+body is all there. A read does not wait for a broker that answers nothing at all, and what has to be asked before a
+request may go is asked once for all that wait for it.
 """
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -28,6 +30,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     MAX_REDIRECTS,
     REDIRECTS,
     REDIRECTS_OF_READS,
+    SILENT,
     AdminRest,
     asks_the_same,
     live_brokers,
@@ -49,6 +52,12 @@ from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.passed_requests import PassedRequest
 
 _MOST_CONNECTIONS = 1_000
+_MOST_OF_ONE_BROKER = 250
+"""What waits for one broker leaves connections for the others."""
+_PATIENCE_SECONDS = 3.0
+"""A read without an answer for so long has its broker asked whether it answers anything."""
+_QUESTION_SECONDS = 5.0
+_QUESTIONS_AT_ONCE = 8
 _WAIT_SECONDS = aiohttp.ClientTimeout(total=None, connect=30, sock_connect=5, sock_read=300)
 """pulsar-admin and the Go admin client wait 300 seconds; the exchange ends sooner when the caller leaves."""
 _LOOK_AGAIN_SECONDS = 30
@@ -59,6 +68,8 @@ _ORIGINAL_PRINCIPAL = "X-Original-Principal"
 _CREDENTIALS = frozenset({"authorization", "x-pulsar-auth-method-name", "athenz-role-auth"})
 """No second identity goes beside the sidecar's."""
 _log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class Answer:
@@ -102,13 +113,24 @@ class PassThrough:
     It belongs to the event loop that asks it first, on which `close` is called as well.
     """
 
-    def __init__(self, rest: AdminRest, tls: TlsOptions, store: MetadataStore, proxy: ProxyIdentity) -> None:
+    def __init__(
+        self,
+        rest: AdminRest,
+        tls: TlsOptions,
+        store: MetadataStore,
+        proxy: ProxyIdentity,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
         """``rest`` reads brokers' configuration, with the sidecar's own credentials; ``proxy`` speaks for others."""
+        self._patience_seconds = patience_seconds
         self._rest, self._store, self._tls, self._proxy = rest, store, tls, proxy
         self._sessions: dict[ClientCertificate | None, aiohttp.ClientSession] = {}
         self._looks: Final[TTLCache[str, _Look]] = TTLCache(1_000, _LOOK_AGAIN_SECONDS)
+        self._questions: dict[str, asyncio.Task[Any]] = {}
+        self._threads = ThreadPoolExecutor(_QUESTIONS_AT_ONCE, "passing")
 
     async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for session in self._sessions.values():
             await session.close()
 
@@ -127,7 +149,8 @@ class PassThrough:
         try:
             return await self._answer_of(request, self._rest.bases)
         except _NotTakenError:
-            return await self._answer_of(request, await asyncio.to_thread(self._registered))
+            registered = self._in_thread(self._registered)
+            return await self._answer_of(request, await self._shared(request, "the registered brokers", registered))
 
     async def _answer_of(self, request: PassedRequest, bases: Sequence[str]) -> tuple[aiohttp.ClientResponse, str]:
         failure: SidecarError = TemporaryError(f"{request}: no broker is registered in the metadata store; try again")
@@ -164,7 +187,7 @@ class PassThrough:
     async def _redirected(self, request: PassedRequest, url: str, location: str) -> str:
         target = urljoin(url, location)
         downgrade = urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https"
-        if downgrade or not (self._rest.is_known(target) or await asyncio.to_thread(self._rest.is_broker, target)):
+        if downgrade or not (self._rest.is_known(target) or await self._is_broker(request, target)):
             raise ForeignRedirectError(
                 f"{request}: redirect to an unknown host {shown_address(target)}, to which the sidecar sends no "
                 "credential; add the address to the sidecar's webServiceUrl if it belongs to this cluster"
@@ -181,17 +204,40 @@ class PassThrough:
             )
         return target
 
+    async def _is_broker(self, request: PassedRequest, target: str) -> bool:
+        address = shown_address(target)
+        look = self._in_thread(lambda: self._rest.is_broker(target))
+        return await self._shared(request, f"whether {address} is a broker", look)
+
+    def _in_thread(self, ask: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+        return lambda: asyncio.get_running_loop().run_in_executor(self._threads, ask)
+
+    async def _shared(self, request: PassedRequest, what: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer to a question that all who wait for it share; whoever waits too long takes another broker."""
+        question = self._questions.get(what)
+        if question is None:
+            question = self._questions[what] = asyncio.ensure_future(_asked(ask))
+            question.add_done_callback(lambda _: self._questions.pop(what))
+        await asyncio.wait({question}, timeout=_QUESTION_SECONDS)
+        if not question.done():
+            raise _NotTakenError(f"{request}: {what} is not known after {_QUESTION_SECONDS:g} s; try again")
+        return cast(T, question.result())
+
     async def _attempt(self, request: PassedRequest, url: str, proxy: ProxyIdentity | None) -> aiohttp.ClientResponse:
+        if url in self._rest.silent:
+            raise _NotTakenError(f"{request} at {shown_address(url)}: {SILENT}")
         try:
-            return await self._session(None if proxy is None else proxy.credentials.certificate).request(
-                request.method,
-                URL(url, encoded=True),
-                data=request.body or None,
-                headers=request.headers if proxy is None else proxy.headers(request),
-                allow_redirects=False,
-            )
+            async with self._as_long_as_it_answers(request, url):
+                return await self._session(None if proxy is None else proxy.credentials.certificate).request(
+                    request.method,
+                    URL(url, encoded=True),
+                    data=request.body or None,
+                    headers=request.headers if proxy is None else proxy.headers(request),
+                    allow_redirects=False,
+                )
         except (aiohttp.ClientError, TimeoutError) as error:
-            reason = f"{request} at {shown_address(url)}: {type(error).__name__}"
+            cause = SILENT if url in self._rest.silent else type(error).__name__
+            reason = f"{request} at {shown_address(url)}: {cause}"
             # A body in pieces is untouched then: the library asks for the first one when it is connected.
             if isinstance(error, _NEVER_LEFT):
                 raise _NotTakenError(f"{reason}; check that the broker runs") from error
@@ -201,9 +247,32 @@ class PassThrough:
                 f"{reason}, so it may have taken effect; read the state before you repeat it"
             ) from error
 
+    @asynccontextmanager
+    async def _as_long_as_it_answers(self, request: PassedRequest, url: str) -> AsyncIterator[None]:
+        """A `TimeoutError` breaks a read off whose broker is silent; a change may be carried out yet, and waits."""
+        loop, watching = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+        async with asyncio.timeout(None) as limit:
+
+            async def watch() -> None:
+                while not await asyncio.shield(asyncio.wrap_future(self._rest.silent.suspect(url))):
+                    await asyncio.sleep(self._patience_seconds)
+                if request.is_read:
+                    limit.reschedule(loop.time())
+
+            # Most answers come sooner, and a task for each would cost much of what is done here.
+            later = loop.call_later(self._patience_seconds, lambda: watching.append(loop.create_task(watch())))
+            try:
+                yield
+            finally:
+                later.cancel()
+                for task in watching:
+                    task.cancel()
+
     async def _proxy_for(self, request: PassedRequest, base: str) -> ProxyIdentity | None:
         """Who speaks for the caller at this broker; None where the caller speaks for itself."""
-        look = self._looks.get(base) or await self._look(base)
+        look = self._looks.get(base)
+        if look is None:
+            look = await self._shared(request, f"how {shown_address(base)} treats clients", lambda: self._look(base))
         if not look.authenticates and not request.vouched:
             raise NotAuthenticatedError(
                 f"{request}: the broker authenticates no client, so the sidecar passes only requests of its "
@@ -219,7 +288,7 @@ class PassThrough:
         return self._proxy
 
     async def _look(self, base: str) -> "_Look":
-        configuration = await asyncio.to_thread(self._configuration, base)
+        configuration = await self._in_thread(lambda: self._configuration(base))()
         authenticates = configuration.flag("authenticationEnabled")
         proxies = {role.strip() for role in (configuration.text("proxyRoles") or "").strip("[]").split(",")}
         refusal = None
@@ -234,7 +303,8 @@ class PassThrough:
         try:
             return RuntimeConfiguration.of(self._rest, base)
         except SidecarError as error:
-            raise TemporaryError(f"whether the broker authenticates its clients could not be read: {error}") from error
+            kind = _NotTakenError if isinstance(error, UnreachableError) else TemporaryError
+            raise kind(f"whether the broker authenticates its clients could not be read: {error}") from error
 
     async def _is_obeyed(self, base: str) -> bool:
         """Whether ``X-Original-Principal`` takes rights away: older brokers ignore it of other roles than a proxy's."""
@@ -250,7 +320,11 @@ class PassThrough:
         if certificate not in self._sessions:
             tls = replace(self._tls, client_certificate=certificate)
             session = self._sessions[certificate] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, ssl=tls_context(ClientCredentials(), tls)),
+                connector=aiohttp.TCPConnector(
+                    limit=_MOST_CONNECTIONS,
+                    limit_per_host=_MOST_OF_ONE_BROKER,
+                    ssl=tls_context(ClientCredentials(), tls),
+                ),
                 timeout=_WAIT_SECONDS,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=_ADDED_BY_THE_LIBRARY,
@@ -275,6 +349,10 @@ class _Look:
 
     authenticates: bool
     refusal: str | None
+
+
+async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+    return await ask()
 
 
 class _NotTakenError(UnreachableError):

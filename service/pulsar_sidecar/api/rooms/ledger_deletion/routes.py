@@ -5,15 +5,15 @@ the sidecar's own, because the brokers' own call destroys the source.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, assert_never
 
 from fastapi import APIRouter, Query, Request
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api.errors import MismatchError
 from pulsar_sidecar.api.guard import Owners, guarded_router
+from pulsar_sidecar.api.last_reading import LastReading
 from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
@@ -26,6 +26,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
     OperationState,
     Redirect,
+    ServiceStatus,
     ShadowDeletionStage,
 )
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
@@ -264,27 +265,44 @@ def _record_of(payload: schemas.DeleteLedgerPayload, requested_by: str | None) -
 
 
 def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
+    @cache  # at the first request
+    def measured() -> LastReading[InflightEstimate]:
+        return LastReading(service.estimated_inflight, service.last_inflight)
+
+    @cache
+    def status() -> LastReading[ServiceStatus]:
+        return LastReading(service.status, service.last_status)
+
+    async def estimated() -> InflightEstimate:
+        # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
+        # thread would make it wait twice for the interpreter that the worker keeps busy.
+        return service.cached_inflight() or await measured().soon()
+
     @routes.get("/broker-stats/estimatedInflightDeletionLedgerCount", tags=["broker stats"], response_model=int)
     @takes(Right.CLUSTER_STATE)
     async def estimated_inflight_deletion_ledger_count() -> Response:
         """The number of records that wait, as PIP-186's ``BrokerStats`` call.
 
-        The header ``X-Pulsar-Sidecar-Age-Ms`` is the age of the number in milliseconds.
+        The header ``X-Pulsar-Sidecar-Age-Ms`` is the age of the number in milliseconds: a second at most, or more while
+        brokers do not answer.
         """
-        estimate = await _estimate(service)
+        estimate = await estimated()
         return JSONResponse(estimate.count, headers={AGE_HEADER: str(estimate.age_ms)})
 
     @routes.get("/ledger-deletion/inflight", response_model=schemas.InflightAnswer)
     @takes(Right.CLUSTER_STATE)
     async def ledger_deletion_inflight() -> Response:
         """The records that wait, with the age of the estimate."""
-        return JSONResponse(schemas.InflightAnswer.model_validate(await _estimate(service)).model_dump())
+        return JSONResponse(schemas.InflightAnswer.model_validate(await estimated()).model_dump())
 
     @routes.get("/ledger-deletion/status")
     @takes(Right.CLUSTER_STATE)
-    def ledger_deletion_status() -> schemas.StatusAnswer:
-        """The state of the service, also while the feature is off."""
-        return schemas.StatusAnswer.model_validate(service.status())
+    async def ledger_deletion_status() -> schemas.StatusAnswer:
+        """The state of the service, also while the feature is off.
+
+        Where the cluster does not answer within 2 seconds it is the last one that was read; ``asOfMs`` is its time.
+        """
+        return schemas.StatusAnswer.model_validate(await status().soon())
 
     @routes.get("/ledger-deletion/dead-letters")
     @takes(Right.CLUSTER_STATE)
@@ -292,13 +310,6 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         """The records that the sidecars gave up, oldest first."""
         letters = service.dead_letters(parameters.limit, parameters.after)
         return [schemas.DeadLetterAnswer.model_validate(letter) for letter in letters]
-
-
-async def _estimate(service: LedgerDeletion) -> InflightEstimate:
-    # Brokers and load balancers poll this call. What is in memory is answered right away: handing the request to a
-    # thread would make it wait twice for the interpreter that the worker keeps busy.
-    estimate = service.cached_inflight()
-    return await run_in_threadpool(service.estimated_inflight) if estimate is None else estimate
 
 
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:

@@ -297,6 +297,8 @@ class StatusAnswer(Answer):
     warnings: list[str]
     """What hinders retries, keeps a topic's deletion, or endangers records or the sources of shadow topics, with the
     remedy."""
+    as_of_ms: int
+    """When it was read; longer ago than a few seconds only while the cluster does not answer."""
 
 
 class DeadLetterAnswer(Answer):

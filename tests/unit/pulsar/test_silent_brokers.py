@@ -1,0 +1,97 @@
+"""Brokers that take connections and answer nothing."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
+from pulsar_sidecar.adapters.pulsar.rest.silent_brokers import SilentBrokers
+from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError, UnreachableError
+
+from tests.cluster.patience import until
+from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
+
+BROKER = "http://a:8080"
+
+
+class Broker:
+    """One that is asked whether it is silent; it answers when the test lets it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers = threading.Event()
+        self.may_be_known = threading.Event()
+
+    def is_silent(self, base: str) -> bool:
+        self.asked.append(base)
+        self.may_be_known.wait(10)
+        return not self.answers.is_set()
+
+
+@pytest.fixture
+def hung_url() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+@pytest.fixture
+def other() -> Iterator[HttpBroker]:
+    with http_broker(lambda arrived: Answer(200, b'"answered"')) as broker:
+        yield broker
+
+
+def test_all_who_suspect_a_broker_share_one_question() -> None:
+    broker = Broker()
+    silent = SilentBrokers(broker.is_silent, SystemClock())
+    verdicts = [silent.suspect(f"{BROKER}/{n}") for n in range(50)]
+    assert f"{BROKER}/x" not in silent
+    broker.answers.set()
+    broker.may_be_known.set()
+    assert [verdict.result(10) for verdict in verdicts] == [False] * 50
+    assert broker.asked == [f"{BROKER}/"]
+
+
+def test_a_broker_is_silent_until_it_answers() -> None:
+    broker = Broker()
+    broker.may_be_known.set()
+    silent = SilentBrokers(broker.is_silent, SystemClock(), between_seconds=0.01)
+    assert silent.suspect(BROKER).result(10)
+    assert f"{BROKER}/admin/v2/clusters" in silent
+    broker.answers.set()
+    until(lambda: BROKER not in silent, "it answers again", 10)
+    assert silent.suspect(BROKER).result(10) is False
+
+
+def test_a_read_goes_past_a_silent_broker_and_a_change_never_reaches_it(hung_url: str, other: HttpBroker) -> None:
+    rest = AdminRest([hung_url, other.url], read_seconds=0.1)
+    assert rest.get("/x") == "answered"
+    until(lambda: hung_url in rest.silent, "it is known", 10)
+    assert (rest.get("/x"), rest.change("PUT", "/x")) == ("answered", "answered")
+    with pytest.raises(TemporaryError, match="answers nothing at all"):
+        rest.get_exactly(hung_url, "/x")
+
+
+def test_a_change_without_an_answer_is_sent_to_no_other_broker(hung_url: str, other: HttpBroker) -> None:
+    rest = AdminRest([hung_url, other.url], read_seconds=0.1)
+    with pytest.raises(OutcomeUnknownError):
+        rest.change("PUT", "/x")
+    assert other.arrived == []
+
+
+def test_a_broker_that_is_only_slow_is_waited_for(other: HttpBroker) -> None:
+    def slowly(arrived: object) -> Answer:
+        time.sleep(0.15)
+        return Answer(200, b'"late"')
+
+    rest = AdminRest([other.url], read_seconds=0.3, patience_seconds=0.05)
+    other.answer = lambda arrived: slowly(arrived) if arrived.target == "/x" else Answer(200, b'"4.0.8"')
+    assert rest.get("/x") == "late"
+    assert [arrived.target for arrived in other.arrived] == ["/x", "/admin/v2/brokers/version", "/x"]
+
+
+def test_no_broker_at_all_is_named_as_before(hung_url: str) -> None:
+    with pytest.raises(UnreachableError):
+        AdminRest([hung_url], read_seconds=0.05).get("/x")
