@@ -28,9 +28,10 @@ NAME = "hanging"
 HANGS = {
     "one broker hung": ("broker-1",),
     "both brokers hung": ("broker-1", "broker-2"),
-    "ZooKeeper hung": ("zookeeper",),
     "all bookies hung": ("bookie-1", "bookie-2"),
+    "ZooKeeper hung": ("zookeeper",),
 }
+"""ZooKeeper last: bookies whose session has ended exit."""
 _ROUTES = (
     ("GET", "/livez"),
     ("GET", "/readyz"),

@@ -1,7 +1,6 @@
 """A broker that hangs: its machine takes connections, and nothing is answered.
 
-How soon each route answers with other members hung is measured by ``python -m tests.benchmarks hanging``
-(docs/reliability.md, "While something hangs").
+How soon each route answers with other members hung is measured by ``python -m tests.benchmarks hanging``.
 """
 
 from collections.abc import Iterator
