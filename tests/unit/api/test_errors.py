@@ -43,6 +43,7 @@ TABLE = [
     (errors.PassedChangeUnansweredError("x"), 502),
     (errors.ForeignRedirectError("x"), 502),
     (BrokerRefusedError(412, "x"), 412),
+    (errors.RefusedBeforehandError(412, "x"), 412),
     (BrokerRefusedError(403, "x"), 403),
     (BrokerRefusedError(500, "x"), 502),
     (SidecarError("x"), 500),

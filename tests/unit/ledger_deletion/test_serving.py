@@ -14,7 +14,7 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import STUCK_AFTER, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, STUCK_AFTER, operation_path
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow import serving
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
@@ -44,7 +44,7 @@ from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
 from tests.unit.ledger_deletion.driving import OP
 from tests.unit.ledger_deletion.orphans import about, orphan
 from tests.unit.ledger_deletion.shadow_settings import setting
-from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY
+from tests.unit.ledger_deletion.sidecars import POLICY, RETRY_POLICY, Sidecar
 
 INSTANCE = SidecarInstance("sidecar-1", "http://a", None, 0)
 
@@ -138,6 +138,15 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
     fake_pulsar.store.fail_next("delete_many", OutcomeUnknownError("lost"), times=3)
     with pytest.raises(OutcomeUnknownError, match="repeat the call"):
         service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
+
+
+def test_a_repeated_call_follows_the_promise_there_is(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service._runtime.ready.set()
+    held = Sidecar(fake_pulsar).deleter.begin(OP, topic, partitioned=False, force=True, requested_by="me")
+    status = service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
+    assert (status.operation_id, status.state) == (held.operation.operation_id, OperationState.RUNNING)
+    assert fake_pulsar.store.children(OPERATIONS) == [OP]
 
 
 def test_only_in_use_is_final_to_the_client_of_the_pip(fake_pulsar: FakePulsar, topic: TopicName) -> None:

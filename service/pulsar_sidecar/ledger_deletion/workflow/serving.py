@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,14 @@ from pulsar_sidecar.ledger_deletion.service import (
     UndeleteResult,
 )
 from pulsar_sidecar.ledger_deletion.steps import Step
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import end_of, follow, remains, status_of, warnings_of
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
+    end_of,
+    follow,
+    promise_of,
+    remains,
+    status_of,
+    warnings_of,
+)
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
@@ -58,6 +65,7 @@ LEDGER_STILL_IN_USE = "ledger still in use"
 _SHOWN_PROTECTIONS = 100
 _ENDED_LOOKBACK_MS = 600_000
 _DELETIONS_AT_ONCE = 128
+_FOLLOW_SECONDS = 0.5
 _LAST_ATTEMPT_SECONDS = 1.0
 """An attempt that began in time may end in time."""
 _NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
@@ -149,8 +157,8 @@ class LedgerDeletion:
     ) -> TopicDeletionStatus:
         """Record every ledger the topic references, then have the broker delete it.
 
-        Answers DONE, or RUNNING when the broker could not finish in time: the sidecars continue it. A
-        broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
+        Answers DONE, or RUNNING when the broker could not finish in time: the sidecars continue it. A repeated call
+        follows the deletion that runs. A broker's refusal is raised as it came (`BrokerRefusedError`, `NotFoundError`).
 
         Raises:
             DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
@@ -172,16 +180,22 @@ class LedgerDeletion:
             source_data_loss_confirmed=confirm_source_data_loss is not None,
             trace=current_trace(),
         )
-        status, refusal = self._in_time(begin)
+        running = partial(promise_of, self._runtime.ports.store, topic, partitioned=partitioned, force=force)
+        status, refusal = self._in_time(running, begin)
         if refusal is not None:
             raise refusal
         return status
 
-    def _in_time(self, begin: Callable[[], HeldOperation]) -> tuple[TopicDeletionStatus, PermanentError | None]:
-        """Begin a topic deletion and drive it in a thread that goes on when the caller has waited long enough."""
+    def _in_time(
+        self, running: Callable[[], OperationId | None], begin: Callable[[], HeldOperation]
+    ) -> tuple[TopicDeletionStatus, PermanentError | None]:
+        """Follow the running topic deletion, or begin one and drive it, in a thread that the caller may leave."""
         promised: list[HeldOperation] = []
 
         def drive() -> tuple[TopicDeletionStatus, PermanentError | None]:
+            earlier = running()
+            if earlier is not None:
+                return self._follow(earlier), None
             promised.append(begin())
             return self._drive(promised[0])
 
@@ -200,6 +214,16 @@ class LedgerDeletion:
                 ) from error
         operation = promised[0].operation
         return operation.status(OperationState.RUNNING, operation.last_reason or _NO_ANSWER), None
+
+    def _follow(self, operation_id: OperationId) -> TopicDeletionStatus:
+        clock, stop = self._runtime.ports.clock, self._runtime.stop
+        give_up = clock.monotonic_seconds() + self._runtime.configuration.topic_deletion_wait_ms / 1000
+        status = self.topic_deletion(operation_id).status
+        while status.state is OperationState.RUNNING and clock.monotonic_seconds() < give_up and not stop.is_set():
+            clock.wait_seconds(_FOLLOW_SECONDS, stop)
+            with suppress(NotFoundError):  # the sidecar that ends it notes the end a moment later
+                status = self.topic_deletion(operation_id).status
+        return status
 
     def _drive(self, held: HeldOperation) -> tuple[TopicDeletionStatus, PermanentError | None]:
         try:
