@@ -62,6 +62,15 @@ def test_a_connection_that_went_stale_is_replaced(bookie: FakeBookie, connection
     assert bookie.connections == 2
 
 
+def test_a_silent_bookie_is_waited_for_once(bookie: FakeBookie, connections: BookieConnections) -> None:
+    bookie.store(LEDGER, 0, b"zero")
+    read(connections, bookie.bookie_id, LEDGER, EntryId(0))
+    bookie.answer = lambda ledger_id, entry_id: response(0, ledger_id, entry_id, b"cut short")[:-1]
+    with pytest.raises(TemporaryError):
+        read(connections, bookie.bookie_id, LEDGER, EntryId(0))
+    assert bookie.connections == 1
+
+
 def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConnections) -> None:
     for entry_id in range(40):
         bookie.store(LEDGER, entry_id, str(entry_id).encode())

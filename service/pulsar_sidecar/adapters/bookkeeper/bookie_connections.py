@@ -199,7 +199,9 @@ class BookieConnections:
         if kept is not None:
             try:
                 return self._converse(kept, bookie, converse)
-            except TemporaryError:
+            except TemporaryError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise  # a fresh connection would wait as long again for a bookie that is silent
                 # The bookie may have restarted since the connection was last used; a fresh one decides.
                 with self._lock:
                     stale = self._idle.pop(bookie, [])
