@@ -38,7 +38,7 @@ from pulsar_sidecar.doctor.facts import (
 )
 from pulsar_sidecar.doctor.findings import Finding, Level, counted
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_path
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -100,7 +100,7 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
     credential, tls = store_credential_of(cluster.settings), store_tls_of(cluster.settings)
 
     def missing() -> Sequence[str]:
-        paths = [_CLUSTERS, root]
+        paths = [_CLUSTERS, root, instance_id_path(root)]
         return [path for path, node in zip(paths, store.read_many(paths), strict=True) if node is None]
 
     def undeletable() -> Sequence[str]:
