@@ -49,7 +49,7 @@ def test_a_leak_is_seen_held_and_handed_on(scene: Scene, look: Look) -> None:
     look.open(f"{sidecar.url}/ui/leaks")
     assert "The watch appends nothing" in act(look, "Brake", reason="a test <b>")
     assert sidecar.call("GET", WATCH)["braked"] == "a test <b>"
-    assert "The brake holds" in look.page.inner_text("main")
+    assert "Brake engaged" in look.page.inner_text("main")
     assert "The brake is released" in act(look, "Release the brake")
     assert sidecar.call("GET", WATCH)["braked"] is None
 

@@ -4,6 +4,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -290,6 +291,21 @@ def test_overdue_passes_over_what_is_acknowledged(subject: Subject) -> None:
     other = subject.other_sidecar.pending()
     assert payloads(other.overdue(0, 10)) == [b"1", b"4"]
     other.close()
+
+
+def test_what_waits_is_listed_in_order_and_not_consumed(subject: Subject) -> None:
+    publish(subject, RETRY, [retry(b"retried", 3_600_000)])
+    pass_ms(subject, 20)
+    publish(subject, PENDING, [OutgoingMessage(b"%d" % number, key=str(number)) for number in range(6)])
+    with closing(subject.topics.unacknowledged()) as waiting:
+        assert payloads(list(waiting)) == [b"0", b"1", b"2", b"3", b"4", b"5", b"retried"]
+    consumer = subject.topics.pending()
+    deliveries = receive_until(subject, consumer, 6)
+    consumer.acknowledge(deliveries)
+    pass_ms(subject, 1000)
+    consumer.close()
+    with closing(subject.topics.unacknowledged()) as waiting:
+        assert payloads(list(waiting)) == [b"retried"]
 
 
 # Dead letters ----------------------------------------------------------------------------------------------------

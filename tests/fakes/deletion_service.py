@@ -19,6 +19,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
     NamespaceDeletionStatus,
     OperationState,
+    PendingRecord,
     ProtectedLedger,
     Redirect,
     RedriveResult,
@@ -43,6 +44,7 @@ from pulsar_sidecar.ledger_deletion.watch.service import (
     WatchStatus,
     trend_of,
 )
+from pulsar_sidecar.ledger_deletion.workflow.trend import DeletionTrend, TrendPoint
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.names import TopicName
@@ -137,6 +139,7 @@ class FakeDeletionService:
     """For each look at a namespace's deletion: an error, or state, topics deleted of 10, and reason; the last stays."""
     ledger_answer: LedgerDeletionAnswer | Redirect = LedgerDeletionAnswer.DELETED
     dead: list[DeadLetter] = field(default_factory=list)
+    waiting: list[PendingRecord] = field(default_factory=list)
     deleted: set[int] = field(default_factory=set)
     protected: dict[int, int] = field(default_factory=dict)
     known_status: ServiceStatus | None = None
@@ -287,20 +290,28 @@ class FakeDeletionService:
             dead_letters=len(self.dead) if self.enabled else None,
         )
 
-    def pause(self, reason: str | None) -> Control:
+    def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
         self._asked("pause", reason)
-        self.control = replace(self.control, paused=True, paused_reason=reason)
+        self.control = replace(self.control, paused=True, paused_reason=reason, paused_by=asked_by, paused_since_ms=9)
         return self.control
 
     def resume(self) -> Control:
         self._asked("resume", None)
-        self.control = replace(self.control, paused=False, paused_reason=None)
+        self.control = replace(self.control, paused=False, paused_reason=None, paused_by=None, paused_since_ms=None)
         return self.control
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
         self._asked("limit_rate", ledgers_per_second)
         self.control = replace(self.control, rate_per_second=ledgers_per_second)
         return self.control
+
+    def pending_records(self, limit: int, offset: int = 0) -> list[PendingRecord]:
+        self._asked("pending_records", (limit, offset))
+        return self.waiting[offset : offset + limit]
+
+    def trend(self) -> DeletionTrend:
+        self._asked("trend", None)
+        return DeletionTrend((TrendPoint(1, 7, None, None), TrendPoint(60_001, 5, 0.5, 2)), 150.0)
 
     def dead_letters(self, limit: int, after: str | None = None) -> list[DeadLetter]:
         self._asked("dead_letters", limit)

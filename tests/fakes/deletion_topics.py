@@ -7,7 +7,7 @@ whichever client closes or crashes; a test asks by name for everything that is t
 
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pulsar_sidecar.ledger_deletion.ports import (
@@ -145,6 +145,12 @@ class FakeDeletionTopics:
         self.hooks.arrive("outcomes_since")
         stored = self.messages(DeletionTopic.OUTCOME)[self.not_seen_quickly if quickly else 0 :]
         yield from (message.payload for message in stored if message.publish_time_ms >= since_ms)
+
+    def unacknowledged(self) -> Generator[Delivery, None, None]:
+        self.hooks.arrive("unacknowledged")
+        with self.lock:
+            found = [message.delivery() for message in _of(self, _CONSUMED) if not message.acknowledged]
+        yield from sorted(found, key=lambda delivery: delivery.publish_time_ms)
 
     def backlog(self) -> Backlog:
         self.hooks.arrive("backlog")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from pulsar_sidecar.model.metadata import MetadataStore
 
 CONTROL = "/pulsar-sidecar/ledger-deletion/control"
 INSTANCES = "/pulsar-sidecar/instances"
+_NEEDED: Final = {"paused", "pausedReason", "ratePerSecond"}
+"""Keys without which a node cannot be read; sidecars of earlier versions write no others."""
 _SLOWEST, _FASTEST = 0.001, 1e9
 _UNREADABLE = Control(
     paused=True, paused_reason=f"pause and rate cannot be read from {CONTROL}: pause or resume again, and set the rate"
@@ -39,12 +42,19 @@ class ServiceControl:
         """Change pause or rate by compare-and-set; what holds then."""
         return change_node(self.store, CONTROL, _decode_control, change, msgspec.json.encode)
 
-    def pause(self, reason: str | None) -> Control:
+    def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
         """Stop deleting on all sidecars."""
-        return self.change(lambda control: replace(control, paused=True, paused_reason=reason))
+        since_ms = self.store.now_ms()
+        return self.change(
+            lambda control: replace(
+                control, paused=True, paused_reason=reason, paused_by=asked_by, paused_since_ms=since_ms
+            )
+        )
 
     def resume(self) -> Control:
-        return self.change(lambda control: replace(control, paused=False, paused_reason=None))
+        return self.change(
+            lambda control: replace(control, paused=False, paused_reason=None, paused_by=None, paused_since_ms=None)
+        )
 
     def limit_rate(self, ledgers_per_second: float | None) -> Control:
         """Set or lift the limit of each sidecar.
@@ -110,7 +120,7 @@ def _decode_control(data: bytes | None) -> Control:
     try:
         document = json.loads(data)
         control = msgspec.convert(document, Control)
-        is_complete = document.keys() >= set(Control.__struct_encode_fields__)
+        is_complete = document.keys() >= _NEEDED
     except (ValueError, OverflowError, RecursionError):
         return _UNREADABLE
     return control if is_complete and _is_rate(control.rate_per_second) else _UNREADABLE

@@ -4,7 +4,7 @@ Every method raises `TemporaryError` when the other side could not be asked and 
 to a change was lost. No method reports an absence that it did not read.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -287,6 +287,12 @@ class DeletionTopics(Protocol):
         """Payloads of ``__ledger_deletion-OUTCOME`` published since then, oldest first, up to now.
 
         Read ``quickly``, some may be lacking; otherwise the topic is gone through from its beginning.
+        """
+
+    def unacknowledged(self) -> Generator[Delivery, None, None]:
+        """The messages of ``__ledger_deletion`` and its retry topic that are not acknowledged, in order of publishing.
+
+        Consumes nothing, and reads no more than is taken of it.
         """
 
     def backlog(self) -> Backlog:

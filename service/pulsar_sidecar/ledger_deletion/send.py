@@ -1,6 +1,7 @@
 """What callers put on the system topic: records (PIP-186 ``sendPendingDeleteLedger``), and dead letters once again."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 
 from pulsar_sidecar.ledger_deletion.ports import (
     SYSTEM_NAMESPACE,
@@ -12,8 +13,8 @@ from pulsar_sidecar.ledger_deletion.ports import (
     PublishResult,
 )
 from pulsar_sidecar.ledger_deletion.record import MAX_RECORD_BYTES, PendingDeleteLedgerInfo, encode_record, parse_record
-from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, fresh, tries
-from pulsar_sidecar.ledger_deletion.service import DeadLetter, RedriveResult, SentLedger
+from pulsar_sidecar.ledger_deletion.second_phase.retry import REASON, due_ms, fresh, tries
+from pulsar_sidecar.ledger_deletion.service import DeadLetter, PendingRecord, RedriveResult, SentLedger
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
@@ -116,6 +117,26 @@ def list_dead(dead_letters: DeadLetters, limit: int, after: str | None = None) -
         )
         for delivery in found[:limit]
     ]
+
+
+def list_pending(waiting: Iterable[Delivery], limit: int, offset: int = 0) -> list[PendingRecord]:
+    """Up to ``limit`` records that wait, behind the first ``offset`` ones."""
+    return [_pending(delivery) for delivery in islice(waiting, offset, offset + limit)]
+
+
+def _pending(delivery: Delivery) -> PendingRecord:
+    record, sent_back = _record(delivery), tries(delivery.properties)
+    return PendingRecord(
+        message_id=delivery.message_id,
+        topic=delivery.topic,
+        record=record,
+        written_ms=delivery.publish_time_ms,
+        tries=sent_back,
+        next_try_ms=due_ms(delivery) if sent_back else None,
+        reason=delivery.properties.get(REASON),
+        length_bytes=None if record is None else record.mark.length_bytes,
+        request_id=RequestTrace.of(delivery.properties).request_id,
+    )
 
 
 def _place(message_id: str) -> tuple[int, ...]:

@@ -213,13 +213,14 @@ class LedgerDeletionAnswer(Enum):
 class InflightEstimate:
     """PIP-186 ``estimatedInflightDeletionLedgerCount`` with its age.
 
-    ``oldest_age_ms`` is the age of the oldest record that waits, None when none does.
+    ``oldest_age_ms`` is the age of the oldest record that waits, None when none does. ``waiting_bytes`` is
+    None while this sidecar has judged no ledger, whose length would be the measure.
     """
 
     count: int
     age_ms: int
     oldest_age_ms: int | None
-    waiting_bytes: int
+    waiting_bytes: int | None
 
 
 @decodable
@@ -229,6 +230,8 @@ class Control(msgspec.Struct, frozen=True, rename="camel"):
     paused: bool = False
     paused_reason: str | None = None
     rate_per_second: float | None = None
+    paused_by: str | None = None
+    paused_since_ms: int | None = None
 
 
 @decodable
@@ -290,6 +293,28 @@ class DeadLetter:
     reason: str
     tries: int
     dead_since_ms: int
+    request_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRecord:
+    """One record that waits.
+
+    Attributes:
+        record: None if it cannot be read; then it goes to the dead letters.
+        written_ms: when the first phase wrote it, or its last try sent it back.
+        next_try_ms: not before; None for a record that waits for its first try.
+        reason: why its last try kept it.
+    """
+
+    message_id: str
+    topic: str
+    record: PendingDeleteLedgerInfo | None
+    written_ms: int
+    tries: int
+    next_try_ms: int | None
+    reason: str | None
+    length_bytes: int | None
     request_id: str | None = None
 
 

@@ -45,6 +45,8 @@ EVERY_ROUTE = [
     ("GET", "/admin/v2/ledger-deletion/topic-deletions/op-1"),
     ("POST", "/admin/v2/ledger-deletion/topic-deletions/op-1/abandon"),
     ("GET", "/admin/v2/ledger-deletion/dead-letters"),
+    ("GET", "/admin/v2/ledger-deletion/pending"),
+    ("GET", "/admin/v2/ledger-deletion/trend"),
     ("POST", "/admin/v2/ledger-deletion/dead-letters/redrive"),
     ("POST", "/admin/v2/ledger-deletion/undelete"),
     ("POST", "/admin/v2/ledger-deletion/end-protection"),

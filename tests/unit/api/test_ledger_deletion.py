@@ -7,6 +7,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     DeadLetter,
     FollowedDeletion,
     OperationState,
+    PendingRecord,
     Remains,
     SidecarInstance,
     TopicDeletionStatus,
@@ -59,6 +60,15 @@ def test_the_largest_ledger_id_is_a_ledger_id(service: FakeDeletionService, serv
     assert answer.json == {"sent": [2**63 - 1], "notSent": []}
 
 
+RUNNING = {
+    "paused": False,
+    "pausedReason": None,
+    "ratePerSecond": None,
+    "pausedBy": None,
+    "pausedSinceMs": None,
+}
+
+
 @pytest.mark.parametrize("remembers", [False, True])
 def test_the_count_has_an_age(service: FakeDeletionService, server: Served, *, remembers: bool) -> None:
     service.remembers = remembers
@@ -78,7 +88,7 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
     service.instances = (SidecarInstance("a", "http://a:8750", None, 1),)
     assert server.ask("GET", f"{BASE}/status").json == {
         "enabled": False,
-        "control": {"paused": False, "pausedReason": None, "ratePerSecond": None},
+        "control": RUNNING,
         "inflight": {"count": 7, "ageMs": 120, "oldestAgeMs": 5000, "waitingBytes": 900},
         "deadLetters": None,
         "deletedPerSecond": None,
@@ -97,16 +107,16 @@ def test_status(service: FakeDeletionService, server: Served) -> None:
 
 
 def test_pause_and_resume(service: FakeDeletionService, server: Served) -> None:
-    paused = {"paused": True, "pausedReason": "bookies move", "ratePerSecond": None}
+    paused = RUNNING | {"paused": True, "pausedReason": "bookies move", "pausedSinceMs": 9}
     assert server.ask("POST", f"{BASE}/pause", {"reason": "bookies move"}).json == paused
     assert server.ask("POST", f"{BASE}/pause").json == paused | {"pausedReason": None}
-    assert server.ask("POST", f"{BASE}/resume").json == {"paused": False, "pausedReason": None, "ratePerSecond": None}
+    assert server.ask("POST", f"{BASE}/resume").json == RUNNING
 
 
 @pytest.mark.parametrize("rate", [0.5, 500, None])
 def test_rate(rate: float | None, service: FakeDeletionService, server: Served) -> None:
     answer = server.ask("PUT", f"{BASE}/rate", {"ledgersPerSecond": rate})
-    assert answer.json == {"paused": False, "pausedReason": None, "ratePerSecond": rate}
+    assert answer.json == RUNNING | {"ratePerSecond": rate}
     assert service.calls("limit_rate") == [rate]
 
 
@@ -195,6 +205,24 @@ def test_an_id_is_a_nodes_name_and_nothing_else(name: str, service: FakeDeletion
     for method, path in (("GET", name), ("POST", f"{name}/abandon")):
         assert server.ask(method, f"{BASE}/topic-deletions/{path}").status in (400, 404, 405)
     assert service.asked == []
+
+
+def test_pending_records_are_listed_page_by_page(service: FakeDeletionService, server: Served) -> None:
+    topic = "persistent://pulsar/system/__ledger_deletion-RETRY"
+    service.waiting = [
+        PendingRecord(f"1:{number}:0", topic, letter(7).record, 5, 2, 65_005, "too-young", 2048) for number in range(3)
+    ]
+    answered = server.ask("GET", f"{BASE}/pending?limit=1&offset=1").json
+    expected = {"topic": topic, "record": DOCUMENT, "writtenMs": 5, "tries": 2, "nextTryMs": 65_005}
+    expected |= {"messageId": "1:1:0", "reason": "too-young", "lengthBytes": 2048, "requestId": None}
+    assert answered == [expected]
+    assert server.ask("GET", f"{BASE}/pending?limit=1001").status == 400
+
+
+def test_the_last_hour(server: Served) -> None:
+    answered = server.ask("GET", f"{BASE}/trend").json
+    assert answered["secondsLeft"] == 150.0
+    assert answered["points"][1] == {"atMs": 60_001, "pending": 5, "deletedPerSecond": 0.5, "leaked": 2}
 
 
 def test_dead_letters_are_listed_with_their_reason(service: FakeDeletionService, server: Served) -> None:

@@ -108,9 +108,9 @@ def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> No
     unseen = (Limitation("offloaded objects", 12, "they are not judged"),)
     page = _page(replace(summary(_ORPHANS), unseen=unseen))
     heads = re.findall("<h2>(.*?)</h2>", page)
-    assert heads[0] == "What could not be checked"
+    assert heads[0] == "Not checked"
     assert "they are not judged" in page
-    assert "Everything that this version knows of was checked" in _page(replace(summary(), unseen=()))
+    assert "Everything this version can check was checked" in _page(replace(summary(), unseen=()))
 
 
 def test_the_plans_hash_and_the_next_command_are_there_only_if_there_is_a_plan() -> None:

@@ -151,7 +151,7 @@ def test_json_has_both_numbers(partly_known: ClusterAudit) -> None:
 def test_the_report_shows_at_least(partly_known: ClusterAudit) -> None:
     page = report_html(partly_known.summary, ReportRows())
     assert re.search(r"<dt>exist</dt>\s*<dd>12</dd>\s*<dd class=\"note\">at least 9.8 KiB</dd>", page)
-    assert re.search(r"<dt>owner not known</dt>\s*<dd>1</dd>\s*<dd class=\"note\">unknown</dd>", page)
+    assert re.search(r"<dt>owner unknown</dt>\s*<dd>1</dd>\s*<dd class=\"note\">unknown</dd>", page)
 
 
 def test_metrics_leave_out_what_is_unknown_and_count_it(partly_known: ClusterAudit) -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 
 import pytest
+from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.control import CONTROL, INSTANCES, ServiceControl, SidecarRegistry
 from pulsar_sidecar.ledger_deletion.service import Control, SidecarInstance
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, OutcomeUnknownError, TemporaryError
@@ -27,8 +28,9 @@ def test_without_a_node_everything_runs(store: FakeMetadataStore) -> None:
 
 def test_every_sidecar_sees_the_same_control(store: FakeMetadataStore) -> None:
     one, two = ServiceControl(store), ServiceControl(store.other_session())
-    assert one.pause("maintenance") == Control(paused=True, paused_reason="maintenance")
-    assert two.limit_rate(2.5) == Control(paused=True, paused_reason="maintenance", rate_per_second=2.5)
+    paused = Control(True, "maintenance", None, "ops", store.now_ms())
+    assert one.pause("maintenance", "ops") == paused
+    assert two.limit_rate(2.5) == replace(paused, rate_per_second=2.5)
     assert one.read() == two.read()
     assert two.resume() == Control(rate_per_second=2.5)
     assert one.limit_rate(None) == Control() == two.read()
@@ -37,7 +39,7 @@ def test_every_sidecar_sees_the_same_control(store: FakeMetadataStore) -> None:
 def test_a_change_in_between_is_not_overwritten(store: FakeMetadataStore) -> None:
     other = ServiceControl(store.other_session())
     store.before("create", lambda: other.limit_rate(7.0) and None)
-    assert ServiceControl(store).pause("now") == Control(True, "now", 7.0)
+    assert ServiceControl(store).pause("now") == Control(True, "now", 7.0, None, store.now_ms())
     store.before("write", lambda: other.limit_rate(8.0) and None)
     assert ServiceControl(store).resume() == Control(rate_per_second=8.0)
 
@@ -75,6 +77,11 @@ def test_a_rate_that_is_none_is_refused_and_changes_nothing(store: FakeMetadataS
 
 
 GOOD = {"paused": False, "pausedReason": None, "ratePerSecond": None}
+
+
+def test_what_an_earlier_version_wrote_is_read(store: FakeMetadataStore) -> None:
+    store.put(CONTROL, json.dumps(GOOD | {"paused": True}).encode())
+    assert ServiceControl(store).read() == Control(paused=True)
 
 
 @pytest.mark.parametrize(

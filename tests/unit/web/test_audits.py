@@ -134,7 +134,7 @@ def test_what_serves_no_audits_names_what_to_install() -> None:
 def test_an_audit_that_cannot_be_read_is_named(shelf: Shelf) -> None:
     (shelf.directory / "broken").mkdir()
     (shelf.directory / "broken" / "summary.json").write_text("{")
-    assert "An audit cannot be read" in shelf.browser.get("/ui/audits").words
+    assert "Unreadable audit:" in shelf.browser.get("/ui/audits").words
 
 
 def test_one_audit_has_verdict_guards_and_ways_down(shelf: Shelf) -> None:
@@ -143,7 +143,7 @@ def test_one_audit_has_verdict_guards_and_ways_down(shelf: Shelf) -> None:
     assert "Plan" in shown.words
     assert "passed same-cluster" in shown.words
     assert f'href="{PLACE}/tables/orphans"' in shown.text
-    assert "not-applied 0 of 61 ledgers are with the deletion service" in shown.words
+    assert "not-applied 0 of 61 ledgers sent to the deletion service" in shown.words
     assert f"audit apply {shelf.directory}/monday --execute --plan {shelf.plan}" in shown.words
     assert shelf.browser.get("/ui/audits/none").status == 404
 

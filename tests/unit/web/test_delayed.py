@@ -83,7 +83,7 @@ def test_a_due_time_that_no_calendar_has_breaks_no_page(browser: FakeBrowser, du
 def test_the_address_has_the_scope(browser: FakeBrowser, scope: str, path: str) -> None:
     browser.door.answers[f"GET {path}/delayedCalendar"] = calendar()
     shown = browser.get(f"/ui/delayed?scope={scope.replace('%', '%25')}")
-    assert (shown.status, "No subscription." in shown.words) == (200, True)
+    assert (shown.status, "No subscriptions." in shown.words) == (200, True)
 
 
 @pytest.mark.parametrize("scope", ["a//b", "/", "non-persistent://a/b/c", "a/..", "a/b/c/d/e://f"])

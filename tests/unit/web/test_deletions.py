@@ -65,7 +65,7 @@ def deleting(browser: FakeBrowser) -> FakeBrowser:
 def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
     shown = deleting.get("/ui/deletions")
     assert shown.status == 200
-    for words in ("Pending ledgers ● 100,000", "Oldest 5 minutes", "Deleted a second 1,234.5", "1.5 GiB"):
+    for words in ("Pending ledgers ● 100,000", "Oldest 5 minutes", "Deleted per second 1,234.5", "1.5 GiB"):
         assert words in shown.words
     assert '<a href="/ui/deletions/dead-letters">3</a>' in shown.text
     assert "latency unknown, idle 1.5 ms (p99)" in shown.words
@@ -73,6 +73,7 @@ def test_what_is_in_flight_how_old_how_fast(deleting: FakeBrowser) -> None:
 
 def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
     control = {"paused": True, "pausedReason": "bookies are replaced", "ratePerSecond": 500}
+    control |= {"pausedBy": "ops", "pausedSinceMs": START_MS}
     limit = {"level": 1.0, "idleP99Ms": 1.0, "recentP99Ms": 250.0}
     deleting.door.answers[STATUS] = deletion_status(
         control=control, adaptiveLimit=limit, lastError="no broker", lastErrorAtMs=START_MS - 120_000
@@ -81,12 +82,46 @@ def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
     for words in (
         "bookies are replaced",
         "at most 500 ledgers a second",
-        "answers too slowly",
+        "too slow, so one ledger is deleted at a time",
+        "(paused by ops since 2023-11-14 22:13:20 UTC)",
         "Last error no broker (2 minutes ago)",
     ):
         assert words in shown
     assert "pulsar-sidecar ledger-deletion resume" in shown
     assert "ledger-deletion pause" not in shown
+
+
+def test_bytes_that_are_not_known_are_not_zero(deleting: FakeBrowser) -> None:
+    inflight = {"count": 4, "ageMs": 1, "oldestAgeMs": 60_000, "waitingBytes": None}
+    deleting.door.answers[STATUS] = deletion_status(inflight=inflight)
+    assert "Size of pending ledgers size unknown" in deleting.get("/ui/deletions").words
+    assert "oldest 1 minute, size unknown" in deleting.get("/ui/").words
+
+
+def test_the_last_hour_and_the_time_left(deleting: FakeBrowser) -> None:
+    points = [
+        {"atMs": START_MS + 60_000 * minute, "pending": 500 - minute, "deletedPerSecond": speed, "leaked": None}
+        for minute, speed in enumerate((None, 0.5, 1.25))
+    ]
+    deleting.door.answers[f"GET {BASE}/trend"] = {"points": points, "secondsLeft": 7_200.0}
+    shown = deleting.get("/ui/deletions").words
+    assert "Time left 2 hours at the pace of the last ten minutes" in shown
+    assert "2023-11-14 22:13 UTC: 500; 2023-11-14 22:14 UTC: 499" in shown
+    assert "2023-11-14 22:15 UTC: 1.2" in shown
+
+
+def test_pending_ledgers_are_listed_with_their_next_try(deleting: FakeBrowser) -> None:
+    record = dead_letter(7)["record"]
+    waits = {"messageId": "1:7:0", "topic": "t", "record": record, "writtenMs": START_MS - 60_000, "tries": 2}
+    waits |= {"nextTryMs": START_MS + 60_000, "reason": "too-young", "lengthBytes": 2048, "requestId": None}
+    unread = {**waits, "record": None, "nextTryMs": None, "tries": 0, "lengthBytes": None, "reason": None}
+    deleting.door.answers[f"GET {BASE}/pending"] = [waits, unread]
+    shown = deleting.get("/ui/deletions/pending")
+    assert "MANAGED_LEDGER 2.0 KiB 2023-11-14 22:12:20 UTC 1 minute ago 2" in shown.words
+    assert "unreadable record" in shown.words
+    assert "<script>" not in shown.text.split("<main")[1]
+    assert 'data-label="next try"' in shown.text
+    assert "pulsar-sidecar ledger-deletion pending --limit=50" in shown.words
 
 
 def test_nothing_is_invented_where_brokers_do_not_answer(deleting: FakeBrowser) -> None:

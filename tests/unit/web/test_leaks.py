@@ -30,11 +30,11 @@ def test_what_leaked_when_by_which_cause_and_what_became_of_it(leaks: FakeBrowse
     assert "leaked trim 2023-11-14 21:13:20 UTC 1 hour ago 2.0 KiB" in shown.words
     assert "deleted not known yet" in shown.words
     assert "since 2023-11-14 22:12:20 UTC 1 minute ago" in shown.words
-    assert "When they lost their last reference, UTC Leaks over time" in shown.words
+    assert "Leaked ledgers by time of their last reference (UTC) Leaks over time" in shown.words
     assert "Leaks by cause trim: 3; schema: 1" in shown.words
     assert '<a href="/ui/leaks/ledger?id=7">7</a>' in shown.text
     assert "<img" not in shown.text
-    assert "one watches" in shown.words
+    assert "Watched by one" in shown.words
 
 
 def test_filters_and_pages_are_in_the_address(leaks: FakeBrowser) -> None:
@@ -54,11 +54,11 @@ def test_filters_and_pages_are_in_the_address(leaks: FakeBrowser) -> None:
 
 
 def test_the_brake_is_shown_first_with_its_release(leaks: FakeBrowser) -> None:
-    assert "The brake holds" not in leaks.get("/ui/leaks").words
+    assert "Brake engaged" not in leaks.get("/ui/leaks").words
     leaks.door.answers[f"GET {WATCH}"] = watch_status(braked="1,200 references vanished <b>")
     leaks.clock.advance_ms(10_000)
     shown = leaks.get("/ui/leaks")
-    assert "The brake holds 1,200 references vanished &lt;b&gt;" in shown.words
+    assert "Brake engaged: 1,200 references vanished &lt;b&gt;" in shown.words
     assert "pulsar-sidecar ledger-deletion watch resume" in shown.words
 
 
@@ -68,7 +68,7 @@ def test_a_watch_that_is_off_is_shown_with_the_reason(leaks: FakeBrowser) -> Non
     shown = leaks.get("/ui/leaks")
     assert shown.status == 200
     assert "Could not be read set ledgerDeletionWatch=report" in shown.words
-    assert "No such ledger" not in shown.words
+    assert "No leaked ledgers" not in shown.words
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_one_ledger(leaks: FakeBrowser) -> None:
     assert "it may be deleted, and is not appended" in shown.words
     assert "pulsar-sidecar ledger-deletion watch append 7" in shown.words
     other = leaks.get("/ui/leaks/ledger?id=9")
-    assert "not among the leaks" in other.words
+    assert "not leaked" in other.words
     assert "watch append" not in other.words
     assert leaks.get("/ui/leaks/ledger?id=x").status == 400

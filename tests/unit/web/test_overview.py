@@ -52,7 +52,7 @@ def test_a_sidecar_that_does_not_watch_does_not_call_nothing_wrong(browser: Fake
     browser.door.answers[WATCH] = watch_status(leaks=None, leader={"name": "sidecar-2"})
     shown = browser.get("/ui/")
     assert "Nothing is wrong" not in shown.words
-    assert "Leaks unknown here sidecar-2 watches, and knows them" in shown.words
+    assert "Leaks unknown here sidecar-2 watches for leaks, and lists them" in shown.words
     browser.door.answers[WATCH] = watch_status(leaks=None, leader=None)
     browser.clock.advance_ms(10_000)
     assert "no sidecar watches at this moment" in browser.get("/ui/").words
@@ -62,7 +62,7 @@ def test_what_cannot_be_read_is_no_absence(browser: FakeBrowser) -> None:
     browser.door.answers[WATCH] = (503, {"reason": "no broker answers"})
     shown = browser.get("/ui/")
     assert shown.status == 200
-    assert "Watch for leaks: no broker answers" in shown.words
+    assert "Leak watch: no broker answers" in shown.words
     assert "Nothing is wrong" not in shown.words
 
 
@@ -82,4 +82,4 @@ def test_a_sidecar_that_is_starting_is_shown_as_that(browser: FakeBrowser) -> No
         browser.door.answers[name] = starting
     shown = browser.get("/ui/")
     assert shown.status == 200
-    assert "Ledger deletion, Watch for leaks, Delayed messages: the sidecar is starting" in shown.words
+    assert "Ledger deletion, Leak watch, Delayed messages: the sidecar is starting" in shown.words

@@ -35,6 +35,8 @@ MAX_BATCH_RECORDS = 10_000
 _MAX_BATCH_BYTES = 4 * 1024 * 1024
 _BASE = "/admin/v2/ledger-deletion"
 DELETIONS = f"{_BASE}/topic-deletions"
+_DEAD = ("ledgerId", "topicName", "tries", "deadSinceMs", "reason", "messageId")
+_PENDING = ("ledgerId", "topicName", "lengthBytes", "writtenMs", "tries", "nextTryMs", "reason")
 app = new_group("ledger-deletion", "Two-phase ledger deletion (PIP-186).")
 dead_letters = new_group("dlq", "Dead letters: records that the sidecars no longer retry.")
 app.add_typer(dead_letters)
@@ -95,6 +97,36 @@ def status(ctx: Context) -> None:
     Example: pulsar-sidecar --output-format json ledger-deletion status
     """
     show_answer(ctx, "GET", f"{_BASE}/status")
+
+
+@app.command(epilog=EXIT_CODES)
+def pending(
+    ctx: Context,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of records.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, max=10_000, help="The next page: number of records to pass over.")] = 0,
+) -> None:
+    """List the records that wait for deletion.
+
+    They come in order of publishing, and none is consumed.
+
+    Example: pulsar-sidecar ledger-deletion pending --limit 10
+    """
+    records = ctx.obj.client().call("GET", f"{_BASE}/pending", parameters={"limit": limit, "offset": offset})
+    chosen = ctx.obj.format
+    output.document(records if chosen is output.Format.JSON else _rows(records, _PENDING), chosen)
+    if len(records) == limit:
+        output.info(f"there may be more; the next page: --offset {offset + limit}")
+
+
+@app.command(epilog=EXIT_CODES)
+def trend(ctx: Context) -> None:
+    """Print the last hour of this sidecar, a minute at a time.
+
+    Also how long the pending records will take.
+
+    Example: pulsar-sidecar ledger-deletion trend
+    """
+    show_answer(ctx, "GET", f"{_BASE}/trend")
 
 
 @app.command(epilog=EXIT_CODES)
@@ -204,7 +236,7 @@ def list_dead_letters(
     """
     letters = ctx.obj.client().call("GET", f"{_BASE}/dead-letters", parameters={"limit": limit, "after": after})
     chosen = ctx.obj.format
-    output.document(letters if chosen is output.Format.JSON else _rows(letters), chosen)
+    output.document(letters if chosen is output.Format.JSON else _rows(letters, _DEAD), chosen)
     if len(letters) == limit:
         output.info(output.printable(f"there may be more; the next page: --after {letters[-1]['messageId']}"))
 
@@ -254,10 +286,9 @@ def _rate(text: str) -> float | None:
     return rate
 
 
-def _rows(letters: list[dict[str, Any]]) -> list[dict[str, object]]:
-    shown = ("ledgerId", "topicName", "tries", "deadSinceMs", "reason", "messageId")
-    flat = [{**(letter["record"] or {}), **letter} for letter in letters]
-    return [{name: letter.get(name) for name in shown} for letter in flat]
+def _rows(records: list[dict[str, Any]], shown: Sequence[str]) -> list[dict[str, object]]:
+    flat = [{**(each["record"] or {}), **each} for each in records]
+    return [{name: each.get(name) for name in shown} for each in flat]
 
 
 def record_document(

@@ -48,6 +48,13 @@ def tries(properties: Mapping[str, str]) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
+def due_ms(delivery: Delivery) -> int:
+    """When the retry was to be delivered: ``DELAY_TIME`` after its publish time, or at once if that is not a number."""
+    delay = delivery.properties.get(DELAY_TIME, "0")
+    usable = delay.isascii() and delay.isdigit() and len(delay) < 19
+    return delivery.publish_time_ms + (int(delay) if usable else 0)
+
+
 def in_use_since_ms(properties: Mapping[str, str]) -> int | None:
     """When the record was first seen in use, on the store's clock."""
     text = properties.get(IN_USE_SINCE, "")

@@ -44,7 +44,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_deleter import ShadowD
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
-from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
+from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions, NamespaceDeletions
@@ -52,6 +52,7 @@ from pulsar_sidecar.ledger_deletion.workflow.notes import Notes
 from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
+from pulsar_sidecar.ledger_deletion.workflow.trend import Trend
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.migration import MIGRATION, migration_of
@@ -259,9 +260,10 @@ class Runtime:
         self._publishers: dict[DeletionTopic, Publisher] = {}
         self._publishers_lock = threading.Lock()
         self._backlog = BacklogCache(self._measure_backlog, clock)
-        self._mean_length_bytes = 0.0
+        self._mean_length_bytes: float | None = None
         self.throughput = Throughput(clock, lambda: metrics.deleted_ledgers)
         self.leak_watch = self._leak_watch()
+        self.trend = Trend(clock, lambda: self._backlog.fresh().total, lambda: metrics.deleted_ledgers, self._leaked)
         self._recorded: dict[TopicName, float] = {}
         self._loops = SupervisedLoops("ledger-deletion", clock, self.stop, self._note_failure, _LONGEST_BACKOFF_SECONDS)
 
@@ -276,6 +278,7 @@ class Runtime:
             loops["worker"] = self._work
             loops["topic-deletions"] = self.driver.run
             loops |= {f"namespace-deletions-{each}": self.namespaces.run for each in range(_NAMESPACES_AT_ONCE)}
+            loops["trend"] = lambda: self.trend.run(self.stop)
             loops["estimate"] = lambda: self._backlog.keep_fresh(self.stop)
             if (watch := self.leak_watch) is not None:
                 loops["leak-watch"] = lambda: watch.run(self.stop)
@@ -334,6 +337,10 @@ class Runtime:
             lambda: frozenset(self._recorded),
         )
         return LeakWatch(configuration.watch, watch_ports, self.instance, self.steps)
+
+    def _leaked(self) -> int | None:
+        found = None if self.leak_watch is None else self.leak_watch.readings().leaks
+        return None if found is None else found.get(LeakState.LEAKED, 0)
 
     def _pending_publisher(self) -> Publisher:
         if not self.ready.is_set():
@@ -419,12 +426,12 @@ class Runtime:
         return None if since_ms is None else max(0, self.ports.clock.now_ms() - since_ms)
 
     def _estimate(self, backlog: Backlog) -> InflightEstimate:
-        now_ms, oldest = self.ports.clock.now_ms(), backlog.oldest_publish_ms
+        now_ms, oldest, mean = self.ports.clock.now_ms(), backlog.oldest_publish_ms, self._mean_length_bytes
         return InflightEstimate(
             count=backlog.total,
             age_ms=max(0, now_ms - backlog.measured_ms),
             oldest_age_ms=None if oldest is None else max(0, now_ms - oldest),
-            waiting_bytes=round(backlog.total * self._mean_length_bytes),
+            waiting_bytes=None if mean is None and backlog.total else round(backlog.total * (mean or 0)),
         )
 
     # --- failures --------------------------------------------------------------------------------------------------
@@ -525,7 +532,8 @@ class Runtime:
         self.throughput.note()
         if report.mean_length_bytes is not None:
             # A running mean of the ledgers' lengths, for the estimate of waiting bytes.
-            self._mean_length_bytes += _MEAN_WEIGHT * (report.mean_length_bytes - self._mean_length_bytes)
+            mean = report.mean_length_bytes if self._mean_length_bytes is None else self._mean_length_bytes
+            self._mean_length_bytes = mean + _MEAN_WEIGHT * (report.mean_length_bytes - mean)
         log.info("batch processed", received=len(deliveries), deleted=report.deleted, postponed=report.postponed)
         for alike in report.decided:
             # A plan of an audit has a million ledgers, and no request; a request's are what an operator looks for.

@@ -16,7 +16,14 @@ from pulsar_sidecar.ledger_deletion.owners import tenant_of, tenants_of
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import OutcomeReason
-from pulsar_sidecar.ledger_deletion.send import check_numbering, list_dead, redrive, refuse_own_topics, send
+from pulsar_sidecar.ledger_deletion.send import (
+    check_numbering,
+    list_dead,
+    list_pending,
+    redrive,
+    refuse_own_topics,
+    send,
+)
 from pulsar_sidecar.ledger_deletion.service import (
     Control,
     DeadLetter,
@@ -25,6 +32,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     LedgerDeletionAnswer,
     NamespaceDeletionStatus,
     OperationState,
+    PendingRecord,
     Redirect,
     RedriveResult,
     SentLedger,
@@ -46,6 +54,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
+from pulsar_sidecar.ledger_deletion.workflow.trend import DeletionTrend
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
 from pulsar_sidecar.model.errors import (
     ConflictError,
@@ -401,9 +410,9 @@ class LedgerDeletion:
             as_of_ms=as_of_ms,
         )
 
-    def pause(self, reason: str | None) -> Control:
+    def pause(self, reason: str | None, asked_by: str | None = None) -> Control:
         """Stop deleting on all sidecars; the first phase continues to record."""
-        return self._changed(self._runtime.service_control.pause(reason))
+        return self._changed(self._runtime.service_control.pause(reason, asked_by))
 
     def resume(self) -> Control:
         """Resume deleting."""
@@ -418,6 +427,17 @@ class LedgerDeletion:
         self.require_ready()
         with closing(self._runtime.ports.topics.dead_letters()) as dead_letters:
             return list_dead(dead_letters, limit, after)
+
+    def pending_records(self, limit: int, offset: int = 0) -> list[PendingRecord]:
+        """The records that wait, in order of publishing, behind the first ``offset`` ones; nothing is consumed."""
+        self.require_ready()
+        with closing(self._runtime.ports.topics.unacknowledged()) as waiting:
+            return list_pending(waiting, limit, offset)
+
+    def trend(self) -> DeletionTrend:
+        """The last hour, a point a minute."""
+        self._runtime.require_enabled()
+        return self._runtime.trend.read()
 
     def redrive(self, ledger_ids: Sequence[LedgerId] | None, limit: int) -> RedriveResult:
         """Send dead letters back to the system topic with a fresh count of tries; all of them for None."""

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
-from pulsar_sidecar.web.pages import audits, dead_letters, delayed, deletions, leaks, overview, pins, subscriptions
+from pulsar_sidecar.web.pages import (
+    audits,
+    dead_letters,
+    delayed,
+    deletions,
+    leaks,
+    overview,
+    pending,
+    pins,
+    subscriptions,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +33,7 @@ class Page:
 
 PAGES = (
     Page("/ui/", "Overview", overview.router),
-    Page(deletions.HERE, "Deletions", deletions.router, [dead_letters.router]),
+    Page(deletions.HERE, "Deletions", deletions.router, [dead_letters.router, pending.router]),
     Page(leaks.PATH, "Leaks", leaks.router),
     Page(audits.PATH, "Audits", audits.router),
     Page(delayed.PATH, "Delayed messages", delayed.router),

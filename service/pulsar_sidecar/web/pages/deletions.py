@@ -8,7 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes
+from pulsar_sidecar.analysis.formatting import format_age, format_minute
+from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.web.actions import Action, ActionField
@@ -16,7 +17,7 @@ from pulsar_sidecar.web.ask import Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
 from pulsar_sidecar.web.forms import confirmed
 from pulsar_sidecar.web.shell import act, form_of, page
-from pulsar_sidecar.web.words import command, last_error
+from pulsar_sidecar.web.words import command, last_error, pause_words, waiting_bytes
 
 HERE = "/ui/deletions"
 TOPIC = f"{HERE}/topic"
@@ -54,11 +55,13 @@ class Deletions:
     topics_read: Reading
     namespaces_read: Reading
     figures: Sequence[Figure]
+    plots: Sequence[tuple[str, Sequence[PlotItem]]]
     hindrances: Sequence[Hindrance]
     controls: Sequence[Action]
     topics: Sequence[Any]
     pager: Pager
     filters: Sequence[Field]
+    filtered: bool
     namespaces: Sequence[Any]
     protected: Sequence[tuple[Any, Action]]
     states: dict[str, str]
@@ -77,14 +80,12 @@ class Followed:
 @router.get(HERE)
 async def deletions(request: Request) -> Response:
     """Everything about deletions but the dead letters."""
-    paths = (f"{BASE}/status", f"{BASE}/topic-deletions", f"{BASE}/namespace-deletions")
-    status, topics, namespaces = await asyncio.gather(*(read(request, each) for each in paths))
-    return await page(
-        request, "deletions.html.j2", view=view_of(request, status, topics, namespaces), title="Deletions"
-    )
+    names = ("status", "topic-deletions", "namespace-deletions", "trend")
+    readings = await asyncio.gather(*(read(request, f"{BASE}/{name}") for name in names))
+    return await page(request, "deletions.html.j2", view=view_of(request, *readings), title="Deletions")
 
 
-def view_of(request: Request, status: Reading, topics: Reading, namespaces: Reading) -> Deletions:
+def view_of(request: Request, status: Reading, topics: Reading, namespaces: Reading, trend: Reading) -> Deletions:
     """The page of these answers."""
     state, name = request.query_params.get("state", ""), request.query_params.get("topic", "")
     matching = [each for each in topics.value or () if _matches(each, state, name)]
@@ -93,7 +94,8 @@ def view_of(request: Request, status: Reading, topics: Reading, namespaces: Read
         status=status,
         topics_read=topics,
         namespaces_read=namespaces,
-        figures=list(figures(status.value)),
+        figures=list(figures(status.value, trend.value)),
+        plots=plots_of(trend.value),
         hindrances=list(hindrances(status)),
         controls=controls(status.value),
         topics=matching[offset : offset + PAGE_ROWS],
@@ -102,6 +104,7 @@ def view_of(request: Request, status: Reading, topics: Reading, namespaces: Read
             Field("topic", "Topic contains", name),
             Field("state", "State", state, [(each, each) for each in ("running", "stuck", "unreadable")]),
         ),
+        filtered=bool(state or name),
         namespaces=namespaces.value or (),
         protected=[
             (each, ending_protection(each["ledgerId"])) for each in (status.value or {}).get("protectedLedgers", ())
@@ -114,7 +117,21 @@ def _matches(deletion: Any, state: str, name: str) -> bool:
     return (not state or deletion["state"] == state) and (not name or name in (deletion["topic"] or ""))
 
 
-def figures(status: Any) -> Iterator[Figure]:
+def plots_of(trend: Any) -> list[tuple[str, Sequence[PlotItem]]]:
+    """The last hour as captions and lines; a line needs two points."""
+    points = trend["points"] if trend else ()
+    captions = {"pending": "Pending ledgers", "deletedPerSecond": "Deleted per second by this sidecar"}
+    lines = [(caption, line_of(points, name)) for name, caption in captions.items()]
+    return [(caption, line) for caption, line in lines if len(line) > 1]
+
+
+def line_of(points: Sequence[Any], name: str) -> list[PlotItem]:
+    """One figure of the last hour, where it is known."""
+    known = [(each["atMs"], each[name]) for each in points if each[name] is not None]
+    return [PlotItem(f"{format_minute(at)} UTC", value, f"{round(value, 1):,}") for at, value in known]
+
+
+def figures(status: Any, trend: Any = None) -> Iterator[Figure]:
     """What is in flight, how old and how fast."""
     if status is None:
         return
@@ -123,16 +140,22 @@ def figures(status: Any) -> Iterator[Figure]:
         yield Figure("Pending ledgers", "unknown", "bad", "brokers do not report it")
     else:
         oldest = inflight["oldestAgeMs"]
-        yield Figure("Pending ledgers", f"{inflight['count']:,}", "busy" if inflight["count"] else "good")
+        yield Figure(
+            "Pending ledgers", f"{inflight['count']:,}", "busy" if inflight["count"] else "good", href=f"{HERE}/pending"
+        )
         yield Figure("Oldest", "none" if oldest is None else format_age(oldest))
-        yield Figure("Bytes waiting", format_bytes(inflight["waitingBytes"]), note="estimated by recent ledgers")
-    yield Figure("Deleted a second", "unknown" if speed is None else f"{speed:,.1f}", note="by this sidecar, of late")
+        yield Figure("Size of pending ledgers", waiting_bytes(inflight), note="estimated from recent ledgers")
+    left = None if trend is None else trend["secondsLeft"]
+    if inflight is not None and inflight["count"]:
+        note = "at the pace of the last ten minutes" if left else "not decreasing"
+        yield Figure("Time left", format_age(round(left * 1000)) if left else "unknown", note=note)
+    yield Figure("Deleted per second", "unknown" if speed is None else f"{speed:,.1f}", None, "by this sidecar, now")
     letters = status["deadLetters"]
     kind = "bad" if letters else "good" if letters == 0 else None
     yield Figure("Dead letters", "unknown" if letters is None else f"{letters:,}", kind, None, f"{HERE}/dead-letters")
     if limit is not None:
         note = f"latency {_milliseconds(limit['recentP99Ms'])}, idle {_milliseconds(limit['idleP99Ms'])} (p99)"
-        yield Figure("Deletions in flight at most", f"{int(limit['level'])}", None, note)
+        yield Figure("Concurrent deletions allowed", f"{int(limit['level'])}", None, note)
 
 
 def _milliseconds(value: float | None) -> str:
@@ -148,15 +171,15 @@ def hindrances(reading: Reading) -> Iterator[Hindrance]:
     if not status["enabled"]:
         yield Hindrance("off", "Off", "topicTwoPhaseDeletionEnabled is false: this sidecar deletes nothing")
     if control["paused"]:
-        yield Hindrance("warn", "Paused", control["pausedReason"] or "without a reason; recording continues")
+        yield Hindrance("warn", "Paused", f"{pause_words(control)}; recording continues")
     if status["enabled"] and not status["instances"]:
         yield Hindrance("bad", "No sidecar", "no sidecar is registered")
     if control["ratePerSecond"] is not None:
         yield Hindrance("busy", "Rate", f"each sidecar deletes at most {control['ratePerSecond']:g} ledgers a second")
     if limit is not None and limit["level"] < 2:
-        yield Hindrance("warn", "Metadata store", "it answers too slowly, so one ledger is deleted at a time")
+        yield Hindrance("warn", "Metadata store", "too slow, so one ledger is deleted at a time")
     if status["stuckTopicDeletions"]:
-        yield Hindrance("bad", "Stuck", f"{status['stuckTopicDeletions']:,} topic deletions; their remedies are below")
+        yield Hindrance("bad", "Stuck", f"{status['stuckTopicDeletions']:,} topic deletions; see their remedies below")
     for warning in status["warnings"]:
         yield Hindrance("warn", "Warning", warning)
     if error := last_error(reading):

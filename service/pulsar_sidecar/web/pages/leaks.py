@@ -15,6 +15,7 @@ from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.actions import Action, ActionField
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
+from pulsar_sidecar.web.pages.deletions import line_of
 from pulsar_sidecar.web.shell import act, form_of, page
 from pulsar_sidecar.web.words import command
 
@@ -62,6 +63,7 @@ class LeaksView:
     Attributes:
         watch_kind: how the watch's state is shown.
         trend: leaks by time; empty where there are none.
+        last_hour: number of leaked ledgers, as far as this sidecar watched.
         unholds: for each hold the form that removes it.
     """
 
@@ -71,6 +73,7 @@ class LeaksView:
     leaks: Sequence[ListedLeak]
     by_cause: Sequence[PlotItem]
     trend: Sequence[PlotItem]
+    last_hour: Sequence[PlotItem]
     fields: Sequence[Field]
     pager: Pager | None
     actions: Sequence[Action]
@@ -84,8 +87,9 @@ async def leaks(request: Request) -> Response:
     wanted = {name: value for name in ("state", "cause") if (value := query.get(name))}
     offset, ended = offset_of(request), query.get("ended") == "true"
     parameters = {**wanted, "ended": "true" if ended else None, "offset": offset or None, "limit": PAGE_ROWS}
-    watch, reading = await asyncio.gather(
+    watch, hour, reading = await asyncio.gather(
         ask.read(request, _WATCH),
+        ask.read(request, "/admin/v2/ledger-deletion/trend"),
         ask.read(
             request,
             f"{_WATCH}/leaks",
@@ -93,13 +97,14 @@ async def leaks(request: Request) -> Response:
         ),
     )
     return await page(
-        request, "leaks.html.j2", view=_view(request, watch, reading, wanted, offset, ended=ended), title="Leaks"
+        request, "leaks.html.j2", view=_view(request, watch, hour, reading, wanted, offset, ended=ended), title="Leaks"
     )
 
 
 def _view(
     request: Request,
     watch: ask.Reading,
+    hour: ask.Reading,
     reading: ask.Reading,
     wanted: dict[str, str],
     offset: int,
@@ -115,6 +120,7 @@ def _view(
         [leak_of(each) for each in found["leaks"]] if found else [],
         causes_of(found["byCause"]) if found else [],
         trend_of(found["trend"]) if found else [],
+        line_of(hour.value["points"] if hour.value else (), "leaked"),
         _fields(wanted, ended=ended),
         Pager.of(request, offset, PAGE_ROWS, found["total"]) if found else None,
         control_actions(status) if status else (),

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from pulsar_sidecar.analysis.audit_pages import VERDICT_KINDS
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_time
+from pulsar_sidecar.analysis.formatting import format_age, format_count, format_time
 from pulsar_sidecar.web.ask import Reading, read
 from pulsar_sidecar.web.shell import page
-from pulsar_sidecar.web.words import last_error
+from pulsar_sidecar.web.words import last_error, pause_words, waiting_bytes
 
 _BASE = "/admin/v2/ledger-deletion"
 _AUDITS = "/admin/v2/audits"
@@ -102,7 +102,7 @@ def overview_of(readings: Readings) -> Overview:
 
 
 def _unread(readings: Readings) -> Iterator[Concern]:
-    names = ("Ledger deletion", "Watch for leaks", "Delayed messages", "Audits")
+    names = ("Ledger deletion", "Leak watch", "Delayed messages", "Audits")
     problems: dict[str, list[str]] = {}
     for name, reading in zip(names, readings.all(), strict=True):
         if reading.problem is not None and reading.status != _SWITCHED_OFF:
@@ -122,7 +122,7 @@ def _deletion_concerns(status: Any) -> Iterator[Concern]:
         return
     control = status["control"]
     if control["paused"]:
-        yield Concern("warn", "Paused", control["pausedReason"] or "deletion is paused", _DELETIONS)
+        yield Concern("warn", "Paused", pause_words(control), _DELETIONS)
     if stuck := status["stuckTopicDeletions"]:
         yield Concern("bad", "Stuck", f"{format_count(stuck, 'topic deletion')} cannot continue", _DELETIONS)
     if letters := status["deadLetters"]:
@@ -161,7 +161,7 @@ def _deletion_figures(status: Any) -> Iterator[Figure]:
         yield Figure("Pending deletions", "unknown", _DELETIONS, "bad")
     else:
         oldest = inflight["oldestAgeMs"]
-        note = None if oldest is None else f"oldest {format_age(oldest)}, {format_bytes(inflight['waitingBytes'])}"
+        note = None if oldest is None else f"oldest {format_age(oldest)}, {waiting_bytes(inflight)}"
         kind = "warn" if control["paused"] else "busy" if inflight["count"] else "good"
         yield Figure("Pending deletions", f"{inflight['count']:,}", _DELETIONS, kind, note)
     stuck = status["stuckTopicDeletions"]
@@ -184,22 +184,20 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
         return
     leaks = watch["leaks"]
     if watch["mode"] == "off":
-        yield Figure("Watch for leaks", "off", "/ui/leaks", "off")
+        yield Figure("Leak watch", "off", "/ui/leaks", "off")
     elif leaks is None:
         yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", _unknown_leaks(watch))
     else:
         count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
         note = None if watch["ledgers"] is None else f"of {watch['ledgers']:,} ledgers"
         if note and watch["unlinked"]:
-            note += f"; {watch['unlinked']:,} never referenced while it watched"
-        yield Figure(
-            "Leaks that the watch saw", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note
-        )
+            note += f"; {watch['unlinked']:,} never seen referenced"
+        yield Figure("Leaked ledgers", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note)
 
 
 def _unknown_leaks(watch: Any) -> str:
     if watch["leader"]:
-        return f"{watch['leader']['name']} watches, and knows them"
+        return f"{watch['leader']['name']} watches for leaks, and lists them"
     return watch["detail"] or "no sidecar watches at this moment"
 
 

@@ -3,7 +3,9 @@
 Invariant: nothing here decides anything about a record; it moves records, and reports exactly which it moved.
 """
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +16,11 @@ from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, T
 from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
-from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import ConsumerSettings, SharedPendingDeletions
+from pulsar_sidecar.adapters.pulsar.topics.pending_consumer import (
+    ConsumerSettings,
+    SharedPendingDeletions,
+    unacknowledged,
+)
 from pulsar_sidecar.adapters.pulsar.topics.topics_setup import DEAD_LETTERS_SUBSCRIPTION, TopicsSettings, TopicsSetup
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, Backlog, DeletionTopic, Delivery
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
@@ -90,6 +96,20 @@ class PulsarDeletionTopics:
         with translated(f"reading {topic}"):
             for message in messages_since(self._client, topic, since_ms, seeking=quickly):
                 yield message.data()
+
+    def unacknowledged(self) -> Generator[Delivery, None, None]:
+        """Invariant: nothing is consumed, and no more is read than the caller takes."""
+        retry = topic_name(DeletionTopic.RETRY)
+        topics = [*(parse_topic_name(each) for each in self._admin.backlogs(topic_name(DeletionTopic.PENDING))), retry]
+        with ExitStack() as opened:
+            yield from heapq.merge(
+                *(opened.enter_context(closing(self._waiting_on(topic))) for topic in topics),
+                key=lambda delivery: delivery.publish_time_ms,
+            )
+
+    def _waiting_on(self, topic: TopicName) -> Generator[Delivery, None, None]:
+        progress = self._admin.internal_stats(topic).cursor(SUBSCRIPTION).acknowledged
+        return unacknowledged(self._client, topic, progress)
 
     def backlog(self) -> Backlog:
         return self._gauge.measure()

@@ -29,7 +29,7 @@ from pulsar_sidecar.adapters.pulsar.client.clients import delivery_of, handle_of
 from pulsar_sidecar.adapters.pulsar.errors import close_quietly, translated
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_deletion.ports import Delivery
-from pulsar_sidecar.ledger_deletion.second_phase.retry import DELAY_TIME, SUBSCRIPTION
+from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION, due_ms
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.names import TopicName
@@ -144,7 +144,7 @@ class SharedPendingDeletions:
         progress = self._admin.internal_stats(self._retry).cursor(SUBSCRIPTION).acknowledged
         due_before_ms = self._clock.now_ms() - late_ms
         found: list[Delivery] = []
-        with closing(self._unacknowledged(progress)) as deliveries:
+        with closing(unacknowledged(self._client, self._retry, progress)) as deliveries:
             for delivery in deliveries:
                 # Nothing published later can have been due earlier, because no delay is negative.
                 if delivery.publish_time_ms >= due_before_ms or len(found) >= limit:
@@ -156,18 +156,6 @@ class SharedPendingDeletions:
                 self._held.setdefault(delivery.message_id, handle_of(delivery))
         return found
 
-    def _unacknowledged(self, progress: PositionRanges) -> Generator[Delivery, None, None]:
-        start = progress.mark_delete
-        place = pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
-        with (
-            translated(f"reading {self._retry}"),
-            closing(self._client.create_reader(str(self._retry), place)) as reader,
-        ):
-            while reader.has_message_available():
-                message = reader.read_next(_READ_TIMEOUT_MS)
-                if position_of(message.message_id()) not in progress:
-                    yield delivery_of(message)
-
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -177,6 +165,19 @@ class SharedPendingDeletions:
     def _check_open(self) -> None:
         if self._closed:
             raise TemporaryError("the consumer of pending deletions is closed; open a new one")
+
+
+def unacknowledged(
+    client: pulsar.Client, topic: TopicName, progress: PositionRanges
+) -> Generator[Delivery, None, None]:
+    """The messages of a topic without partitions, or of one partition, that are not in ``progress``; only reads."""
+    start = progress.mark_delete
+    place = pulsar.MessageId(-1, start.ledger_id, start.entry_id, -1)
+    with translated(f"reading {topic}"), closing(client.create_reader(str(topic), place)) as reader:
+        while reader.has_message_available():
+            message = reader.read_next(_READ_TIMEOUT_MS)
+            if position_of(message.message_id()) not in progress:
+                yield delivery_of(message)
 
 
 class BatchReceiver:
@@ -237,10 +238,3 @@ def is_early(delivery: Delivery, now_ms: int) -> bool:
     A publish time in the future comes from a machine whose clock is wrong, and proves nothing.
     """
     return delivery.publish_time_ms - _EARLY_MS <= now_ms < due_ms(delivery) - _EARLY_MS
-
-
-def due_ms(delivery: Delivery) -> int:
-    """When the retry was to be delivered: ``DELAY_TIME`` after its publish time, or at once if that is not a number."""
-    delay = delivery.properties.get(DELAY_TIME, "0")
-    usable = delay.isascii() and delay.isdigit() and len(delay) < 19
-    return delivery.publish_time_ms + (int(delay) if usable else 0)

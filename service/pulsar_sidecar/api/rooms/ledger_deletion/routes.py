@@ -304,6 +304,21 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
         """
         return schemas.StatusAnswer.model_validate(await status().soon())
 
+    @routes.get("/ledger-deletion/pending")
+    @takes(Right.CLUSTER_STATE)
+    def pending_records(
+        parameters: Annotated[schemas.PendingParameters, Query()],
+    ) -> list[schemas.PendingRecordAnswer]:
+        """The records that wait, in order of publishing, read beside the subscription: none is consumed."""
+        found = service.pending_records(parameters.limit, parameters.offset)
+        return [schemas.PendingRecordAnswer.model_validate(each) for each in found]
+
+    @routes.get("/ledger-deletion/trend")
+    @takes(Right.CLUSTER_STATE)
+    def ledger_deletion_trend() -> schemas.TrendAnswer:
+        """The last hour by this sidecar, a point a minute: pending records, deletions a second, leaked ledgers."""
+        return schemas.TrendAnswer.model_validate(service.trend())
+
     @routes.get("/ledger-deletion/dead-letters")
     @takes(Right.CLUSTER_STATE)
     def dead_letters(parameters: Annotated[schemas.DeadLetterParameters, Query()]) -> list[schemas.DeadLetterAnswer]:
@@ -315,9 +330,11 @@ def _add_reading(routes: APIRouter, service: LedgerDeletion) -> None:
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post("/ledger-deletion/pause")
     @takes(Right.CLUSTER_CHANGE)
-    def pause_ledger_deletion(pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
+    def pause_ledger_deletion(request: Request, pause: schemas.PauseRequest | None = None) -> schemas.ControlAnswer:
         """Stop deleting on all sidecars; recording continues."""
-        return schemas.ControlAnswer.model_validate(service.pause(pause.reason if pause else None))
+        return schemas.ControlAnswer.model_validate(
+            service.pause(pause.reason if pause else None, request.state.caller.role)
+        )
 
     @routes.post("/ledger-deletion/resume")
     @takes(Right.CLUSTER_CHANGE)

@@ -230,7 +230,8 @@ class InflightAnswer(Answer):
     """Age of this estimate in milliseconds."""
     oldest_age_ms: int | None
     """Age of the oldest record that waits in milliseconds."""
-    waiting_bytes: int
+    waiting_bytes: int | None
+    """Estimated from the lengths of the ledgers that this sidecar judged; null if it judged none yet."""
 
 
 class ControlAnswer(Answer):
@@ -239,6 +240,10 @@ class ControlAnswer(Answer):
     paused: bool
     paused_reason: str | None
     rate_per_second: float | None
+    paused_by: str | None
+    """Role of who paused; null if not paused, or without authentication."""
+    paused_since_ms: int | None
+    """By the metadata store's clock; null if not paused, or paused by an earlier version."""
 
 
 class InstanceAnswer(Answer):
@@ -313,6 +318,57 @@ class DeadLetterAnswer(Answer):
     dead_since_ms: int
     request_id: str | None
     """The `X-Request-Id` of the call that recorded it, as the log has it; null if no call did."""
+
+
+class PendingParameters(Parameters):
+    """A page of the records that wait."""
+
+    limit: int = Field(default=100, ge=1, le=1_000)
+    """Maximum number of records, in order of publishing."""
+    offset: int = Field(default=0, ge=0, le=10_000)
+    """Number of records to pass over; each of them is read."""
+
+
+class PendingRecordAnswer(Answer):
+    """A record that waits on ``__ledger_deletion`` or its retry topic."""
+
+    message_id: str
+    topic: str
+    """The topic, or the partition, that it waits on."""
+    record: Annotated[dict[str, object] | None, BeforeValidator(_document)]
+    """The record, or null when it cannot be read."""
+    written_ms: int
+    """When it was recorded, or sent back by its last try."""
+    tries: int
+    next_try_ms: int | None
+    """No try before then; null for a record that waits for its first try."""
+    reason: str | None
+    """Why its last try kept the ledger; null before the first."""
+    length_bytes: int | None
+    """Size of the ledger when it was recorded; null if the record does not tell."""
+    request_id: str | None
+    """The `X-Request-Id` of the call that recorded it; null if no call did."""
+
+
+class TrendPointAnswer(Answer):
+    """One minute of this sidecar's last hour."""
+
+    at_ms: int
+    pending: int | None
+    """Records that waited, on all topics; null if brokers did not tell."""
+    deleted_per_second: float | None
+    """Ledgers deleted by this sidecar since the point before; null in its first one."""
+    leaked: int | None
+    """Leaked ledgers; null if this sidecar did not watch."""
+
+
+class TrendAnswer(Answer):
+    """The last hour, the oldest point first; a sidecar that has just started has fewer points."""
+
+    points: list[TrendPointAnswer]
+    seconds_left: float | None
+    """Until nothing waits, at the pace of the last ten minutes; null while the records that wait do not become
+    fewer."""
 
 
 class RedriveAnswer(Answer):
