@@ -30,9 +30,12 @@ def test_a_pause_holds_on_all_sidecars_until_a_resume_on_one(scene: Scene) -> No
     first.call("POST", f"{BASE}/pause", {"reason": "bookies are being replaced"})
     for sidecar in (first, second):
         wait_for_metric(sidecar, "paused", 1)
-        assert sidecar.status()["control"] == {
+        control = sidecar.status()["control"]
+        assert control.pop("pausedSinceMs") > 0
+        assert control == {
             "paused": True,
             "pausedReason": "bookies are being replaced",
+            "pausedBy": None,
             "ratePerSecond": None,
         }
     scene.append(second, left.records())
