@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from pulsar_sidecar.model.names import parse_topic_name
 
 from tests.benchmarks.reporting import Table
 from tests.cluster.hanging import ESTIMATE, PASSED_READ, STATUS, Answered, Callers, ask, hung
-from tests.cluster.patience import until
+from tests.cluster.patience import holds_soon
 from tests.cluster.running import LocalClusterUnderTest
 from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import Workload
@@ -31,7 +30,6 @@ HANGS = {
     "all bookies hung": ("bookie-1", "bookie-2"),
     "ZooKeeper hung": ("zookeeper",),
 }
-"""ZooKeeper last: bookies whose session has ended exit."""
 _ROUTES = (
     ("GET", "/livez"),
     ("GET", "/readyz"),
@@ -43,6 +41,7 @@ _ROUTES = (
     ("PUT", "/admin/v2/tenants/made"),
 )
 _LOOK_AGAIN_SECONDS = 30.0
+_READY_SECONDS = 120.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,51 +50,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> Sequence[Table]:
+    return [_table(case, arguments.reads) for case in ([arguments.only] if arguments.only else HANGS)]
+
+
+def _table(case: str, reads: int) -> Table:
+    """Each case has a cluster of its own: bookies whose session has ended exit, and brokers do not forget at once."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pulsar-sidecar-hanging-")))
         spec = ClusterSpec(scratch / "cluster", ends_with_starter=True)
-        cluster = stack.enter_context(LocalCluster.up(spec))
-        workload = stack.enter_context(closing(Workload(LocalClusterUnderTest(cluster))))
-        sidecars = Sidecars(cluster.addresses(), scratch)
+        cluster = LocalClusterUnderTest(stack.enter_context(LocalCluster.up(spec)))
+        workload = stack.enter_context(closing(Workload(cluster)))
+        sidecars = Sidecars(cluster.addresses, scratch)
         stack.callback(sidecars.end_all)
-        url = cluster.addresses().member_urls["broker-1"]
-        measuring = _Measuring(LocalClusterUnderTest(cluster), workload, sidecars, url, arguments.reads)
-        chosen = [arguments.only] if arguments.only else list(HANGS)
-        return [measuring.table(case) for case in chosen]
-
-
-@dataclass(frozen=True, slots=True)
-class _Measuring:
-    """One cluster; each case has a sidecar of its own."""
-
-    cluster: LocalClusterUnderTest
-    workload: Workload
-    sidecars: Sidecars
-    broker_url: str
-    reads: int
-
-    def table(self, case: str) -> Table:
-        sidecar = self.sidecars.start_with_defaults(web_service_url=self.broker_url)
-        slug = case.replace(" ", "-")
-        topics = [parse_topic_name(f"persistent://public/default/{slug}-{number}") for number in range(2)]
+        sidecar = sidecars.start_with_defaults(web_service_url=cluster.addresses.member_urls["broker-1"])
+        topics = [parse_topic_name(f"persistent://public/default/topic-{number}") for number in range(2)]
         for topic in topics:
-            self.workload.fill(topic, 1)
+            workload.fill(topic, 1)
         for path in (ESTIMATE, STATUS):
             ask(sidecar, "GET", path)
-        deletions = [("DELETE", f"/admin/v2/{self.workload.of_topic(topic)}?force=true") for topic in topics]
-        with hung(self.cluster, HANGS[case]):
-            reads = Callers(self.reads, partial(ask, sidecar, "GET", PASSED_READ))
+        deletions = [("DELETE", f"/admin/v2/{workload.of_topic(topic)}?force=true") for topic in topics]
+        with hung(cluster, HANGS[case]):
+            waiting = Callers(reads, partial(ask, sidecar, "GET", PASSED_READ))
             first = _asked(sidecar, (*_ROUTES, deletions[0]))
-            waited = reads.wait()
+            slowest = max(waiting.wait(), key=lambda answered: answered.seconds)
             time.sleep(_LOOK_AGAIN_SECONDS)
             later = _asked(sidecar, (*_ROUTES, deletions[1]))
-        ready = _seconds_until_ready(sidecar)
-        self.sidecars.end_all()
-        names = [f"`{method} {path.partition('?')[0]}`" for method, path in _ROUTES] + ["a topic's deletion"]
+        names = [f"`{method} {path}`" for method, path in _ROUTES] + ["a topic's deletion"]
         rows = [(name, _shown(one), _shown(two)) for name, one, two in zip(names, first, later, strict=True)]
-        slowest = max(waited, key=lambda answered: answered.seconds)
-        rows.append((f"the slowest of {self.reads} passed reads", _shown(slowest), ""))
-        return Table(case, ("", "at once", "later"), rows, [f"Ready again {ready:.1f} s after they continue."])
+        rows.append((f"the slowest of {reads} passed reads", _shown(slowest), ""))
+        return Table(case, ("", "at once", "later"), rows, [_readiness(sidecar)])
 
 
 def _asked(sidecar: SidecarProcess, requests: Sequence[tuple[str, str]]) -> Sequence[Answered]:
@@ -110,7 +93,8 @@ def _shown(answered: Answered) -> str:
     return f"{status} after {answered.seconds:.1f} s{age}"
 
 
-def _seconds_until_ready(sidecar: SidecarProcess) -> float:
+def _readiness(sidecar: SidecarProcess) -> str:
     began = time.monotonic()
-    until(lambda: sidecar.is_ready, "the sidecar is ready again")
-    return time.monotonic() - began
+    if not holds_soon(lambda: sidecar.is_ready, _READY_SECONDS):
+        return f"Not ready {_READY_SECONDS:.0f} s after they go on: {ask(sidecar, 'GET', '/readyz').reason}"
+    return f"Ready again {time.monotonic() - began:.1f} s after they go on."
