@@ -38,7 +38,13 @@ from pulsar_sidecar.doctor.facts import (
 )
 from pulsar_sidecar.doctor.findings import Finding, Level, counted
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    MANAGED_LEDGERS,
+    READ_ONLY_BOOKIES,
+    available_bookies_path,
+    instance_id_path,
+    read_only_bookies_path,
+)
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
@@ -183,11 +189,11 @@ def _own_topics(cluster: ClusterAccess, admin: BrokerTopicAdmin) -> Sequence[str
 
 
 def _bookies(cluster: ClusterAccess) -> BookiesFacts:
-    folder = f"{cluster.settings.ledgers_root_path}/available"
+    root = cluster.settings.ledgers_root_path
 
     def registered() -> Sequence[BookieFacts]:
-        writable, read_only = cluster.store.children_many([folder, f"{folder}/readonly"])
-        names = [(name, False) for name in writable or () if name != "readonly"]
+        writable, read_only = cluster.store.children_many([available_bookies_path(root), read_only_bookies_path(root)])
+        names = [(name, False) for name in writable or () if name != READ_ONLY_BOOKIES]
         names += [(name, True) for name in read_only or ()]
         return [BookieFacts(name, only, _failure(partial(_ask, cluster, name))) for name, only in names]
 

@@ -7,7 +7,7 @@ Every path is absolute below the cluster's chroot. Ledger ids use the hybrid lay
 import re
 
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import MAX_LEDGER_ID, LedgerId
+from pulsar_sidecar.model.ids import MAX_LEDGER_ID, BookieId, LedgerId
 from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicDomain, TopicName
 
@@ -19,6 +19,7 @@ POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"
 """The same of what only this cluster has to know, always in its own metadata store."""
 DEFAULT_LEDGERS_ROOT = "/ledgers"
+READ_ONLY_BOOKIES = "readonly"
 LAST_SHORT_LEDGER_ID = 2**31 - 2
 """Ids up to here live in the 2-4-4 layout, larger ones in the long 3-4-4-4-4 layout."""
 
@@ -82,6 +83,21 @@ def ledger_id_of_path(path: str, root: str = DEFAULT_LEDGERS_ROOT) -> LedgerId |
 def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
     """BookKeeper's own id of this cluster's ledger storage, new with every format."""
     return f"{root}/INSTANCEID"
+
+
+def available_bookies_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """Bookies that can be written to; `READ_ONLY_BOOKIES` among them is a folder."""
+    return f"{root}/available"
+
+
+def read_only_bookies_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """Bookies that are only read from."""
+    return f"{available_bookies_path(root)}/{READ_ONLY_BOOKIES}"
+
+
+def bookie_registration_paths(bookie: BookieId, root: str = DEFAULT_LEDGERS_ROOT) -> tuple[str, str]:
+    """Where a bookie is registered: as one that can be written to, or as one that is only read from."""
+    return f"{available_bookies_path(root)}/{bookie}", f"{read_only_bookies_path(root)}/{bookie}"
 
 
 def under_replication_marks_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:

@@ -21,7 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    available_bookies_path,
+    bookie_registration_paths,
+)
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -85,13 +89,13 @@ def bookie_address(
         return host, int(port)
     if store is None or "/" in bookie:
         raise TemporaryError(f"bookie id {bookie!r:.200} is not a host:port, and there is no registry to ask")
-    folder = f"{ledgers_root}/available"
-    for node in store.read_many([f"{folder}/{bookie}", f"{folder}/readonly/{bookie}"]):
+    for node in store.read_many(bookie_registration_paths(bookie, ledgers_root)):
         if node is None:
             continue
         for endpoint in endpoints_of(node):
             if endpoint.protocol == "bookie-rpc":
                 return endpoint.host, endpoint.port
+        folder = available_bookies_path(ledgers_root)
         raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; check its node below {folder}")
     raise TemporaryError(f"bookie {bookie} is not registered; it may be down, try again")
 

@@ -12,13 +12,18 @@ import requests
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections, endpoints_of
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
+from pulsar_sidecar.ledger_ownership.paths import (
+    READ_ONLY_BOOKIES,
+    available_bookies_path,
+    bookie_registration_paths,
+    read_only_bookies_path,
+)
 from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 
-_READ_ONLY: Final = "readonly"
 _TIMEOUT_SECONDS: Final = 10.0
 _DOWN: Final = "it is down: it is not registered in the metadata store"
 _NO_SERVICE: Final = "it has registered no HTTP service: set httpServerEnabled=true in its bookkeeper.conf"
@@ -33,18 +38,18 @@ class RegisteredBookies:
 
     def __init__(self, store: MetadataStore, connections: BookieConnections, threads: Executor, root: str) -> None:
         self._store, self._connections, self._threads = store, connections, threads
-        self._folder, self._cookies = f"{root}/available", f"{root}/cookies"
+        self._root = root
         self._session = requests.Session()
         self._session.trust_env = False
 
     def known(self) -> Mapping[BookieId, BookieState]:
         folders = {
-            BookieState.DOWN: self._cookies,
-            BookieState.READ_ONLY: f"{self._folder}/{_READ_ONLY}",
-            BookieState.WRITABLE: self._folder,
+            BookieState.DOWN: f"{self._root}/cookies",
+            BookieState.READ_ONLY: read_only_bookies_path(self._root),
+            BookieState.WRITABLE: available_bookies_path(self._root),
         }
         found = {name: state for state, folder in folders.items() for name in self._store.children(folder) or ()}
-        return {BookieId(name): found[name] for name in sorted(found) if name != _READ_ONLY}
+        return {BookieId(name): found[name] for name in sorted(found) if name != READ_ONLY_BOOKIES}
 
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         bookies = list(self.known())
@@ -79,7 +84,7 @@ class RegisteredBookies:
         return None if entry is None else cumulative_bytes(entry)
 
     def _service(self, bookie: BookieId) -> str | Unreadable:
-        nodes = self._store.read_many([f"{self._folder}/{bookie}", f"{self._folder}/{_READ_ONLY}/{bookie}"])
+        nodes = self._store.read_many(bookie_registration_paths(bookie, self._root))
         registered = [node for node in nodes if node is not None]
         for endpoint in (each for node in registered for each in endpoints_of(node)):
             if endpoint.protocol == "http":

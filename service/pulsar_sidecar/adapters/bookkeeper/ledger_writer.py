@@ -18,7 +18,12 @@ from typing import Final
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import stored_entry
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    DEFAULT_LEDGERS_ROOT,
+    READ_ONLY_BOOKIES,
+    available_bookies_path,
+    ledger_path,
+)
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -127,8 +132,8 @@ class LedgerWriter:
             raise OutcomeUnknownError(f"the answer to deleting ledger {ledger_id} was lost; look whether it is gone")
 
     def _ensemble(self, size: int, failed: Mapping[BookieId, str]) -> tuple[BookieId, ...]:
-        registered = self._store.children(f"{self._root}/available") or []
-        writable = [BookieId(name) for name in registered if name != "readonly" and name not in failed]
+        registered = self._store.children(available_bookies_path(self._root)) or []
+        writable = [BookieId(name) for name in registered if name != READ_ONLY_BOOKIES and name not in failed]
         if len(writable) < size:
             failures = f" ({_joined(failed)})" if failed else ""
             raise TemporaryError(

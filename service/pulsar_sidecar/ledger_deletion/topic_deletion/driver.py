@@ -16,7 +16,7 @@ from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.asking import delete_marked, made_again
-from pulsar_sidecar.ledger_deletion.topic_deletion.following import after_failure, running
+from pulsar_sidecar.ledger_deletion.topic_deletion.following import after_failure, operation_in, running
 from pulsar_sidecar.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
@@ -347,7 +347,7 @@ class TopicDeleter:
             with self.steps.taking(Step.OPERATION_ENDED):
                 self.store.delete(operation_path(operation_id), node.version)
             return None
-        operation = _decoded(node.data)
+        operation = operation_in(node)
         is_due = operation is not None and operation.not_before_ms <= now_ms
         current = self._take_over(operation_id, node) if is_due else None
         if current is None:
@@ -427,10 +427,3 @@ def _left_again(operation: Operation, why: str) -> str:
         f"clients made partitions of {operation.topic} again ({why}): close them, and delete the partitions with "
         f"pulsar-sidecar topics delete --partitioned {operation.topic}"
     )
-
-
-def _decoded(data: bytes) -> Operation | None:
-    try:
-        return decode_node(data, Operation)
-    except UndecodableError:
-        return None

@@ -73,10 +73,15 @@ def _backoff_ms(operation: Operation, *, lasting: bool) -> int:
 
 def running(store: MetadataStore) -> list[TopicDeletionStatus]:
     """The deletions that have not ended, those included that this version cannot read."""
+    nodes = _promises(store)
+    now_ms = store.now_ms()
+    return [_as_of(now_ms, status_of(node)) for node in nodes]
+
+
+def _promises(store: MetadataStore) -> list[Node]:
     names = [name for name in store.children(OPERATIONS) or [] if not name.startswith(PREFIX)]
     nodes = store.read_many([operation_path(OperationId(name)) for name in names])
-    now_ms = store.now_ms()
-    return [_as_of(now_ms, status_of(node)) for node in nodes if node is not None and node.data]
+    return [node for node in nodes if node is not None and node.data]
 
 
 def follow(store: MetadataStore, operation_id: OperationId, root: str) -> FollowedDeletion | None:
@@ -94,17 +99,15 @@ def follow(store: MetadataStore, operation_id: OperationId, root: str) -> Follow
 
 def promise_of(store: MetadataStore, topic: TopicName, *, partitioned: bool, force: bool) -> OperationId | None:
     """Return the running deletion of the topic as it is now, on the same terms; None where there is none."""
-    names = [name for name in store.children(OPERATIONS) or [] if not name.startswith(PREFIX)]
-    nodes = store.read_many([operation_path(OperationId(name)) for name in names])
-    operations = [operation for node in nodes if node is not None and (operation := _operation_in(node)) is not None]
-    for operation in operations:
+    for operation in filter(None, map(operation_in, _promises(store))):
         same = (operation.topic, operation.partitioned, operation.force) == (topic, partitioned, force)
         if same and operation.incarnations == incarnations(store, operation.node_paths):
             return operation.operation_id
     return None
 
 
-def _operation_in(node: Node) -> Operation | None:
+def operation_in(node: Node) -> Operation | None:
+    """Return the deletion of a node; None where this version cannot read it."""
     try:
         return decode_node(node.data, Operation)
     except UndecodableError:
@@ -120,7 +123,7 @@ def _as_of(now_ms: int, status: TopicDeletionStatus) -> TopicDeletionStatus:
 
 def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
     """What the deletion of this node has left now; None if the node cannot be read."""
-    operation = _operation_in(node)
+    operation = operation_in(node)
     if operation is None:
         return None
     left = _existing(store, sorted(_recorded_ledgers(operation.recorded)), root)

@@ -44,6 +44,8 @@ from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorL
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     POLICIES,
+    READ_ONLY_BOOKIES,
+    available_bookies_path,
     cursor_path,
     instance_id_of,
     instance_id_path,
@@ -393,7 +395,7 @@ class Recorder:
 
     def _registered_bookies(self) -> str:
         try:
-            bookies = sorted(set(self.store.children(f"{self.root}/available") or ()) - {"readonly"})
+            bookies = sorted(set(self.store.children(available_bookies_path(self.root)) or ()) - {READ_ONLY_BOOKIES})
         except SidecarError:
             return "which bookies are registered is not known"
         return f"registered bookies: {', '.join(bookies) or 'none'} (pulsar-sidecar pins bookies shows them)"
