@@ -93,7 +93,10 @@ class _Process:
         proxy_identity_of(settings)  # a file or a form that cannot be used ends the start
         self._access = partial(ClusterAccess, settings, environment, self._clock, stack, steps)
         credentials, tls = broker_identity_of(settings)
-        self._rest = AdminRest([settings.web_service_url], credentials, tls, connect_seconds=3, read_seconds=5)
+        self._asking = partial(
+            AdminRest, [settings.web_service_url], credentials, tls, connect_seconds=3, read_seconds=5
+        )
+        self._rest = self._asking()
         store_credential_of(settings)
         for warning in warnings_of(settings):
             log.warning(warning)
@@ -218,6 +221,7 @@ class _Process:
             docs=settings.api_docs_enabled,
             version=tool_version(),
         )
+        self._rest = self._asking(store=cluster.store)  # which names others while the configured brokers hang
         for room in rooms:
             room.start()
         self._watch.watch(self._zookeeper, lambda: cluster.store.read(settings.ledgers_root_path))

@@ -1,5 +1,6 @@
 """Brokers that take connections and answer nothing."""
 
+import json
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import OutcomeUnknownError, TemporaryError, UnreachableError
 
 from tests.cluster.patience import until
+from tests.fakes.metadata import FakeMetadataStore
 from tests.unit.pulsar.http_brokers import Answer, HttpBroker, http_broker
 
 BROKER = "http://a:8080"
@@ -72,6 +74,16 @@ def test_a_read_goes_past_a_silent_broker_and_a_change_never_reaches_it(hung_url
     assert (rest.get("/x"), rest.change("PUT", "/x")) == ("answered", "answered")
     with pytest.raises(TemporaryError, match="answers nothing at all"):
         rest.get_exactly(hung_url, "/x")
+
+
+def test_registered_brokers_are_asked_once_all_configured_ones_are_silent(hung_url: str, other: HttpBroker) -> None:
+    store = FakeMetadataStore()
+    store.put(f"/loadbalance/brokers/{other.address}", json.dumps({"webServiceUrl": other.url}).encode())
+    rest = AdminRest([hung_url], store=store, read_seconds=0.1)
+    with pytest.raises(UnreachableError):
+        rest.get("/x")
+    until(lambda: hung_url in rest.silent, "it is known", 10)
+    assert (rest.get("/x"), rest.change("PUT", "/x")) == ("answered", "answered")
 
 
 def test_a_change_without_an_answer_is_sent_to_no_other_broker(hung_url: str, other: HttpBroker) -> None:

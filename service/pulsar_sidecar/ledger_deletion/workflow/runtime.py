@@ -75,7 +75,7 @@ _SOON_LOOK_SECONDS = 0.02
 _PAUSED_LOOK_SECONDS = 0.2
 _UPKEEP_SECONDS = 1.0
 _NAMESPACES_AT_ONCE = 2
-_LONGEST_BACKOFF_SECONDS = 30.0
+_LONGEST_BACKOFF_SECONDS = 10.0
 _MEAN_WEIGHT = 0.2
 _LOGGED_LEDGERS = 20
 _RECORDED_SECONDS = 600.0
@@ -155,6 +155,7 @@ class BacklogCache:
     _backlog: Backlog | None = None
     _asked_at: float | None = None
     _measuring_since: float | None = None
+    _failures: int = 0
 
     def cached(self) -> Backlog | None:
         """The last measurement unless it is too old; never waits, and has the thread measure again (`keep_fresh`)."""
@@ -162,10 +163,12 @@ class BacklogCache:
         return self._young()
 
     def soon(self, seconds: float, stop: StopSignal) -> Backlog | None:
-        """The same, waited for at most so long, and not at all once brokers hang for longer."""
-        since = self._measuring_since
+        """The same, waited for at most so long; no longer than until a measurement fails, or hangs for so long."""
+        since, failures = self._measuring_since, self._failures
         give_up = (self.clock.monotonic_seconds() if since is None else since) + seconds
         while (backlog := self.cached()) is None and self.clock.monotonic_seconds() < give_up and not stop.is_set():
+            if self._failures != failures:
+                break
             self.clock.wait_seconds(_SOON_LOOK_SECONDS, stop)
         return backlog
 
@@ -210,6 +213,9 @@ class BacklogCache:
         self._measuring_since = self.clock.monotonic_seconds()
         try:
             self._backlog = self.measure()
+        except SidecarError:
+            self._failures += 1
+            raise
         finally:
             self._measuring_since = None
         return self._backlog

@@ -236,14 +236,24 @@ class AdminRest:
                 failure = _failure(call, answer)
                 continue
             return _checked(call, answer)
-        raise failure or TemporaryError(f"{call}: no broker is configured")
+        raise failure or UnreachableError(f"{call} at {self.addresses}: {SILENT}")
 
     def _places(self, call: _Call) -> Sequence[str]:
         """The broker that a question about this topic was redirected to last, to spare a redirect; then the others."""
+        bases = self.registered() if all(base in self.silent for base in self.bases) else self.bases
         owner = None if call.change else self._owners.get(call.matter)
         if owner is None or not self.is_broker(owner):
-            return self.bases
-        return owner, *(base for base in self.bases if base != owner)
+            return bases
+        return owner, *(base for base in bases if base != owner)
+
+    def registered(self) -> Sequence[str]:
+        """Brokers that are there when the configured ones are not; none where the metadata store is away as well."""
+        try:
+            brokers = [] if self._store is None else live_brokers(self._store)
+        except SidecarError as error:
+            _LOGGER.warning("the registered brokers could not be read: %s", error)
+            brokers = []
+        return [url for broker in brokers for url in self.reachable(broker.web_service_urls)[:1]]
 
     def _followed(self, call: _Call, url: str) -> urllib3.BaseHTTPResponse:
         params = call.params

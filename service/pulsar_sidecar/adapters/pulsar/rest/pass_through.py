@@ -33,7 +33,6 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import (
     SILENT,
     AdminRest,
     asks_the_same,
-    live_brokers,
     shown_address,
 )
 from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RUNTIME_CONFIGURATION, RuntimeConfiguration
@@ -149,7 +148,7 @@ class PassThrough:
         try:
             return await self._answer_of(request, self._rest.bases)
         except _NotTakenError:
-            registered = self._in_thread(self._registered)
+            registered = self._in_thread(self._rest.registered)
             return await self._answer_of(request, await self._shared(request, "the registered brokers", registered))
 
     async def _answer_of(self, request: PassedRequest, bases: Sequence[str]) -> tuple[aiohttp.ClientResponse, str]:
@@ -160,15 +159,6 @@ class PassThrough:
             except _NotTakenError as error:
                 failure = error
         raise failure
-
-    def _registered(self) -> list[str]:
-        """Brokers that are there when the configured ones are not; none where the store is away as well."""
-        try:
-            brokers = live_brokers(self._store)
-        except SidecarError as error:
-            _log.warning("the registered brokers could not be read", error=str(error))
-            return []
-        return [url for broker in brokers for url in self._rest.reachable(broker.web_service_urls)[:1]]
 
     async def _followed(self, request: PassedRequest, base: str) -> tuple[aiohttp.ClientResponse, str]:
         url = base + request.target
