@@ -140,6 +140,28 @@ def test_a_direct_deletion_whose_answer_is_lost_reports_an_unknown_outcome(
         service.delete_ledger(about(topic, orphan(fake_pulsar, topic)), authoritative=True)
 
 
+def test_a_deletion_is_promised_while_brokers_hang(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    delete = partial(service.delete_topic, topic, partitioned=False, force=True, requested_by="me")
+    with pytest.raises(TemporaryError, match="not ready yet"):
+        delete()  # records have never been taken: it may be for ever
+    service._runtime.was_ready.set()
+    fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("brokers do not answer"), times=100)
+    assert delete().state is OperationState.RUNNING
+    assert len(fake_pulsar.store.children(OPERATIONS) or []) == 1
+
+
+def test_no_deletion_is_promised_in_a_store_that_the_brokers_leave(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
+    service._runtime.was_ready.set()
+    fake_pulsar.store.put(MIGRATION, b'{"phase":"PREPARATION","targetUrl":"oxia://o:1/n"}')
+    with pytest.raises(ConflictError):
+        service._runtime._work()
+    with pytest.raises(TemporaryError):
+        service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
+    assert not fake_pulsar.store.children(OPERATIONS)
+
+
 def test_a_repeated_call_follows_the_promise_there_is(fake_pulsar: FakePulsar, topic: TopicName) -> None:
     service = service_of(fake_pulsar, fake_pulsar.store, fake_pulsar.admin)
     service._runtime.ready.set()

@@ -222,7 +222,12 @@ class BacklogCache:
 
 
 class Runtime:
-    """One running sidecar's state: its producers, pause and rate as last read, the backlog as last measured."""
+    """One running sidecar's state: its producers, pause and rate as last read, the backlog as last measured.
+
+    Attributes:
+        ready: set while records are appended and judged.
+        was_ready: set from then on, until the metadata store is found to be another than the brokers' own.
+    """
 
     def __init__(
         self,
@@ -240,6 +245,7 @@ class Runtime:
         self.steps = steps or Steps()
         self.stop = threading.Event()
         self.ready = threading.Event()
+        self.was_ready = threading.Event()
         self.control = Control()
         self.running_topic_deletions = 0
         self.stuck_topic_deletions = 0
@@ -471,10 +477,17 @@ class Runtime:
             self.ports.clock.wait_seconds(_UPKEEP_SECONDS, self.stop)
 
     def _work(self) -> None:
+        try:
+            self._consume_when_ready()
+        except ConflictError:
+            self.was_ready.clear()
+            raise
+
+    def _consume_when_ready(self) -> None:
+        self._check_migration()
         mismatch = self.ports.metadata_mismatch()
         if mismatch is not None:
             raise ConflictError(f"nothing is deleted: {mismatch}")
-        self._check_migration()
         self.ports.topics.ensure()
         for warning in self.ports.topics.warnings():
             log.warning("a setting of the cluster hinders ledger deletion", warning=warning)
@@ -483,6 +496,7 @@ class Runtime:
         self.control = self.service_control.read()
         self.last_error = self.last_error_at_ms = None
         self.ready.set()
+        self.was_ready.set()
         log.info("consuming pending deletions", instance=self.instance.name)
         try:
             self._consume(processor, pending)

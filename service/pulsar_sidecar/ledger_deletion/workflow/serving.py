@@ -129,6 +129,11 @@ class LedgerDeletion:
         if (missing := self.ready()) is not None:
             raise TemporaryError(missing)
 
+    def _require_promises(self) -> None:
+        """Nothing while a topic's deletion can be promised: that takes the metadata store, and brokers may hang."""
+        if not self._runtime.was_ready.is_set() or self._runtime.stop.is_set():
+            self.require_ready()
+
     # --- first phase -----------------------------------------------------------------------------------------------
 
     def send_pending_delete_ledgers(
@@ -173,7 +178,7 @@ class LedgerDeletion:
             DataLossError: the topic is a shadow, or the source of one and ``confirm_source_data_loss`` is not given.
             InvalidInputError: ``confirm_source_data_loss`` is not the topic's full name.
         """
-        self.require_ready()
+        self._require_promises()
         refuse_own_topics(topic)
         if confirm_source_data_loss not in (None, str(topic)):
             raise InvalidInputError(
