@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import structlog.testing
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import notes
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage
-from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance
+from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, STUCK_AFTER, operation_path
@@ -149,6 +150,28 @@ def test_a_deletion_is_promised_while_brokers_hang(fake_pulsar: FakePulsar, topi
     fake_pulsar.topics.hooks.fail_next("publish", TemporaryError("brokers do not answer"), times=100)
     assert delete().state is OperationState.RUNNING
     assert len(fake_pulsar.store.children(OPERATIONS) or []) == 1
+
+
+def test_deletions_beyond_what_may_wait_are_refused_before_anything_is_done(
+    fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_DELETIONS_AT_ONCE", 1)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.2)
+    service, hangs, ended = ready_service(fake_pulsar), threading.Event(), threading.Event()
+    fake_pulsar.store.before("children", lambda: (hangs.set(), ended.wait(20)))
+
+    def delete() -> TopicDeletionStatus:
+        return service.delete_topic(topic, partitioned=False, force=True, requested_by="me")
+
+    with ThreadPoolExecutor(1) as caller:
+        first = caller.submit(delete)
+        assert hangs.wait(10)
+        with pytest.raises(TemporaryError, match="too many topic deletions wait for the cluster, nothing was done"):
+            delete()
+        with pytest.raises(OutcomeUnknownError, match="list the topic deletions that run"):
+            first.result()
+        ended.set()
+    until(lambda: not fake_pulsar.listed(topic), "the one that waited has been carried out")
 
 
 def test_no_deletion_is_promised_in_a_store_that_the_brokers_leave(fake_pulsar: FakePulsar, topic: TopicName) -> None:
