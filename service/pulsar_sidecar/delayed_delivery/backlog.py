@@ -89,6 +89,11 @@ def minus(entries: EntriesByLedger, others: EntriesByLedger) -> EntriesByLedger:
     return {ledger_id: bits for ledger_id, bits in left if bits}
 
 
+def common(entries: EntriesByLedger, others: EntriesByLedger) -> EntriesByLedger:
+    """Return the entries that both have."""
+    return {ledger_id: bits & others[ledger_id] for ledger_id, bits in entries.items() if ledger_id in others}
+
+
 def positions_of(entries: EntriesByLedger) -> Iterator[Position]:
     """The entries one by one, in order."""
     return (Position(ledger_id, EntryId(entry_id)) for ledger_id, bits in entries.items() for entry_id in bits)

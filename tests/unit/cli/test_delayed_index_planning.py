@@ -116,6 +116,16 @@ def test_a_simulation_stands_beside_today(shell: Terminal) -> None:
     assert shell.run("delayed-index", "simulate", str(TOPIC), "--limit", "2").code == 4
 
 
+def test_a_simulation_of_what_brokers_do_not_have(shell: Terminal) -> None:
+    shared = shell.run("delayed-index", "simulate", str(TOPIC), "--shared-index")
+    assert (shared.code, "pulsar.delayed.index: 7 delayed messages" in shared.out) == (0, True), shared
+    assert "it gives 0 positions to subscriptions that acknowledged them" in shared.out
+    ran = shell.run("delayed-index", "simulate", str(TOPIC), "--cancelled", "7:5", "--cancelled", "9:1")
+    assert ran.code == 0, ran.err
+    assert "1 cancellation in memory only: forgotten at a restart, and delivered: 7:5" in ran.out
+    assert "1 cancellation of no delayed message that waits: 9:1" in ran.out
+
+
 @pytest.mark.parametrize(
     ("verb", "status"),
     [
@@ -124,6 +134,8 @@ def test_a_simulation_stands_beside_today(shell: Terminal) -> None:
         ("simulate?subscription=nobody", 404),
         ("simulate?maxNumBuckets=0", 400),
         ("simulate?timeStepSeconds=0", 400),
+        ("simulate?cancelled=7", 400),
+        ("simulate?sharedIndex=true&subscription=billing", 400),
         ("forecast?x=1", 200),
     ],
 )

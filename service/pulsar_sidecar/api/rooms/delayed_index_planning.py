@@ -9,10 +9,12 @@ from pydantic import BeforeValidator, Field
 from pulsar_sidecar.api.guard import guarded_router
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, TOPIC_PATHS, V2Namespace
 from pulsar_sidecar.api.rights import Right, takes
+from pulsar_sidecar.api.rooms.delayed_delivery.schemas import parse_position
 from pulsar_sidecar.api.schemas import Answer, Parameters, Text
 from pulsar_sidecar.delayed_delivery.index.inspection.overdue import OverdueReason
 from pulsar_sidecar.delayed_delivery.index.service import IndexPlanning
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
+from pulsar_sidecar.model.ids import Position
 from pulsar_sidecar.model.names import TopicName
 
 _LIMIT = Field(default=1_000_000, ge=1, le=100_000_000)
@@ -152,8 +154,16 @@ class SimulateParameters(Parameters):
     """``delayedDeliveryMaxIndexesPerBucketSnapshotSegment``; -1 for any number."""
     max_num_buckets: int | None = Field(default=None, ge=-1)
     """``delayedDeliveryMaxNumBuckets``; -1 for any number."""
+    shared_index: bool = False
+    """``delayedDeliverySharedIndexEnabled`` of PIP-195: one index for all subscriptions, beside today's of each."""
+    cancelled: list[str] = Field(default=[], max_length=1_000, examples=[["4711:99"]])
+    """Messages (``ledgerId:entryId``) whose cancellations PIP-423's tracker is given."""
     limit: int = _LIMIT
     """Maximum number of entries to read from each subscription's backlog."""
+
+    def positions(self) -> frozenset[Position]:
+        """The messages that are cancelled; raises InvalidInputError for one that is not ``ledgerId:entryId``."""
+        return frozenset(map(parse_position, self.cancelled))
 
     def settings(self, configured: TrackerSettings) -> TrackerSettings:
         """The brokers' settings with what is given here instead; raises InvalidInputError for an unusable number."""
@@ -162,6 +172,7 @@ class SimulateParameters(Parameters):
             "time_step_ms": None if self.time_step_seconds is None else self.time_step_seconds * 1000,
             "max_indexes_per_segment": self.max_indexes_per_segment,
             "max_num_buckets": self.max_num_buckets,
+            "shared_index": self.shared_index,
         }
         given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         return replace(configured, **given)
@@ -176,6 +187,7 @@ class SettingsAnswer(Answer):
     )
     max_indexes_per_segment: int
     max_num_buckets: int
+    shared_index: bool
     breaks_dispatch: bool
     """Whether a broker of 4.0.8 stops dispatching with it: a ``maxNumBuckets`` of 1, 2 or 3."""
 
@@ -204,11 +216,23 @@ class SimulatedTrackerAnswer(Answer):
     """Where a broker would have thrown an exception."""
 
 
+class SimulatedCancellationsAnswer(Answer):
+    """Cancellations in PIP-423's tracker, each right after its message, and a restart."""
+
+    outlived: list[Text]
+    """In a bucket: their messages are not delivered after the restart either."""
+    forgotten: list[Text]
+    """Their messages are delivered after the restart."""
+    unknown: list[Text]
+    """Of no delayed message that waits."""
+
+
 class SimulationAnswer(Answer):
-    """One subscription of a partition."""
+    """One subscription of a partition; with a shared index all of them together."""
 
     topic: Text
     subscription: str
+    """``pulsar.delayed.index`` with a shared index."""
     delayed: int
     """Messages that are not due."""
     others: int
@@ -217,7 +241,12 @@ class SimulationAnswer(Answer):
     complete: bool
     """False if the limit was reached before the end of the backlog."""
     today: SimulatedTrackerAnswer
+    """As the brokers are configured; beside a shared index, the trackers of all subscriptions together."""
     simulated: SimulatedTrackerAnswer
+    cancellations: SimulatedCancellationsAnswer | None
+    """Null unless cancellations are given."""
+    given_although_acknowledged: int | None
+    """Positions that a shared index gives to subscriptions which have acknowledged them already; null without one."""
     assumptions: list[str]
 
 
@@ -250,9 +279,14 @@ def router(service: IndexPlanning) -> APIRouter:
         def simulate(
             topic: Annotated[TopicName, Depends(topic_of)], parameters: Annotated[SimulateParameters, Query()]
         ) -> list[SimulationAnswer]:
-            """The topic's delayed messages in a bucket tracker with other settings, and in today's. Loads nothing."""
+            """The topic's delayed messages in a bucket tracker with other settings, and in today's. Loads nothing.
+
+            400: a shared index is asked for together with a subscription or with cancellations.
+            """
             settings = parameters.settings(service.simulator.configured())
-            found = service.simulator.simulate(topic, parameters.subscription, settings, parameters.limit)
+            found = service.simulator.simulate(
+                topic, parameters.subscription, settings, parameters.limit, parameters.positions()
+            )
             return [SimulationAnswer.model_validate(one) for one in found]
 
     @routes.get(f"{NAMESPACE_PATH}/delayedIndex/forecast")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes
+from pulsar_sidecar.analysis.formatting import format_bytes, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import (
@@ -106,12 +106,28 @@ def simulate(
         int | None,
         typer.Option(min=-1, help="delayedDeliveryMaxNumBuckets; -1 for any number. Default: the brokers'."),
     ] = None,
+    shared_index: Annotated[
+        bool,
+        typer.Option(
+            "--shared-index", help="PIP-195's delayedDeliverySharedIndexEnabled: one index for all subscriptions."
+        ),
+    ] = False,
+    cancelled: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LEDGER:ENTRY",
+            help="A message to cancel in PIP-423's tracker: would a restart forget it? Repeatable.",
+        ),
+    ] = None,
     limit: _Limit = 1_000_000,
 ) -> None:
     """Compare a bucket tracker with other settings with today's: put the topic's delayed messages into it.
 
     The service reads the entries from the bookies into a tracker of its own. It changes nothing in the cluster and
-    loads no topic. Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.
+    loads no topic. With --shared-index all subscriptions share one index, beside today's of each together. With
+    --cancelled it shows which cancellations a restart would forget if brokers kept them in their buckets.
+
+    Exit code 4: --limit was reached before the end of the backlog, or an entry could not be read.
 
     Example: pulsar-sidecar delayed-index simulate persistent://public/default/orders --min-index-count 10000
     --time-step 60 --max-num-buckets 50
@@ -122,6 +138,8 @@ def simulate(
         "timeStepSeconds": time_step,
         "maxIndexesPerSegment": max_indexes_per_segment,
         "maxNumBuckets": max_num_buckets,
+        "sharedIndex": shared_index or None,
+        "cancelled": cancelled,
         "limit": limit,
     }
     path = f"{topic_path(topic)}/delayedIndex/simulate"
@@ -190,8 +208,22 @@ def _simulation_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 yield f"  {title}: {one['failure']}"
             elif one["settings"] and one["settings"]["breaksDispatch"]:
                 yield f"  {title}: a maxNumBuckets of 1, 2 or 3 stops a broker of 4.0.8 at its fourth bucket"
+        if each["givenAlthoughAcknowledged"] is not None:
+            yield f"  it gives {each['givenAlthoughAcknowledged']:,} positions to subscriptions that acknowledged them"
+        if each["cancellations"] is not None:
+            yield from _cancellation_lines(each["cancellations"])
         yield ""
     yield from (f"assumed: {text}" for text in (found[0]["assumptions"] if found else ()))
+
+
+def _cancellation_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for name, consequence in (
+        ("outlived", "in a bucket: kept at a restart"),
+        ("forgotten", "in memory only: forgotten at a restart, and delivered"),
+        ("unknown", "of no delayed message that waits"),
+    ):
+        if found[name]:
+            yield f"  {format_count(len(found[name]), 'cancellation')} {consequence}: {', '.join(found[name])}"
 
 
 def _setting(tracker: Mapping[str, Any], name: str) -> str:

@@ -12,7 +12,7 @@ cancellation for a message. So these snapshots have a port, a type of segment an
 brokers read takes `DelayedIndexes` and never `DelayedOperations`, and the bytes begin with what protobuf refuses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Protocol
@@ -36,7 +36,6 @@ from pulsar_sidecar.delayed_delivery.index.tracker.packed import pack
 from pulsar_sidecar.delayed_delivery.index.tracker.position_bits import PositionBits
 from pulsar_sidecar.delayed_delivery.index.tracker.queue import NEVER, IndexQueue
 from pulsar_sidecar.delayed_delivery.index.tracker.tracker import BucketDelayedDeliveryTracker, check_positions
-from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 
@@ -105,11 +104,11 @@ class CancellableTracker(BucketDelayedDeliveryTracker):
         canceled: positions that are not to be tracked (``canceledMessages``).
     """
 
-    def __init__(self, settings: TrackerSettings, snapshots: OperationSnapshots, clock: Clock) -> None:
+    def __init__(self, settings: TrackerSettings, snapshots: OperationSnapshots, now_ms: Callable[[], int]) -> None:
         """Empty; `recover` takes over what the snapshots' pointers name."""
         commands = self._commands = _Commands(snapshots, _TICKS * settings.tick_time_ms)
         super().__init__(
-            settings, commands, commands, clock.now_ms, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
+            settings, commands, commands, now_ms, topic_name="", cursor_name="", behaviour=Behaviour.AS_PIP
         )
         self.canceled = PositionBits()
         self._expiries = IndexQueue()

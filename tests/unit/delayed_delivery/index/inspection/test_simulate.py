@@ -2,11 +2,21 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
+from pulsar_sidecar.delayed_delivery.index.inspection.cancellations import (
+    SimulatedCancellations,
+    cancellations_after_restart,
+)
 from pulsar_sidecar.delayed_delivery.index.inspection.forecast import FIRST_READ, READS_PER_BUCKET
-from pulsar_sidecar.delayed_delivery.index.inspection.simulate import Simulator, in_memory_tracker, simulate
+from pulsar_sidecar.delayed_delivery.index.inspection.simulate import (
+    Simulator,
+    in_memory_tracker,
+    simulate,
+    simulate_shared,
+)
 from pulsar_sidecar.delayed_delivery.index.settings import (
     BUCKET_TRACKER_FACTORY,
     IN_MEMORY_TRACKER_FACTORY,
@@ -15,8 +25,8 @@ from pulsar_sidecar.delayed_delivery.index.settings import (
 )
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes
 from pulsar_sidecar.delayed_delivery.ports import EntryAnswer, EntryFacts
-from pulsar_sidecar.model.errors import NotFoundError, TemporaryError
-from pulsar_sidecar.model.ids import Position
+from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, TemporaryError
+from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.names import TopicName
 
@@ -98,6 +108,47 @@ def test_each_subscriptions_messages_beside_todays_settings() -> None:
     assert first.simulated.buckets == 2
     (cut,) = stored.simulator(IN_MEMORY_TRACKER_FACTORY).simulate(TOPIC, "s", SMALL, 5)
     assert (cut.delayed, cut.complete, cut.today.settings) == (5, False, None)
+
+
+def test_one_index_for_all_subscriptions_beside_one_of_each() -> None:
+    stored = Stored()
+    stored.answers = {(6, 0): EntryFacts(None, NOW), (8, 1): EntryFacts(NOW - 1, NOW)}
+    shared_index = replace(SMALL, shared_index=True)
+    [found] = stored.simulator().simulate(TOPIC, None, shared_index, 1_000)
+    assert (found.subscription, found.delayed, found.others, found.complete) == ("pulsar.delayed.index", 34, 2, True)
+    each = stored.simulator().simulate(TOPIC, None, SMALL, 1_000)
+    assert [one.delayed for one in each] == [34, 9], "subscription t waits for one ledger of them"
+    assert found.today.indexes_in_memory == 34 + 9
+    assert found.today.load.entries == sum(one.today.load.entries for one in each)
+    assert found.simulated.settings == shared_index
+    assert (found.simulated.buckets, [one.simulated.buckets for one in each]) == (2, [2, 0])
+    assert found.given_although_acknowledged == 0, "none is acknowledged out of order"
+
+
+def test_a_shared_index_gives_again_what_a_subscription_acknowledged_out_of_order() -> None:
+    marks = {"s": Position(LedgerId(5), EntryId(-1)), "t": Position(LedgerId(5), EntryId(4))}
+    found, given = simulate_shared(messages(2), replace(SMALL, shared_index=True), NOW, marks)
+    assert (found.buckets, given) == (1, 20 + 15)
+
+
+@pytest.mark.parametrize("wrong", [{"subscription": "s"}, {"cancelled": [Position(LedgerId(5), EntryId(5))]}])
+def test_a_shared_index_is_for_all_subscriptions(wrong: dict[str, Any]) -> None:
+    asked = {"subscription": None, **wrong}
+    with pytest.raises(InvalidInputError, match="leave both out"):
+        Stored().simulator().simulate(TOPIC, settings=replace(SMALL, shared_index=True), limit=9, **asked)
+
+
+def test_a_restart_forgets_the_cancellations_that_no_bucket_holds() -> None:
+    """Ledgers 5 to 7 are sealed by the one after them; nothing has sealed ledger 8."""
+    cancelled = [Position(LedgerId(ledger), EntryId(4)) for ledger in (5, 7, 8, 9)]
+    found = cancellations_after_restart(messages(4), cancelled, SMALL, NOW)
+    assert found == SimulatedCancellations(
+        outlived=tuple(cancelled[:2]), forgotten=(cancelled[2],), unknown=(cancelled[3],)
+    )
+    [of_s] = Stored().simulator().simulate(TOPIC, "s", SMALL, 1_000, cancelled[:3])
+    assert of_s.cancellations == SimulatedCancellations(tuple(cancelled[:2]), (cancelled[2],), ())
+    nothing = cancellations_after_restart(messages(0), cancelled, SMALL, NOW)
+    assert nothing.unknown == tuple(cancelled)
 
 
 def test_what_cannot_be_read_or_is_not_there_is_an_error() -> None:

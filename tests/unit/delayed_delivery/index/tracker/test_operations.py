@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import DelayedIndexes, decode_segment
+from pulsar_sidecar.delayed_delivery.index.tracker.memory_storage import MemoryOperationSnapshots
 from pulsar_sidecar.delayed_delivery.index.tracker.operations import (
     CancellableTracker,
     DelayedOperations,
@@ -21,7 +22,6 @@ from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.wire import DelayedMessageIndexBucketSegment_pb2 as segment_pb
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.operation_snapshots import MemoryOperationSnapshots
 from tests.unit.delayed_delivery.index.tracker.test_tracker import ROW, SETTINGS
 from tests.unit.delayed_delivery.index.tracker.trackers import START_MS, rows_of
 
@@ -112,7 +112,7 @@ def test_what_was_canceled_is_never_handed_out_and_everything_else_is(  # noqa: 
 ) -> None:
     """After a restart messages are added again, and canceled again: cancellations may have been in no bucket yet."""
     snapshots, clock = MemoryOperationSnapshots(), FakeClock(START_MS)
-    tracker = CancellableTracker(chosen, snapshots, clock)
+    tracker = CancellableTracker(chosen, snapshots, clock.now_ms)
     due: dict[tuple[int, int], int] = {}
     tracked: set[tuple[int, int]] = set()
     canceled: set[tuple[int, int]] = set()
@@ -143,7 +143,7 @@ def test_what_was_canceled_is_never_handed_out_and_everything_else_is(  # noqa: 
                 handed_out.add(tuple(position))
         else:
             tracker.close()
-            tracker = CancellableTracker(chosen, snapshots, clock)
+            tracker = CancellableTracker(chosen, snapshots, clock.now_ms)
             tracker.recover()
             for position in sorted(canceled):
                 tracker.cancel_message(*position, due[position])
@@ -156,7 +156,7 @@ def test_what_was_canceled_is_never_handed_out_and_everything_else_is(  # noqa: 
 
 def _sealed(snapshots: MemoryOperationSnapshots, clock: FakeClock, target: tuple[int, int, int]) -> CancellableTracker:
     """A bucket of ledger 0 with four segments, and with a cancellation of the target, which is not tracked yet."""
-    tracker = CancellableTracker(SMALL, snapshots, clock)
+    tracker = CancellableTracker(SMALL, snapshots, clock.now_ms)
     for entry in range(4):
         assert tracker.apply_delay_operation(0, entry, START_MS + 50 + 100 * entry, DELAY)
     assert tracker.apply_delay_operation(*target, CANCEL)
@@ -177,7 +177,7 @@ def test_a_cancellation_in_a_bucket_outlives_a_restart(due_ms: int, restart_ms: 
     clock.advance_ms(restart_ms)
     handed_out = set(tracker.get_scheduled_messages(100))
     tracker.close()
-    tracker = CancellableTracker(SMALL, snapshots, clock)
+    tracker = CancellableTracker(SMALL, snapshots, clock.now_ms)
     tracker.recover()
     tracker.add_message(*target)
     for _ in range(60):
@@ -191,7 +191,7 @@ def test_a_cancellation_in_a_bucket_outlives_a_restart(due_ms: int, restart_ms: 
 
 def test_a_seal_leaves_out_what_was_canceled() -> None:
     snapshots = MemoryOperationSnapshots()
-    tracker = CancellableTracker(SMALL, snapshots, FakeClock(START_MS))
+    tracker = CancellableTracker(SMALL, snapshots, FakeClock(START_MS).now_ms)
     for entry in range(3):
         assert tracker.add_message(0, entry, START_MS + 100)
     assert tracker.cancel_message(0, 1, START_MS + 100)
@@ -205,7 +205,7 @@ def test_a_seal_leaves_out_what_was_canceled() -> None:
 
 
 def test_a_cancellation_of_what_is_due_and_not_tracked_is_refused() -> None:
-    tracker = CancellableTracker(SMALL, MemoryOperationSnapshots(), FakeClock(START_MS))
+    tracker = CancellableTracker(SMALL, MemoryOperationSnapshots(), FakeClock(START_MS).now_ms)
     assert not tracker.cancel_message(1, 1, START_MS)
     with pytest.raises(InvalidInputError):
         tracker.cancel_message(1, -1, START_MS + 5)
@@ -213,7 +213,7 @@ def test_a_cancellation_of_what_is_due_and_not_tracked_is_refused() -> None:
 
 def test_a_cancellation_is_forgotten_two_ticks_after_the_message_was_due() -> None:
     clock = FakeClock(START_MS)
-    tracker = CancellableTracker(SMALL, MemoryOperationSnapshots(), clock)
+    tracker = CancellableTracker(SMALL, MemoryOperationSnapshots(), clock.now_ms)
     assert tracker.add_message(1, 1, START_MS + 100)
     assert tracker.cancel_message(1, 1, START_MS + 100)
     assert tracker.number_of_delayed_messages == 0

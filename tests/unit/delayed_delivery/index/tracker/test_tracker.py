@@ -224,6 +224,17 @@ def test_a_bucket_is_sealed_by_the_next_ledger_and_deleted_when_all_is_handed_ou
     assert tracker.number_of_delayed_messages == 0
 
 
+def test_the_pips_example_of_a_merge() -> None:
+    """PIP-195: of five buckets of [5,3,2,4,3] messages the second and the third become one."""
+    tracker = Site(replace(SMALL, min_index_count=1, max_num_buckets=5), Behaviour.AS_PIP).recovered()
+    for ledger, messages in enumerate([5, 3, 2, 4, 3, 9]):
+        for entry in range(messages):
+            tracker.add_message(ledger, entry, START_MS + 100)
+    assert [bucket.key for bucket in tracker.buckets] == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+    tracker.add_message(6, 0, START_MS + 100)
+    assert [bucket.key for bucket in tracker.buckets] == [(0, 0), (1, 2), (3, 3), (4, 4), (5, 5)]
+
+
 def test_as_broker_stops_where_too_few_buckets_may_be_and_as_pip_does_not() -> None:
     with pytest.raises(TrackerFailedError, match="4 of 2 buckets"):
         _filled(Site(replace(SMALL, max_num_buckets=1)), 3)
