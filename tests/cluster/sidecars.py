@@ -223,12 +223,12 @@ class SidecarProcess(SidecarDoors):
         return "\n".join(self.whole_log.splitlines()[-lines:])
 
 
-def run_command(*arguments: str) -> CommandAnswer:
-    """``pulsar-sidecar ...`` as a process."""
+def run_command(*arguments: str, **environment: str) -> CommandAnswer:
+    """``pulsar-sidecar ...`` as a process, with these variables beside those of this one."""
     ended = subprocess.run(
         [sys.executable, "-m", "pulsar_sidecar", *arguments],
         cwd=PROJECT,
-        env=_inherited_environment(),
+        env=_inherited_environment() | environment,
         capture_output=True,
         text=True,
         check=False,

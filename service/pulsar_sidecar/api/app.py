@@ -60,12 +60,13 @@ def create_app(
     token_required: bool = False,
     docs: bool = False,
     version: str = "0",
+    cluster: str | None = None,
 ) -> FastAPI:
     """Build the app that `gate.Gate` stands around.
 
     ``missing`` answers at once why no work can be done, None when it can; ``/readyz`` reports it, and answers 503 once
     ``draining`` is set. ``rights`` decide who may do what. ``token_required`` is what the reference shows of tokens;
-    ``docs`` makes a page of it.
+    ``docs`` makes a page of it. ``cluster`` is the name that callers are shown.
     """
     app = _App(
         title="pulsar-sidecar",
@@ -80,7 +81,7 @@ def create_app(
     app.token_required = token_required
     app.state.rights = rights
     app.router.route_class = GuardedRoute
-    for router in (*routers, who.router(rights), _probes(missing, registry, draining)):
+    for router in (*routers, who.router(rights, cluster), _probes(missing, registry, draining)):
         app.include_router(router)
     if docs:
         page = Environment(autoescape=True).from_string(_REFERENCE)

@@ -11,6 +11,8 @@ from pulsar_sidecar.api.schemas import Answer
 class CallerAnswer(Answer):
     """A caller, and what the roles of the settings give; what brokers grant beside depends on the topic."""
 
+    cluster: str | None
+    """Name of the Pulsar cluster that this sidecar serves."""
     role: str | None
     """Pulsar's role; null where the sidecar asks for no credential."""
     authenticated_by: str
@@ -23,7 +25,7 @@ class CallerAnswer(Answer):
     """Whether the caller may see what takes a viewer's role."""
 
 
-def router(rights: Rights) -> APIRouter:
+def router(rights: Rights, cluster: str | None) -> APIRouter:
     routes = guarded_router("callers")
 
     @routes.get("/admin/v2/caller")
@@ -33,6 +35,7 @@ def router(rights: Rights) -> APIRouter:
         asking = request.state.caller
         assert isinstance(asking, Caller)
         return CallerAnswer(
+            cluster=cluster,
             role=asking.role,
             authenticated_by=asking.method,
             super_user=rights.suffice(asking, Right.EVERYTHING),

@@ -220,6 +220,7 @@ class _Process:
             token_required=settings.authentication_enabled,
             docs=settings.api_docs_enabled,
             version=tool_version(),
+            cluster=cluster_name,
         )
         self._rest = self._asking(store=cluster.store)  # which names others while the configured brokers hang
         for room in rooms:

@@ -123,11 +123,12 @@ class GlobalOptions:
         written = {**client_conf_settings(os.environ), **environment_settings(os.environ), **self.flags}
         return written | {name: text for name, text in flags.items() if text}
 
-    def client(self) -> "SidecarClient":
+    def client(self, admin_url: str | None = None) -> "SidecarClient":
+        """The client of the sidecar that the settings name, or of the one at this address."""
         from pulsar_sidecar.cli.client import SidecarClient
 
         settings = self.settings()
-        admin_url = settings.get("admin_url", "http://127.0.0.1:8750")
+        admin_url = admin_url or settings.get("admin_url", "http://127.0.0.1:8750")
         self.asked.append(admin_url)
         conf = client_conf_of(settings)
         credentials = credentials_of(conf, _certificate_of(settings))

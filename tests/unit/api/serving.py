@@ -78,6 +78,7 @@ def served(
     tls: ListenerTls | None = None,
     brokers: Brokers | None = None,
     rights: Rights | None = None,
+    cluster: str = "local",
 ) -> Iterator[Served]:
     metrics = DeletionMetrics("east")
     registry = CollectorRegistry()
@@ -91,6 +92,7 @@ def served(
         rights or Rights(Roles(frozenset({"admin", "ops"})), enforced=authentication is not None),
         token_required=authentication is not None,
         docs=True,
+        cluster=cluster,
     )
     gate = Gate(authentication, ["sidecar.example"], SystemClock(), lambda: "nothing")
     gate.app = app

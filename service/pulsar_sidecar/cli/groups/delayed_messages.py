@@ -11,11 +11,13 @@ from typing import IO, Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import Client, Context, Topic, show_answer, topic_path
+from pulsar_sidecar.cli.replication import sidecars_of
 from pulsar_sidecar.cli.words import iso_time, parse_time
-from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.model.errors import InvalidInputError, SidecarError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID
 from pulsar_sidecar.model.names import java_url_encode
 
@@ -141,6 +143,14 @@ def cancel_delayed_messages(
         typer.Option("--property", metavar="NAME=VALUE", help="Only messages with this property. May be repeated."),
     ] = None,
     subscription_names: _Names = None,
+    all_clusters: Annotated[
+        bool,
+        typer.Option(
+            "--all-clusters",
+            help="Cancel on every cluster that the topic is replicated to; PULSAR_SIDECAR_CLUSTER_URLS "
+            "(NAME=URL,NAME=URL) names their sidecars.",
+        ),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation after the preview.")] = False,
     wait: _Wait = False,
     defer: _Defer = False,
@@ -150,18 +160,30 @@ def cancel_delayed_messages(
     The command writes one JSON line for each message to standard output. Exit code 4: some were not cancelled, or an
     entry could not be read, so that it is not known whether it is one of them.
 
+    With --all-clusters the selection is previewed on the sidecar of each replication cluster, confirmed once, and
+    carried out there; each line names its cluster. Nothing is cancelled unless every one of them has answered.
+
     Examples: pulsar-sidecar topics cancel-delayed-messages persistent://public/default/orders --file ids.jsonl
     ... cancel-delayed-messages persistent://public/default/orders --property customer=4711
     """
     selection = _selection(due_from, due_to, key, properties or [], subscription_names)
     if (file is None) == (not selection.keys() - {"subscriptionNames"}):
         raise InvalidInputError("give --file, or a selection (--due-from, --due-to, --key, --property), not both")
-    path, client = topic_path(topic, of_any_domain=True), ctx.obj.client()
+    if file is not None and all_clusters:
+        raise InvalidInputError("message ids are one cluster's own; give a selection to --all-clusters")
+    path = topic_path(topic, of_any_domain=True)
     if file is not None:
-        _report(_of_lines(client, path, file, _how(wait=wait, defer=defer)), unreadable=0)
-    else:
-        preview = _previewed(client, path, selection)
-        _report(_of_selection(client, path, preview, yes=yes, defer=defer), unreadable=preview["unreadable"])
+        _report(_of_lines(ctx.obj.client(), path, file, _how(wait=wait, defer=defer)))
+        return
+    sidecars: dict[str | None, Client] = (
+        dict(sidecars_of(ctx.obj, topic).items()) if all_clusters else {None: ctx.obj.client()}
+    )
+    previews = {cluster: _previewed(client, path, selection, cluster) for cluster, client in sidecars.items()}
+    expected = sum(preview["count"] for preview in previews.values())
+    unreadable = sum(preview["unreadable"] for preview in previews.values())
+    confirmed = bool(expected) and (yes or typer.confirm("Cancel them?", err=True))
+    verdicts = _of_selections(sidecars, path, previews, defer=defer) if confirmed else iter(())
+    _report(verdicts, unreadable=unreadable, expected=expected if confirmed else 0)
 
 
 @app.command(epilog=EXIT_CODES)
@@ -228,10 +250,10 @@ def _lines_of(file: str) -> AbstractContextManager[IO[bytes]]:
         raise InvalidInputError(f"cannot read {file}: {error}") from error
 
 
-def _previewed(client: Client, path: str, selection: Mapping[str, object]) -> Mapping[str, Any]:
+def _previewed(client: Client, path: str, selection: Mapping[str, object], cluster: str | None) -> Mapping[str, Any]:
     preview: Mapping[str, Any] = client.call("POST", f"{path}/delayedMessages/preview", selection)
     due = f", due from {iso_time(preview['firstDue'])} to {iso_time(preview['lastDue'])}" if preview["count"] else ""
-    output.info(f"{preview['count']} messages{due}")
+    output.info(f"{'' if cluster is None else cluster + ': '}{format_count(preview['count'], 'message')}{due}")
     for one in preview["sample"][:5]:
         output.info(
             output.printable(
@@ -246,16 +268,25 @@ def _previewed(client: Client, path: str, selection: Mapping[str, object]) -> Ma
     return preview
 
 
-def _of_selection(
-    client: Client, path: str, preview: Mapping[str, Any], *, yes: bool, defer: bool
+def _of_selections(
+    sidecars: Mapping[str | None, Client], path: str, previews: Mapping[str | None, Mapping[str, Any]], *, defer: bool
 ) -> Iterator[dict[str, Any]]:
-    if not preview["count"] or not (yes or typer.confirm("Cancel them?", err=True)):
-        return
-    body = json.dumps({**preview["selection"], "hash": preview["hash"], "defer": defer}).encode()
-    yield from client.lines("POST", f"{path}/delayedMessages/cancel", body, {})
+    for cluster, client in sidecars.items():
+        preview = previews[cluster]
+        if not preview["count"]:
+            continue
+        body = json.dumps({**preview["selection"], "hash": preview["hash"], "defer": defer}).encode()
+        verdicts = client.lines("POST", f"{path}/delayedMessages/cancel", body, {})
+        if cluster is None:
+            yield from verdicts
+            continue
+        try:
+            yield from ({"cluster": cluster, **verdict} for verdict in verdicts)
+        except SidecarError as error:
+            output.info(f"{cluster}: {error}; repeat the command: it selects only what is not cancelled")
 
 
-def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int) -> None:
+def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int = 0, expected: int = 0) -> None:
     counts: Counter[str] = Counter()
     cancelled = total = 0
     for verdict in verdicts:
@@ -263,6 +294,7 @@ def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int) -> None:
         total += 1
         cancelled += bool(verdict.get("cancelled"))
         counts.update(one["proof"] for one in verdict["verdicts"])
+    total = max(total, expected)
     shown = ", ".join(f"{count} {proof}" for proof, count in counts.most_common())
     output.info(f"{cancelled} of {total} messages are cancelled" + (f" ({shown})" if shown else ""))
     if cancelled < total or unreadable:

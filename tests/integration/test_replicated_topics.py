@@ -1,8 +1,11 @@
-"""What replicators, and replicated subscriptions, leave in a deduplicated topic of another cluster."""
+"""Topics of two clusters: what replicators leave in a deduplicated one, and delayed messages cancelled on both."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -14,10 +17,13 @@ from pulsar_sidecar.deduplication.verifying.rows import MessageKind
 from pulsar_sidecar.deduplication.verifying.verify import TopicResult, VerifiedTopic
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
+from tests.cluster.cancelling import CANCELLING
 from tests.cluster.deduplication import BROKER_CONF, Setup, set_up
+from tests.cluster.delays import SHARED, DelayedTopic, now_ms
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
+from tests.cluster.sidecars import Sidecars, run_command
 from tests.cluster.topics import Workload
 
 CONF = BROKER_CONF | {
@@ -128,6 +134,26 @@ def test_replicators_are_shown_with_their_positions(clusters: TwoClusters) -> No
     assert producer.last_sequence_id() == rebuilt["p"], rebuilt
     producer.close()
     assert west.replayed(clusters.topic)[-1] == unloaded["since"]["entries"]
+
+
+def test_a_selection_is_cancelled_on_every_cluster_of_a_topic(clusters: TwoClusters, tmp_path: Path) -> None:
+    name = parse_topic_name("persistent://geo/orders/delayed")
+    with ExitStack() as stack:
+        urls, topics = {}, {}
+        for cluster, workload in (("east", clusters.east), ("west", clusters.west.workload)):
+            addresses = workload.cluster.addresses
+            sidecars = stack.enter_context(closing(Sidecars(addresses, tmp_path)))
+            urls[cluster] = sidecars.start(**CANCELLING).url
+            topics[cluster] = stack.enter_context(closing(DelayedTopic(addresses, name)))
+            topics[cluster].subscribe("s", SHARED)
+        topics["east"].send(6, now_ms() + 3_600_000, keys=2)
+        until(lambda: topics["west"].backlogs() == {"s": 6}, "the messages are replicated")
+        select = ("topics", "cancel-delayed-messages", str(name), "--all-clusters", "--key", "key-1", "--yes")
+        known = f"west={urls['west']}"
+        done = run_command("--admin-url", urls["east"], *select, PULSAR_SIDECAR_CLUSTER_URLS=known)
+        assert done.exit_code == 0, done.stderr
+        assert Counter(json.loads(line)["cluster"] for line in done.stdout.splitlines()) == {"east": 3, "west": 3}
+        assert {cluster: topic.backlogs()["s"] for cluster, topic in topics.items()} == {"east": 3, "west": 3}
 
 
 def _ledgers(clusters: TwoClusters) -> list[dict[str, Any]]:
