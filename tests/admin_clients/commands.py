@@ -149,6 +149,7 @@ w  topics expire-messages {ready}/plain --subscription made --expireTime 3600
 w  topics clear-backlog {ready}/plain --subscription made
 w  topics unsubscribe {ready}/plain --subscription made
 e  topics unsubscribe {ready}/plain --subscription none
+e  topics unsubscribe {ready}/plain --subscription none --force
 r  topics peek-messages {ready}/plain --subscription reading --count 2
 r  topics examine-messages {ready}/plain --initialPosition earliest --messagePosition 1
 r  topics get-message-by-id {ready}/plain --ledgerId {ledger} --entryId 1
@@ -179,6 +180,7 @@ r  schemas get {ready}/made
 r  schemas get {ready}/made --version 0
 r  schemas compatibility {ready}/made --filename {schema}
 w  schemas delete {ready}/made
+w  schemas delete {ready}/made --force
 e  schemas get {ready}/made
 w  packages upload function://{tenant}/ready/code@v1 --path {file} --description words
 r  packages get-metadata function://{tenant}/ready/code@v1

@@ -49,11 +49,13 @@ class FakeLiveOwners:
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletion:
-    """One `FakeTopicAdmin.delete_topic` call."""
+    """One deletion that `FakeTopicAdmin` was asked for: of a topic, of a subscription, or of a schema."""
 
     topic: TopicName
     partitioned: bool
     force: bool
+    subscription: str | None = None
+    schema: bool = False
 
 
 class FakeTopicAdmin:
@@ -102,13 +104,22 @@ class FakeTopicAdmin:
         return self.line
 
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
-        deletion = TopicDeletion(topic, partitioned, force)
+        self._answer(TopicDeletion(topic, partitioned, force))
+
+    def delete_subscription(self, topic: TopicName, subscription: str, *, force: bool) -> None:
+        self._answer(TopicDeletion(topic, partitioned=False, force=force, subscription=subscription))
+
+    def delete_schema(self, topic: TopicName) -> None:
+        self._answer(TopicDeletion(topic, partitioned=False, force=True, schema=True))
+
+    def _answer(self, deletion: TopicDeletion) -> None:
         try:
             self.hooks.arrive("delete_topic")
         except AnswerLostError as lost:
             if lost.applied:
                 self._apply(deletion)
-            raise OutcomeUnknownError(f"no answer to the deletion of {topic}; read its metadata again") from lost
+            text = f"no answer to the deletion of {deletion.topic}; read its metadata again"
+            raise OutcomeUnknownError(text) from lost
         self._apply(deletion)
 
     def _apply(self, deletion: TopicDeletion) -> None:

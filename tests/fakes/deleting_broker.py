@@ -1,9 +1,10 @@
-"""How a 4.0.8 broker deletes a topic: in which order it removes nodes and ledgers, and where it may die.
+"""How a 4.0.8 broker deletes a topic, or a part of one: in which order it removes nodes and ledgers, and may die.
 
 Invariant: between any two steps the nodes and ledgers are such as a killed broker can leave behind.
 """
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,10 @@ from pulsar_sidecar.ledger_ownership.paths import (
 )
 from pulsar_sidecar.ledger_ownership.references import schema_references
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError
-from pulsar_sidecar.model.names import TopicName, decode_cursor, parse_topic_name
+from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
 
-from tests.fakes.bookkeeper import newest_schema_ledger
+from tests.fakes.bookkeeper import cursor_bytes, newest_schema_ledger
 from tests.fakes.brokers import TopicDeletion
 
 if TYPE_CHECKING:
@@ -37,8 +38,13 @@ def delete_topic(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> None:
     idle = [topic for topic in topics if topic not in busy]
     # Each partition is a request of its own: those without clients go before one that has some is refused.
     asked = replace(deletion, partitioned=deletion.partitioned and not busy)
+    steps = deletion_steps(fake_pulsar, asked, idle)
+    if deletion.schema:
+        steps = _schema_steps(fake_pulsar, deletion.topic, force=True)
+    elif deletion.subscription is not None:
+        steps = itertools.chain(*(_subscription_steps(fake_pulsar, each, deletion.subscription) for each in idle))
     try:
-        for step in deletion_steps(fake_pulsar, asked, idle):
+        for step in steps:
             take(fake_pulsar, step)
     except BrokerDiedError:
         fake_pulsar.kill_broker()
@@ -56,6 +62,8 @@ def take(fake_pulsar: "FakePulsar", step: Callable[[], None]) -> None:
 
 
 def _topics_of(fake_pulsar: "FakePulsar", deletion: TopicDeletion) -> list[TopicName]:
+    if deletion.schema:
+        return []
     if not deletion.partitioned:
         if fake_pulsar.store.peek(managed_ledger_path(deletion.topic.managed_ledger_name)) is None:
             raise NotFoundError("Topic not found")
@@ -74,7 +82,7 @@ def deletion_steps(
     for topic in topics:
         if topic.partition_index is None:
             yield from _schema_steps(fake_pulsar, topic)
-        for pending_acks in _pending_acks_of(fake_pulsar, topic):
+        for pending_acks in _pending_acks_of(fake_pulsar, topic, fake_pulsar.cursors(topic)):
             yield from _unloaded_steps(fake_pulsar, pending_acks)
         yield from _managed_ledger_steps(fake_pulsar, topic)
     if deletion.partitioned:
@@ -82,19 +90,41 @@ def deletion_steps(
         yield lambda: fake_pulsar.remove_node(partitioned_topic_path(deletion.topic))
 
 
-def _pending_acks_of(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[TopicName]:
+def _pending_acks_of(fake_pulsar: "FakePulsar", topic: TopicName, cursors: Iterable[CursorName]) -> Iterator[TopicName]:
     # PersistentSubscription deletes where it notes what transactions acknowledge.
-    for name in fake_pulsar.cursors(topic):
-        pending = f"{topic}-{decode_cursor(name)}__transaction_pending_ack"
+    for name in cursors:
+        pending = f"{topic}-{name}__transaction_pending_ack"
         if fake_pulsar.store.peek(managed_ledger_path(parse_topic_name(pending).managed_ledger_name)) is not None:
             yield parse_topic_name(pending)
 
 
-def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[Callable[[], None]]:
+def _subscription_steps(fake_pulsar: "FakePulsar", topic: TopicName, subscription: str) -> Iterator[Callable[[], None]]:
+    # PersistentTopic.unsubscribe: pending acknowledgements, each bucket's pointer and then its ledger, the cursor.
+    name = encode_cursor(subscription)
+    cursor = fake_pulsar.cursors(topic).get(name)
+    if cursor is None:
+        raise NotFoundError(f"Subscription {subscription} not found for topic {topic}")
+    for pending_acks in _pending_acks_of(fake_pulsar, topic, {name}):
+        yield from _unloaded_steps(fake_pulsar, pending_acks)
+    path, buckets = cursor_path(topic.managed_ledger_name, name), dict(cursor.buckets)
+    for key, ledger_id in cursor.buckets.items():
+        del buckets[key]
+        left = cursor_bytes(cursor.cursor_ledger, buckets=buckets)
+        yield lambda left=left: fake_pulsar.store.put(path, left)
+        yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
+    gone = fake_pulsar.compacted(cursor) if name == COMPACTION_CURSOR else frozenset()
+    yield lambda: fake_pulsar.remove_node(path)
+    for ledger_id in sorted(gone | ({cursor.cursor_ledger} - {None})):
+        yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
+
+
+def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName, *, force: bool = False) -> Iterator[Callable[[], None]]:
     # BookkeeperSchemaStorage.deleteSchema: it reads the newest version first, and without its ledger it does nothing.
     path = schema_path(topic.schema_id)
     node = fake_pulsar.store.peek(path)
-    if node is not None and fake_pulsar.store.peek(ledger_path(newest_schema_ledger(node.data))) is not None:
+    if node is None:
+        return
+    if force or fake_pulsar.store.peek(ledger_path(newest_schema_ledger(node.data))) is not None:
         for ledger_id in sorted(schema_references(node.data)):
             yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
         yield lambda: fake_pulsar.remove_node(path)

@@ -32,6 +32,7 @@ from pulsar_sidecar.ledger_deletion.service import (
     TopicDeletionStatus,
     UndeleteResult,
 )
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import PartOperation
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import (
@@ -149,6 +150,7 @@ class FakeDeletionService:
     missing: str | None = None
     remembers: bool = False
     enabled: bool = True
+    part_is_there: bool = True
     asked: list[tuple[str, object]] = field(default_factory=list)
     judged: list[tuple[PendingDeleteLedgerInfo, bool]] = field(default_factory=list)
     recorded: list[PendingDeleteLedgerInfo] = field(default_factory=list)
@@ -190,6 +192,33 @@ class FakeDeletionService:
         return TopicDeletionStatus(
             OperationId("op-1"), topic, self.deletion_state, 3, 1, 1_700_000_000_000, self.deletion_reason
         )
+
+    def record_part(
+        self, topic: TopicName, subscription: str | None, *, force: bool, requested_by: str | None
+    ) -> PartOperation | None:
+        self._asked("record_part", (topic, subscription, force, requested_by))
+        if not self.part_is_there:
+            return None
+        return PartOperation(
+            operation_id=OperationId("op-1"),
+            topic_name=str(topic),
+            subscription=subscription,
+            partitions=None,
+            force=force,
+            requested_by=requested_by,
+            requested_ms=1_700_000_000_000,
+            incarnations={},
+            recorded=(),
+            attempts=0,
+            last_reason=None,
+            not_before_ms=0,
+        )
+
+    def continue_part(self, operation: PartOperation) -> TopicDeletionStatus:
+        self._asked("continue_part", (operation.topic, operation.subscription))
+        if str(operation.topic) in self.topic_failures:
+            raise self.topic_failures[str(operation.topic)]
+        return operation.status(self.deletion_state, self.deletion_reason)
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         self._asked("delete_shadow", (topic, requested_by))

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.model.errors import SidecarError
 from pulsar_sidecar.model.passed_requests import PassedRequest
 
 
@@ -21,14 +22,17 @@ class FakeBrokerAnswer:
 
 @dataclass(slots=True)
 class FakeBrokers:
-    """`model.passed_requests.Brokers`; ``passed`` has the requests in order."""
+    """`model.passed_requests.Brokers`; ``passed`` has the requests in order, ``failure`` comes instead of answers."""
 
     given: FakeBrokerAnswer = field(default_factory=FakeBrokerAnswer)
+    failure: SidecarError | None = None
     passed: list[PassedRequest] = field(default_factory=list)
 
     @asynccontextmanager
     async def answer(self, request: PassedRequest) -> AsyncIterator[FakeBrokerAnswer]:
         self.passed.append(request)
+        if self.failure is not None:
+            raise self.failure
         yield self.given
 
     async def close(self) -> None:

@@ -1,24 +1,35 @@
 """What the sidecar does not serve itself goes to a broker, with the caller's own credential, and decides there.
 
-Invariants: a path that a route of the sidecar serves is never passed, in whatever way it is spelled; bodies are held
+Invariants: a path that a route of the sidecar serves is never passed, in whatever way it is spelled, but for those of
+`Right.BROKERS`, whose first phase comes before; bodies are held
 only as far as `_KEPT_BYTES`; of what a caller sends, nothing that brokers take from a proxy gets through; of what a
 broker answers, nothing that a browser takes for the sidecar's own pages.
 """
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers
-from starlette.routing import BaseRoute
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
+from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import BrokenOffError, error_response
+from pulsar_sidecar.api.guard import Change, GuardedRoute
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH, is_ambiguous
 from pulsar_sidecar.api.rights import Right, Rights
-from pulsar_sidecar.model.errors import InvalidInputError, SidecarError, TemporaryError
+from pulsar_sidecar.model.errors import (
+    InvalidInputError,
+    PassedChangeUnansweredError,
+    SidecarError,
+    TemporaryError,
+)
 from pulsar_sidecar.model.passed_requests import BrokerAnswer, Brokers, PassedRequest
 
 PREFIXES = ("/admin/", "/lookup/")
@@ -51,6 +62,40 @@ _AT_ONCE = 500
 _log = structlog.get_logger(__name__)
 
 
+Unanswered = Callable[[], Awaitable[Response]]
+"""What answers the caller where a broker did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToBePassed:
+    """A request that the sidecar does something for before a broker gets it.
+
+    Attributes:
+        path_params: as its route reads them, still encoded.
+        query: as it came.
+    """
+
+    path_params: Mapping[str, str]
+    query: str
+    caller: Caller
+    rights: Rights
+
+
+First = Callable[[ToBePassed], Awaitable[Unanswered | None]]
+"""What is done before; it raises where the request is not to be passed."""
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., object])
+
+
+def passed_after(first: First) -> Callable[[_Endpoint], _Endpoint]:
+    """Declares a route of `Right.BROKERS`: requests are passed, once ``first`` is done."""
+
+    def declared(endpoint: _Endpoint) -> _Endpoint:
+        endpoint.__dict__.update(right=Right.BROKERS, first=first)
+        return endpoint
+
+    return declared
+
+
 class PassThrough:
     """The ASGI app for what is passed."""
 
@@ -59,13 +104,14 @@ class PassThrough:
         self._brokers, self._rights = brokers, rights
         self._passed, self._at_once = 0, at_once
         self._own, self._own_alone = _patterns(routes)
+        self._prepared = [route for route in _guarded(routes) if route.right is Right.BROKERS]
 
     def takes(self, method: str, path: str) -> bool:
         """Whether the request is for a broker; ``path`` as it was sent."""
         if not path.startswith(PREFIXES):
             return False
         # The same path may be spelled in ways that brokers read alike: then it is ours, and the app refuses it.
-        plain = _UNRESERVED.sub(lambda escape: chr(int(escape[1], 16)), path).rstrip("/")
+        plain = _plain(path)
         own = self._own.get(method, self._own_alone)
         return own.fullmatch(plain) is None and self._own_alone.fullmatch(plain) is None
 
@@ -78,20 +124,39 @@ class PassThrough:
             vouched = self._rights.suffice(caller, Right.EVERYTHING)
             by_certificate = caller.role if caller.method == "certificate" else None
             request = PassedRequest(scope["method"], target, headers, body, vouched, by_certificate)
-            exchange = self._exchange(request, send)
+            exchange = self._exchange(request, scope, receive, send)
             await (_unless_left(exchange, receive) if isinstance(body, bytes) else exchange)
         except SidecarError as error:
             await error_response(error)(scope, receive, send)
 
-    async def _exchange(self, request: PassedRequest, send: Send) -> None:
+    async def _exchange(self, request: PassedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         if self._passed >= self._at_once:
             raise TemporaryError(f"{self._passed} passed requests wait for brokers already; try again")
         self._passed += 1
         try:
-            async with self._brokers.answer(request) as answer:
-                await _return(answer, send)
+            unanswered = await self._first(scope)
+            try:
+                async with self._brokers.answer(request) as answer:
+                    await _return(answer, send)
+            except PassedChangeUnansweredError:
+                if unanswered is None:
+                    raise
+                await (await unanswered())(scope, receive, send)
         finally:
             self._passed -= 1
+
+    async def _first(self, scope: Scope) -> Unanswered | None:
+        plain = {**scope, "path": _plain(scope["path"])}
+        for route in self._prepared:
+            match, found = route.matches(plain)
+            if match is Match.FULL:
+                # Of the query a broker may know more than the route.
+                scope["state"]["change"] = Change(route.name, "")
+                query = scope["query_string"].decode("latin-1")
+                to_be_passed = ToBePassed(found["path_params"], query, scope["state"]["caller"], self._rights)
+                first: First = route.endpoint.__dict__["first"]
+                return await first(to_be_passed)
+        return None
 
 
 async def _unless_left(exchange: Coroutine[object, object, None], receive: Receive) -> None:
@@ -157,14 +222,24 @@ def _patterns(routes: Sequence[BaseRoute]) -> tuple[Mapping[str, re.Pattern[str]
     """The paths of the routes by method, each method's in one pattern; and those at which brokers have nothing."""
     paths: dict[str, list[str]] = {}
     alone: list[str] = []
+    passed = {id(route) for route in _guarded(routes) if route.right is Right.BROKERS}
     for route in iter_route_contexts(routes):
-        if route.path_regex is not None:
+        if route.path_regex is not None and id(route.original_route) not in passed:
             pattern = re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern)
             for method in route.methods or ():
                 paths.setdefault(method, []).append(pattern)
             if route.path not in _BROKERS_TOO:
                 alone.append(pattern)
     return {method: re.compile("|".join(patterns)) for method, patterns in paths.items()}, re.compile("|".join(alone))
+
+
+def _plain(path: str) -> str:
+    return _UNRESERVED.sub(lambda escape: chr(int(escape[1], 16)), path).rstrip("/")
+
+
+def _guarded(routes: Sequence[BaseRoute]) -> list[GuardedRoute]:
+    originals = (route.original_route for route in iter_route_contexts(routes))
+    return [route for route in originals if isinstance(route, GuardedRoute)]
 
 
 def _target(scope: Scope) -> str:

@@ -46,6 +46,8 @@ class Right(Enum):
     OPEN = Holders("nothing")
     """No credential either."""
     ROLE = Holders("a valid credential")
+    BROKERS = Holders("what the broker asks for, by the caller's own credential", changes=True)
+    """The request is passed on; the sidecar serves it only by what it does before."""
     EVERYTHING = Holders("a superuser's role")
     STATE = Holders(
         "produce or consume permission, an admin role of the tenant, or a viewer's or operator's role",

@@ -97,6 +97,12 @@ class TopicAdmin(Protocol):
             OutcomeUnknownError: 5xx, a timeout or a broken connection after sending.
         """
 
+    def delete_subscription(self, topic: TopicName, subscription: str, *, force: bool) -> None:
+        """``DELETE .../subscription/...`` of a topic without partitions; raises what `delete_topic` does."""
+
+    def delete_schema(self, topic: TopicName) -> None:
+        """``DELETE .../schema`` by force: with its ledgers, whatever is left of it; raises what `delete_topic` does."""
+
     def clients_of(self, topics: Sequence[TopicName]) -> Sequence[ConnectedClients]:
         """Who is connected to the topics, several asked at a time; loads them. An unknown topic is passed over.
 

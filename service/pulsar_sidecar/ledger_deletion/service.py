@@ -37,7 +37,7 @@ class OperationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionStatus:
-    """One two-phase topic deletion; None stands for what an unreadable node does not show.
+    """One two-phase deletion of a topic, or of a part of it; None stands for what an unreadable node does not show.
 
     Attributes:
         reason: what it waits for, or why it was refused or abandoned; of one that is done, what brokers left behind.
@@ -45,6 +45,7 @@ class TopicDeletionStatus:
         failing_since_ms: when it failed that way first; None while it has not.
         next_attempt_ms: a sidecar tries again at this time or later; None once it has ended.
         request_id: of the call that asked for it, as the log has it.
+        part: the part of the topic that is deleted, a subscription or its schema; None for all of it.
     """
 
     operation_id: OperationId
@@ -59,6 +60,13 @@ class TopicDeletionStatus:
     failing_since_ms: int | None = None
     next_attempt_ms: int | None = None
     request_id: str | None = None
+    part: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """The topic, and which part of it, for readers."""
+        topic = str(self.topic or "a topic")
+        return topic if self.part is None else f"{self.part} on {topic}"
 
     @property
     def remedy(self) -> str | None:

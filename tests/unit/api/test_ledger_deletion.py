@@ -126,6 +126,7 @@ def test_topic_deletions(service: FakeDeletionService, server: Served) -> None:
         {
             "operationId": "o",
             "topic": str(TOPIC),
+            "part": None,
             "state": "running",
             "recordedLedgers": 3,
             "attempts": 2,
@@ -153,6 +154,7 @@ def test_a_stuck_deletion_has_its_remedy(service: FakeDeletionService, server: S
     assert answer.json == {
         "operationId": "o",
         "topic": str(TOPIC),
+        "part": None,
         "state": "stuck",
         "recordedLedgers": 3,
         "attempts": 2,

@@ -13,6 +13,7 @@ ROLES = Roles(frozenset({"root"}), frozenset({"operator"}), frozenset({"viewer"}
 EVERY_ROLE = frozenset({"root", "operator", "viewer", "admin", "producer", "consumer", "stranger", "other-admin"})
 HOLDERS = {
     Right.OPEN: EVERY_ROLE,
+    Right.BROKERS: {"root"},
     Right.EVERYTHING: {"root"},
     Right.ROLE: EVERY_ROLE,
     Right.STATE: {"root", "operator", "viewer", "admin", "producer", "consumer"},

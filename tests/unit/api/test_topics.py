@@ -158,6 +158,7 @@ def test_a_deletion_that_goes_on_is_answered_with_its_state(service: FakeDeletio
     assert answer.json == {
         "operationId": "op-1",
         "topic": "persistent://public/default/orders",
+        "part": None,
         "state": "running",
         "recordedLedgers": 3,
         "attempts": 1,

@@ -22,7 +22,7 @@ from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.driver import TopicDeleter
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, HeldOperation, PartOperation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import OutcomeUnknownError, SidecarError, TemporaryError
@@ -138,6 +138,9 @@ class Sidecar:
             requested_by="me",
             source_data_loss_confirmed=confirmed,
         )
+        return self._drive(held)
+
+    def _drive(self, held: HeldOperation) -> OperationState:
         try:
             tried = self.deleter.attempt(held)
         except (TemporaryError, OutcomeUnknownError):
@@ -148,6 +151,25 @@ class Sidecar:
         if tried.state is OperationState.RUNNING:
             self._release(held.operation)
         return tried.state
+
+    def delete_part(
+        self, topic: TopicName, subscription: str | None, *, force: bool = False
+    ) -> OperationState | PartOperation:
+        """What the REST call does with a broker that is asked once, and may not answer; a refusal is raised.
+
+        The operation where the broker answered, with what was recorded.
+        """
+        operation = self.deleter.record_part(
+            OperationId(self._operation_ids.pop(0)), topic, subscription, force=force, requested_by="me"
+        )
+        try:
+            if subscription is None:
+                self.admin.delete_schema(topic)
+            else:
+                self.admin.delete_subscription(topic, subscription, force=force)
+        except OutcomeUnknownError:
+            return self._drive(self.deleter.promise(operation))
+        return operation
 
     def drive(self) -> OperationState | None:
         """What the loop does with one operation that is due."""

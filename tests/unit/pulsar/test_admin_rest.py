@@ -370,6 +370,19 @@ def test_deleting_a_topic(brokers: list[HttpBroker], partitioned: bool, suffix: 
     assert brokers[0].arrived[0].target == f"/admin/v2/persistent/public/default/a{suffix}?force=false"
 
 
+def test_deleting_a_part_of_a_topic(brokers: list[HttpBroker]) -> None:
+    admin = BrokerTopicAdmin(rest(brokers[0].url))
+    for name in ("persistent://t/n/a b", "persistent://t/c/n/a/b"):
+        admin.delete_subscription(parse_topic_name(name), "x/y z", force=True)
+        admin.delete_schema(parse_topic_name(name))
+    assert [arrived.target for arrived in brokers[0].arrived] == [
+        "/admin/v2/persistent/t/n/a+b/subscription/x%2Fy+z?force=true",
+        "/admin/v2/schemas/t/n/a+b/schema?force=true",
+        "/admin/persistent/t/c/n/a%2Fb/subscription/x%2Fy+z?force=true",
+        "/admin/schemas/t/c/n/a%2Fb/schema?force=true",
+    ]
+
+
 SHADOW = "persistent://public/default/shadow"
 
 

@@ -17,6 +17,7 @@ def running(number: int, **changed: Any) -> dict[str, Any]:
     return {
         "operationId": f"op-{number}",
         "topic": f"persistent://public/default/topic-{number}",
+        "part": None,
         "state": "running",
         "recordedLedgers": 1_234,
         "attempts": 1,
@@ -163,11 +164,17 @@ def test_a_list_that_became_shorter_than_the_place_in_it_still_has_its_rows(dele
 def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
     path = f"{BASE}/topic-deletions/op-1"
     deleting.door.answers |= {
-        f"GET {path}": followed(remedy="repair the node"),
+        f"GET {path}": followed(remedy="repair the node", part="its schema"),
         f"POST {path}/abandon": followed(state="abandoned", endedMs=START_MS),
     }
     shown = deleting.get("/ui/deletions/topic?id=op-1")
-    for words in ("/managed-ledgers/x", "5 6", "repair the node", "pulsar-sidecar ledger-deletion abandon op-1"):
+    for words in (
+        "/managed-ledgers/x",
+        "its schema",
+        "5 6",
+        "repair the node",
+        "pulsar-sidecar ledger-deletion abandon op-1",
+    ):
         assert words in shown.words
     refused = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-2"})
     assert refused.status == 400

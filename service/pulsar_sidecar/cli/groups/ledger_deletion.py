@@ -165,7 +165,9 @@ def topic_deletions(
     ctx: Context,
     operation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this one, with details.")] = None,
 ) -> None:
-    """List the two-phase topic deletions that are running, or show one: what it waits for, and what it has left.
+    """List the two-phase deletions of topics that are running, or show one: what it waits for, and what it has left.
+
+    Subscriptions and schemas are among them whose broker did not answer; "part" names what of the topic is deleted.
 
     One that ended in the last 10 minutes is shown with its end.
 

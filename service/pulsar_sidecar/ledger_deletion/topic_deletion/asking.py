@@ -1,4 +1,4 @@
-"""Asks a broker to delete what a topic's deletion marked, and finds what clients made again meanwhile."""
+"""Asks a broker to delete what a deletion marked, and finds what clients made again meanwhile."""
 
 from collections.abc import Iterator
 
@@ -6,10 +6,12 @@ from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     Nodes,
     Operation,
+    PartOperation,
     incarnations_of,
     marked_node,
     remaining_of,
 )
+from pulsar_sidecar.ledger_deletion.topic_deletion.parts import delete_part
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.ledger_ownership.shadows import partition_count
 from pulsar_sidecar.model.errors import DataLossError, NotFoundError
@@ -31,6 +33,9 @@ def delete_marked(store: MetadataStore, admin: TopicAdmin, operation: Operation,
         NotFoundError: nothing was marked, and a broker knows no such topic.
         DataLossError: a new topic of the same name uses every partition that is left.
     """
+    if isinstance(operation, PartOperation):
+        delete_part(store, admin, operation)
+        return
     left = remaining_of(nodes, operation.incarnations)
     if operation.partitioned and partitioned_topic_path(operation.topic) not in left:
         _delete_remaining_partitions(store, admin, operation)
@@ -90,6 +95,6 @@ def made_again(operation: Operation, nodes: Nodes) -> dict[str, int]:
     A broker creates a partition for a client that still knows it, once the partitioned topic's node is gone. Nothing
     leads to such a partition: the partitioned topic can neither be deleted nor created again.
     """
-    if not operation.partitioned or nodes[partitioned_topic_path(operation.topic)] is not None:
+    if operation.part or not operation.partitioned or nodes[partitioned_topic_path(operation.topic)] is not None:
         return {}
     return incarnations_of({path: nodes[path] for path in operation.node_paths})

@@ -24,7 +24,8 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     Nodes,
     Operation,
     OperationEndedError,
-    decode_node,
+    PartOperation,
+    decode_operation,
     driver_path,
     encode_operation,
     incarnations_of,
@@ -34,6 +35,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     require_held,
     write_operation,
 )
+from pulsar_sidecar.ledger_deletion.topic_deletion.parts import record_part
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_deletion.topic_deletion.shadow_refusals import Shadows, refuse_data_loss, refuse_shadow
 from pulsar_sidecar.ledger_deletion.topic_deletion.topic_refusals import TopicRefusals, require_kind, stored_partitions
@@ -169,15 +171,55 @@ class TopicDeleter:
             # Its shadows are not known now. The promise is made all the same: each attempt looks again and waits.
             reason = str(error)
         marked = incarnations_of({path: nodes[path] for path in planned.node_paths})
-        operation = replace(planned, last_reason=reason, incarnations=marked)
+        return self.promise(replace(planned, last_reason=reason, incarnations=marked), nodes)
+
+    def record_part(
+        self,
+        operation_id: OperationId,
+        topic: TopicName,
+        subscription: str | None,
+        *,
+        force: bool,
+        requested_by: str | None,
+        trace: RequestTrace = NO_REQUEST,
+    ) -> PartOperation:
+        """Record what a subscription, or the topic's schema, references, before a broker is asked to delete it.
+
+        Nothing is promised yet: without `promise`, records of what stays end as any that nobody waits for. Answers the
+        operation with what it marked, which is nothing where there is nothing to delete.
+
+        Raises:
+            TemporaryError: something could not be read or sent; no broker must be asked.
+        """
+        now_ms = self.store.now_ms()
+        planned = PartOperation(
+            operation_id=operation_id,
+            topic_name=str(topic),
+            subscription=subscription,
+            partitions=None,
+            force=force,
+            requested_by=requested_by,
+            requested_ms=now_ms,
+            incarnations={},
+            recorded=(),
+            attempts=0,
+            last_reason=None,
+            not_before_ms=now_ms + _HEAD_START_MS,
+            request_id=trace.request_id,
+            trace_parent=trace.parent,
+        )
+        return record_part(self.recorder, planned)
+
+    def promise(self, operation: Operation, nodes: Nodes | None = None) -> HeldOperation:
+        """Create the operation's node, held by this sidecar; ``nodes`` were read right before."""
         with self.steps.taking(Step.OPERATION_CREATED):
             self.store.create_together(
                 [
-                    NewNode(operation_path(operation_id), encode_operation(operation)),
-                    NewNode(driver_path(operation_id), self.sidecar.encode(), ephemeral=True),
+                    NewNode(operation_path(operation.operation_id), encode_operation(operation)),
+                    NewNode(driver_path(operation.operation_id), self.sidecar.encode(), ephemeral=True),
                 ]
             )
-        self._driving.add(operation_id)
+        self._driving.add(operation.operation_id)
         return HeldOperation(operation, _FIRST_VERSION, nodes)
 
     def attempt(self, held: HeldOperation) -> Attempt:
@@ -233,12 +275,7 @@ class TopicDeleter:
     def _delete_marked(self, trying: "_Trying") -> list[str]:
         """Record what the marked nodes reference and ask a broker once; those of them that are left."""
         if not self._is_over(trying.held.operation, trying.nodes):
-            # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
-            refuse_shadow(trying.nodes, trying.held.operation)
-            self.refusals.check(trying.held.operation)
-            held = trying.held.knowing(trying.held.operation)
-            trying.held, trying.seen = self.recorder.record(held, trying.nodes, self._check_once_more)
-            refuse_shadow(trying.nodes, trying.held.operation)
+            self._record(trying)
         # While records were sent an earlier request may have done its work.
         if not self._is_over(trying.held.operation, trying.nodes):
             operation = replace(trying.held.operation, attempts=trying.held.operation.attempts + 1)
@@ -247,6 +284,17 @@ class TopicDeleter:
                 delete_marked(self.store, self.admin, operation, trying.nodes)
             trying.seen = self.recorder.look(operation)
         return remaining_of(trying.nodes, trying.held.operation.incarnations)
+
+    def _record(self, trying: "_Trying") -> None:
+        held = trying.held.knowing(trying.held.operation)
+        if held.operation.part is not None:
+            trying.held, trying.seen = self.recorder.record(held, trying.nodes, _nothing_more)
+            return
+        # Recording loads the topic, and a shadow may destroy its source's data merely by being loaded.
+        refuse_shadow(trying.nodes, held.operation)
+        self.refusals.check(held.operation)
+        trying.held, trying.seen = self.recorder.record(held, trying.nodes, self._check_once_more)
+        refuse_shadow(trying.nodes, trying.held.operation)
 
     def _check_once_more(self, operation: Operation) -> None:
         refuse_data_loss(self.shadows, operation)
@@ -257,7 +305,7 @@ class TopicDeleter:
     def _done(self, trying: "_Trying") -> Attempt:
         operation = trying.held.operation
         # Before the promise ends, so that a sidecar that continues after a crash does it again.
-        schema = self.leftovers.remove(operation.topic, trying.nodes)
+        schema = None if operation.part else self.leftovers.remove(operation.topic, trying.nodes)
         again = None if trying.left_again is None else _left_again(operation, trying.left_again)
         self.end(operation)
         left_behind = "; ".join(each for each in (again, schema) if each is not None)
@@ -352,7 +400,7 @@ class TopicDeleter:
         current = self._take_over(operation_id, node) if is_due else None
         if current is None:
             return None
-        held = HeldOperation(decode_node(current.data, Operation), current.version)
+        held = HeldOperation(decode_operation(current.data), current.version)
         if not held.operation.incarnations:
             # Nothing was marked and no caller waits for the broker's answer: a topic of that name now is another one.
             self.end(held.operation)
@@ -403,7 +451,7 @@ class TopicDeleter:
             if node is None:
                 return self._ended_elsewhere(held)
             # Another version is another sidecar's, or ours whose answer was lost.
-            current = held.operation if node.version == held.version else decode_node(node.data, Operation)
+            current = held.operation if node.version == held.version else decode_operation(node.data)
             later = after_failure(current, reason, self.store.now_ms(), lasting=lasting)
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
                 held = write_operation(self.store, later, node.version)
@@ -420,6 +468,10 @@ class TopicDeleter:
             "another sidecar took it over and its broker refused it"
         )
         return Attempt(held, OperationState.REFUSED, EndedElsewhereError(ended))
+
+
+def _nothing_more(_: Operation) -> None:
+    """What a broker looks at before it deletes a part of a topic, it looks at when it is asked."""
 
 
 def _left_again(operation: Operation, why: str) -> str:

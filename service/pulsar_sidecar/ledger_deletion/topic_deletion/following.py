@@ -17,7 +17,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import PR
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     OPERATIONS,
     Operation,
-    decode_node,
+    decode_operation,
     driver_path,
     incarnations,
     operation_path,
@@ -101,7 +101,7 @@ def promise_of(store: MetadataStore, topic: TopicName, *, partitioned: bool, for
     """Return the running deletion of the topic as it is now, on the same terms; None where there is none."""
     for operation in filter(None, map(operation_in, _promises(store))):
         same = (operation.topic, operation.partitioned, operation.force) == (topic, partitioned, force)
-        if same and operation.incarnations == incarnations(store, operation.node_paths):
+        if same and operation.part is None and operation.incarnations == incarnations(store, operation.node_paths):
             return operation.operation_id
     return None
 
@@ -109,7 +109,7 @@ def promise_of(store: MetadataStore, topic: TopicName, *, partitioned: bool, for
 def operation_in(node: Node) -> Operation | None:
     """Return the deletion of a node; None where this version cannot read it."""
     try:
-        return decode_node(node.data, Operation)
+        return decode_operation(node.data)
     except UndecodableError:
         return None
 
@@ -133,7 +133,7 @@ def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
 def status_of(node: Node) -> TopicDeletionStatus:
     """What the node of a deletion shows."""
     try:
-        operation = decode_node(node.data, Operation)
+        operation = decode_operation(node.data)
     except UndecodableError as error:
         operation_id = OperationId(node.path.rpartition("/")[2])
         return TopicDeletionStatus(
@@ -145,8 +145,7 @@ def status_of(node: Node) -> TopicDeletionStatus:
 def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:
     """Which of them do not continue by themselves, and what to do about it."""
     texts = [
-        f"the deletion of {each.topic or 'a topic'} ({each.operation_id}) is {each.state.value}: {each.reason}; "
-        f"{each.remedy}"
+        f"the deletion of {each.subject} ({each.operation_id}) is {each.state.value}: {each.reason}; {each.remedy}"
         for each in deletions
         if each.remedy is not None
     ]
@@ -182,6 +181,8 @@ def end_document(status: TopicDeletionStatus, abandoned_by: str | None = None) -
         "requestedMs": status.requested_ms,
         "reason": status.reason,
     }
+    if status.part is not None:
+        document["part"] = status.part
     if status.request_id is not None:
         document["requestId"] = status.request_id
     return document | ({"abandonedBy": abandoned_by} if status.state is OperationState.ABANDONED else {})
@@ -208,8 +209,8 @@ def end_of(topics: DeletionTopics, operation_id: OperationId, since_ms: int) -> 
 
 def _ended(operation_id: OperationId, note: Note) -> FollowedDeletion | None:
     document = note.document
-    keys = ("topicName", "reason", "abandonedBy", "requestId")
-    name, reason, abandoned_by, request_id = (document.get(key) for key in keys)
+    keys = ("topicName", "reason", "abandonedBy", "requestId", "part")
+    name, reason, abandoned_by, request_id, part = (document.get(key) for key in keys)
     requested_ms = _number(document.get("requestedMs"))
     if requested_ms is None:
         return None
@@ -223,6 +224,7 @@ def _ended(operation_id: OperationId, note: Note) -> FollowedDeletion | None:
             requested_ms,
             reason if isinstance(reason, str) else None,
             request_id=request_id if isinstance(request_id, str) else None,
+            part=part if isinstance(part, str) else None,
         )
     except (ValueError, InvalidInputError):
         return None

@@ -12,7 +12,8 @@ ASCII. A node that this version cannot read exactly is left alone.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import replace as replaced
+from typing import Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +25,12 @@ from pulsar_sidecar.ledger_deletion.service import (
     SourceCheck,
     TopicDeletionStatus,
 )
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.paths import (
+    cursor_path,
+    managed_ledger_path,
+    partitioned_topic_path,
+    schema_path,
+)
 from pulsar_sidecar.ledger_ownership.shadows import source_topic
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import (
@@ -36,7 +42,14 @@ from pulsar_sidecar.model.errors import (
 )
 from pulsar_sidecar.model.ids import LedgerId, NodeVersion, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.names import (
+    PENDING_ACKS_SUFFIX,
+    CursorName,
+    TopicName,
+    encode_cursor,
+    java_url_encode,
+    parse_topic_name,
+)
 from pulsar_sidecar.model.request_traces import RequestTrace
 
 OPERATIONS = "/pulsar-sidecar/ledger-deletion/topic-deletions"
@@ -135,10 +148,35 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         return self.failures >= STUCK_AFTER
 
     @property
+    def part(self) -> str | None:
+        """The part of the topic that is deleted; None where it is all of it."""
+        return None
+
+    @property
     def node_paths(self) -> tuple[str, ...]:
+        """The nodes that are to go, each of which is marked if it exists."""
         return node_paths(self.topic, self.partitions)
 
-    def recording(self, keys: tuple[str, ...]) -> "Operation":
+    @property
+    def whole_ledgers(self) -> tuple[TopicName, ...]:
+        """The topics whose managed ledgers go with all that they reference."""
+        return self.topics
+
+    @property
+    def cursors(self) -> Mapping[TopicName, CursorName]:
+        """The cursors that go although their managed ledgers stay, one for each topic."""
+        return {}
+
+    @property
+    def takes_schema(self) -> bool:
+        """Whether the schema goes, too: partitions share their topic's, which outlives them."""
+        return self.topic.partition_index is None
+
+    def means(self, node: Node) -> bool:
+        """Whether the node is of the incarnation that is to go."""
+        return self.incarnations.get(node.path) == node.created_order
+
+    def recording(self, keys: tuple[str, ...]) -> Self:
         """With more records stored."""
         return replace(self, recorded=self.recorded + keys)
 
@@ -156,7 +194,52 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
             failing_since_ms=self.failing_since_ms if self.failures else None,
             next_attempt_ms=self.not_before_ms if state in (OperationState.RUNNING, OperationState.STUCK) else None,
             request_id=self.request_id,
+            part=self.part,
         )
+
+
+@decodable
+class PartOperation(Operation, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The deletion of a subscription or of a schema, for which a broker was asked and did not answer.
+
+    A version that knows deletions of whole topics only must not take it for one, so the topic has another name in it.
+
+    Attributes:
+        subscription: None where it is the topic's schema.
+    """
+
+    topic_name: str = msgspec.field(name="partOf")
+    subscription: str | None = None
+
+    @property
+    def part(self) -> str:
+        return "its schema" if self.subscription is None else f"its subscription {self.subscription}"
+
+    @property
+    def node_paths(self) -> tuple[str, ...]:
+        if self.subscription is None:
+            return (schema_path(self.topic.schema_id),)
+        return tuple(cursor_path(topic.managed_ledger_name, cursor) for topic, cursor in self.cursors.items())
+
+    @property
+    def whole_ledgers(self) -> tuple[TopicName, ...]:
+        """Where transactions' pending acknowledgements are kept, if there are any."""
+        return tuple(
+            replaced(topic, local_name=f"{topic.local_name}-{cursor}{PENDING_ACKS_SUFFIX}")
+            for topic, cursor in self.cursors.items()
+        )
+
+    @property
+    def cursors(self) -> Mapping[TopicName, CursorName]:
+        return {} if self.subscription is None else dict.fromkeys(self.topics, encode_cursor(self.subscription))
+
+    @property
+    def takes_schema(self) -> bool:
+        return self.subscription is None
+
+    def means(self, node: Node) -> bool:
+        # Brokers without transactions leave pending acknowledgements, so these are not waited for.
+        return self.incarnations.get(node.path, node.created_order) == node.created_order
 
 
 @decodable
@@ -328,6 +411,16 @@ def encode_operation(operation: Operation) -> bytes:
     if len(encoded) <= MAX_NODE_BYTES:
         return encoded
     return encode_node(replace(operation, recorded=()))
+
+
+def decode_operation(data: bytes) -> Operation:
+    """Read the node of the deletion of a topic, or of a part of one; raises what `decode_node` does."""
+    try:
+        return decode_node(data, Operation)
+    except UndecodableError:
+        if b'"partOf"' not in data:
+            raise
+        return decode_node(data, PartOperation)
 
 
 def encode_node(deletion: DeletionNode) -> bytes:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from msgspec.structs import replace as struct_replace
 
@@ -164,8 +165,10 @@ def _record(
     return PendingDeleteLedgerInfo(topic, component, LedgerType.LEDGER, ledger_id, cursor_name=cursor_name)
 
 
+_Operation = TypeVar("_Operation", bound=Operation)
 _STABLE_ROUNDS = 5
 """A topic that gains ledgers faster than they can be recorded is too busy to be deleted now."""
+_TOO_BUSY = "the topic gains ledgers faster than they are recorded; stop its clients and try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,7 @@ class Recorder:
         base = operation.topic.base
         paths = (
             *operation.node_paths,
+            *(managed_ledger_path(each.managed_ledger_name) for each in operation.whole_ledgers),
             managed_ledger_path(operation.topic.managed_ledger_name),
             partitioned_topic_path(operation.topic),
             partitioned_topic_path(base),
@@ -238,7 +242,23 @@ class Recorder:
             check(held.operation)
             nodes = self.look(held.operation)
             require_held(held, nodes)
-        raise TemporaryError("the topic gains ledgers faster than they are recorded; stop its producers and try again")
+        raise TemporaryError(_TOO_BUSY)
+
+    def record_unloaded(self, operation: _Operation, nodes: Nodes) -> _Operation:
+        """Record what the operation's marked nodes reference, until a look finds nothing new; loads no topic.
+
+        ``nodes`` are of the first look. Answers the operation with the records that are stored now, and raises
+        `TemporaryError` as `record` does.
+        """
+        details: dict[LedgerId, LedgerDetails] = {}
+        for _ in range(_STABLE_ROUNDS):
+            new = self._new_records(operation, nodes, details)
+            if not new:
+                return operation
+            self.send(new, operation.trace)
+            operation = operation.recording(tuple(record_key(record) for record in new))
+            nodes = self.look(operation)
+        raise TemporaryError(_TOO_BUSY)
 
     def records_now(self, operation: Operation, *, load: bool) -> list[PendingDeleteLedgerInfo]:
         """The records of everything that the operation's topics reference now, after loading them if wanted; none sent.
@@ -290,7 +310,7 @@ class Recorder:
         """
         references = self._references(operation, nodes, details)
         records = [record for each in references for record in records_of(each)]
-        records += schema_records(operation.topic, _schema_ledgers(operation.topic, nodes))
+        records += schema_records(operation.topic, _schema_ledgers(operation, nodes))
         self._read_details((record.ledger_id for record in records), details)
         for each in references:
             _refuse_former_shadow(each, details)
@@ -308,10 +328,10 @@ class Recorder:
     ) -> list[TopicReferences]:
         found: dict[TopicName, ManagedLedgerReferences] = {}
         parents: list[TopicName] = []
-        for topic in operation.topics:
+        for topic in operation.whole_ledgers:
             path = managed_ledger_path(topic.managed_ledger_name)
             node = nodes[path]
-            if node is None or operation.incarnations.get(path) != node.created_order:
+            if node is None or not operation.means(node):
                 continue
             with _reading(path):
                 found[topic] = managed_ledger_references(node.data)
@@ -322,7 +342,16 @@ class Recorder:
                 parents.append(topic)
         listed = (each for references in found.values() for each in references.ledgers)
         cursors = self._cursors_and_details(parents, listed, details)
-        return [self._topic_references(topic, each, cursors.get(topic, {})) for topic, each in found.items()]
+        whole = [self._topic_references(topic, each, cursors.get(topic, {})) for topic, each in found.items()]
+        return [*whole, *self._cursors_alone(operation, nodes)]
+
+    def _cursors_alone(self, operation: Operation, nodes: Nodes) -> Iterator[TopicReferences]:
+        for topic, cursor in operation.cursors.items():
+            node = nodes[cursor_path(topic.managed_ledger_name, cursor)]
+            if node is not None and operation.means(node):
+                with _reading(node.path):
+                    references = cursor_references(node.data)
+                yield self._topic_references(topic, ManagedLedgerReferences(), {cursor: references})
 
     def _topic_references(
         self, topic: TopicName, managed_ledger: ManagedLedgerReferences, cursors: dict[CursorName, CursorReferences]
@@ -409,12 +438,9 @@ def is_marked_as_deleted(policies: Node | None) -> bool:
         return False
 
 
-def _schema_ledgers(topic: TopicName, nodes: Nodes) -> frozenset[LedgerId]:
-    # Partitions share the schema of their topic, so deleting one partition does not take it along.
-    if topic.partition_index is not None:
-        return frozenset()
-    node = nodes[schema_path(topic.schema_id)]
-    if node is None:
+def _schema_ledgers(operation: Operation, nodes: Nodes) -> frozenset[LedgerId]:
+    node = nodes[schema_path(operation.topic.schema_id)]
+    if node is None or not operation.takes_schema:
         return frozenset()
     with _reading(node.path):
         return schema_references(node.data)

@@ -313,7 +313,7 @@ class NamespaceDeleter:
         running = {
             status.topic: status.reason
             for status in self.topics.running()
-            if status.topic is not None and status.topic.namespace == deletion.namespace
+            if status.topic is not None and status.part is None and status.topic.namespace == deletion.namespace
         }
         if len(running) >= self.topics_at_once:
             reason = next((reason for reason in running.values() if reason is not None), "the brokers")

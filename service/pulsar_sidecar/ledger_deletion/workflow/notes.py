@@ -43,6 +43,7 @@ class Notes:
         log.info(
             "topic deletion ended",
             topic=str(status.topic),
+            part=status.part,
             operation_id=status.operation_id,
             state=status.state.value,
             reason=status.reason,

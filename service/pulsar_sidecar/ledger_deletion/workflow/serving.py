@@ -51,7 +51,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
     status_of,
     warnings_of,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, PartOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.trend import DeletionTrend
@@ -251,6 +251,34 @@ class LedgerDeletion:
         if status.state is OperationState.RUNNING:
             self._runtime.deleter.release(held.operation)
         return status, refusal
+
+    def record_part(
+        self, topic: TopicName, subscription: str | None, *, force: bool, requested_by: str | None
+    ) -> PartOperation | None:
+        """Record what a subscription, or for None the topic's schema, references, before a broker is asked for it.
+
+        None where two-phase deletion is switched off, or there is nothing to delete. Raises what
+        `TopicDeleter.record_part` does.
+        """
+        if not self._runtime.configuration.enabled:
+            return None
+        self.require_ready()
+        operation = self._runtime.deleter.record_part(
+            OperationId(uuid.uuid4().hex),
+            topic,
+            subscription,
+            force=force,
+            requested_by=requested_by,
+            trace=current_trace(),
+        )
+        return operation if operation.incarnations else None
+
+    def continue_part(self, operation: PartOperation) -> TopicDeletionStatus:
+        """Go on with a deletion whose broker did not answer, as `delete_topic` does from its promise on."""
+        status, refusal = self._in_time(lambda: None, partial(self._runtime.deleter.promise, operation))
+        if refusal is not None:
+            raise refusal
+        return status
 
     def delete_shadow(self, topic: TopicName, *, requested_by: str | None) -> ShadowDeletionStatus:
         """Begin to delete a shadow topic without touching its source's ledgers, or continue it: one stage a call.

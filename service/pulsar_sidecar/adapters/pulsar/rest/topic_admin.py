@@ -25,7 +25,7 @@ from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partition
 from pulsar_sidecar.ledger_ownership.shadows import shadow_at
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, PermanentError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName, parse_topic_name
+from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
 from pulsar_sidecar.model.pulsar_versions import Line, line_of
 from pulsar_sidecar.model.topic_stats import TopicInternalStats, TopicStats
 
@@ -63,6 +63,15 @@ class BrokerTopicAdmin:
     def delete_topic(self, topic: TopicName, *, partitioned: bool, force: bool) -> None:
         path = topic_path(topic, "/partitions" if partitioned else "")
         self._rest.change("DELETE", path, params={"force": "true" if force else "false"})
+
+    def delete_subscription(self, topic: TopicName, subscription: str, *, force: bool) -> None:
+        path = topic_path(topic, f"/subscription/{java_url_encode(subscription)}")
+        self._rest.change("DELETE", path, params={"force": "true" if force else "false"})
+
+    def delete_schema(self, topic: TopicName) -> None:
+        version = "" if topic.cluster else "/v2"
+        path = f"/admin{version}/schemas/{topic.namespace}/{java_url_encode(topic.local_name)}/schema"
+        self._rest.change("DELETE", path, params={"force": "true"})
 
     def partitions(self, topic: TopicName) -> int | None:
         try:

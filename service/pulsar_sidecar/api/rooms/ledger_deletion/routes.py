@@ -18,19 +18,19 @@ from pulsar_sidecar.api.paths import V1_PATH, V2_PATH, V1Topic, V2Topic
 from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion import schemas
 from pulsar_sidecar.api.rooms.ledger_deletion.namespaces import add_namespaces
-from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, deletions_of, location_of
+from pulsar_sidecar.api.rooms.ledger_deletion.parts import add_parts
+from pulsar_sidecar.api.rooms.ledger_deletion.topic_deletions import add_topic_deletions, answer_of, deletions_of
 from pulsar_sidecar.api.rooms.ledger_deletion.watch import add_watch
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, parse_record_document
 from pulsar_sidecar.ledger_deletion.service import (
     InflightEstimate,
     LedgerDeletionAnswer,
-    OperationState,
     Redirect,
     ServiceStatus,
     ShadowDeletionStage,
 )
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
-from pulsar_sidecar.model.errors import ConflictError, InvalidInputError
+from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName
 
@@ -43,6 +43,7 @@ def router(service: LedgerDeletion) -> APIRouter:
     """The routes of the room: below a topic's path, and for operators."""
     topics = guarded_router("persistent topics")
     _add_deletions(topics, service)
+    add_parts(topics, service)
     _add_delete_ledger(topics, service)
     _add_shadow_deletions(topics, service)
     namespaces = guarded_router("namespaces")
@@ -106,16 +107,7 @@ def _delete(
         requested_by=request.state.caller.role,
         confirm_source_data_loss=parameters.confirm_source_data_loss,
     )
-    match status.state:
-        case OperationState.DONE:
-            return Response(status_code=204)
-        case OperationState.RUNNING | OperationState.STUCK | OperationState.UNREADABLE:
-            answer = schemas.TopicDeletionAnswer.model_validate(status).model_dump(mode="json")
-            return JSONResponse(answer, 202, {"Location": location_of(status.operation_id)})
-        case OperationState.REFUSED | OperationState.ABANDONED:
-            raise ConflictError(f"the deletion of {topic} was refused: {status.reason}")
-        case _:
-            assert_never(status.state)
+    return answer_of(status)
 
 
 def _add_delete_ledger(routes: APIRouter, service: LedgerDeletion) -> None:

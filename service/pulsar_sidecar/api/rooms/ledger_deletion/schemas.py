@@ -178,6 +178,8 @@ class TopicDeletionAnswer(Answer):
     operation_id: str
     topic: Annotated[str | None, BeforeValidator(_text)]
     """Null if this version cannot read the deletion's node."""
+    part: str | None
+    """The part of the topic that is deleted, a subscription or its schema; null for all of it."""
     state: OperationState
     """``running``; ``stuck`` after ten failures of the same kind; ``unreadable`` if another version wrote its node;
     ``done``, ``refused`` or ``abandoned`` once it has ended."""

@@ -4,17 +4,18 @@ Any sidecar answers, whichever drives the deletion. Times are milliseconds since
 """
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar, assert_never
 
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from pulsar_sidecar.api.guard import Owners
 from pulsar_sidecar.api.rights import Right, takes
 from pulsar_sidecar.api.rooms.ledger_deletion.schemas import TopicDeletionAnswer
-from pulsar_sidecar.ledger_deletion.service import FollowedDeletion
+from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.model.errors import ConflictError
 from pulsar_sidecar.model.ids import OperationId
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
@@ -54,14 +55,36 @@ def location_of(operation_id: OperationId) -> str:
     return f"/admin/v2{PATH}/{operation_id}"
 
 
-def deletions_of(routes: APIRouter, answer: type[BaseModel]) -> Callable[[str], Callable[[Endpoint], Endpoint]]:
+class Declared(Protocol):
+    """What `deletions_of` answers; ``name`` is the route's, else the endpoint's own."""
+
+    def __call__(self, path: str, *, name: str | None = None) -> Callable[[Endpoint], Endpoint]: ...
+
+
+def deletions_of(routes: APIRouter, answer: type[BaseModel]) -> Declared:
     """Declares at a path a DELETE that answers 204, or 202 with ``answer`` while the sidecars continue."""
 
-    def at(path: str) -> Callable[[Endpoint], Endpoint]:
+    def at(path: str, *, name: str | None = None) -> Callable[[Endpoint], Endpoint]:
         continued = {"model": answer, "description": "The sidecars continue the deletion; Location follows it."}
-        return routes.delete(path, status_code=204, response_description="Deleted.", responses={ACCEPTED: continued})
+        return routes.delete(
+            path, status_code=204, name=name, response_description="Deleted.", responses={ACCEPTED: continued}
+        )
 
     return at
+
+
+def answer_of(status: TopicDeletionStatus) -> Response:
+    """Return 204 for a deletion that is done, 202 for one that runs; one that ended otherwise is a `ConflictError`."""
+    match status.state:
+        case OperationState.DONE:
+            return Response(status_code=204)
+        case OperationState.RUNNING | OperationState.STUCK | OperationState.UNREADABLE:
+            answer = TopicDeletionAnswer.model_validate(status).model_dump(mode="json")
+            return JSONResponse(answer, ACCEPTED, {"Location": location_of(status.operation_id)})
+        case OperationState.REFUSED | OperationState.ABANDONED:
+            raise ConflictError(f"the deletion of {status.subject} was refused: {status.reason}")
+        case _:
+            assert_never(status.state)
 
 
 def add_topic_deletions(routes: APIRouter, service: LedgerDeletion) -> None:
