@@ -92,17 +92,18 @@ def ages_of(counts: _Counts) -> list[PlotItem]:
 
 
 def trends_of(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[PlotItem]]]:
-    """Caption and points of each trend over audits, oldest first."""
+    """Caption and points of each trend over audits, oldest first; those that have not changed come last."""
     figures: dict[str, Callable[[Mapping[str, Any]], tuple[int, str]]] = {
         "Unreferenced ledgers": lambda each: _ledgers(each["orphans"]),
         "Unreferenced bytes": lambda each: _bytes(each["orphans"]),
         "Bytes of all ledgers": lambda each: _bytes(each["existing"]),
         "References to missing ledgers": lambda each: (each["missing"], format_count(each["missing"], "reference")),
     }
-    return [
+    trends = [
         (caption, [PlotItem(format_minute(each["storeTimeMs"]), *figure(each)) for each in history])
         for caption, figure in figures.items()
     ]
+    return sorted(trends, key=lambda trend: len({point.value for point in trend[1]}) == 1)
 
 
 def with_audits(environment: Environment) -> Environment:

@@ -2,7 +2,7 @@
 
 Whatever came from the cluster is escaped, and shown with the characters that would hide in it or turn the text around
 it; what a form sends back is marked ``|e``, which keeps it as it is. ``templates/page.html.j2`` is the frame of every
-page, with its tables and figures; ``templates/plots.svg.j2`` has the plots.
+page, with its tables and figures; ``templates/plots.html.j2`` has the plots.
 """
 
 import re
@@ -33,7 +33,7 @@ def page_environment(package: str) -> Environment:
     """The templates of a package beside those of this one; everything that the pages among them get is escaped."""
     environment = Environment(
         finalize=_visible,
-        autoescape=select_autoescape(("html.j2", "svg.j2")),
+        autoescape=select_autoescape(("html.j2",)),
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("pulsar_sidecar.analysis")]),
         lstrip_blocks=True,
         trim_blocks=True,

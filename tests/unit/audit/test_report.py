@@ -84,24 +84,22 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
     addresses = [
         value for name, value in tags.attributes if name in {"src", "href", "data", "style"} or "http" in value
     ]
-    assert set(addresses) == {"http://www.w3.org/2000/svg"}
+    assert addresses == []
     assert "url(" not in page
     assert "@import" not in page
 
 
-def test_every_plot_is_well_formed_and_describes_in_words_what_it_shows() -> None:
+def test_every_plot_describes_in_words_what_it_shows() -> None:
     history = [
         HistoryEntry(f"a{day}", STORE_TIME_MS + day * DAY_MS, Count(9, 9), Count(day, 5), Count(), day, 0)
         for day in (0, 1)
     ]
     page = _page(replace(summary(_ORPHANS), history=tuple(history)))
-    plots = [ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", page, re.DOTALL)]
-    assert len(plots) == 11
-    for plot in plots:
-        texts = {part.tag.rpartition("}")[2]: part.text for part in list(plot)[:2]}
-        assert plot.get("role") == "img"
-        assert texts["title"]
-        assert texts["desc"]
+    tags = _Tags()
+    tags.feed(page)
+    assert tags.attributes.count(("role", "img")) == 9
+    assert sum(name == "aria-label" and ". " in value and ": " in value for name, value in tags.attributes) == 9
+    assert page.count("unchanged since") == 2
 
 
 def test_what_could_not_be_seen_stands_before_everything_but_the_verdict() -> None:
@@ -197,7 +195,7 @@ def test_most_ledgers_of_a_large_audit_can_be_gone_down_to() -> None:
     [("bars", [PlotItem("a", 0, "0")]), ("bars", []), ("columns", []), ("line", [PlotItem("d", 0, "0")])],
 )
 def test_plots_of_nothing_are_plots(plot: str, items: list[PlotItem]) -> None:
-    svg = getattr(templates().get_template("plots.svg.j2").module, plot)("t", items)
+    svg = getattr(templates().get_template("plots.html.j2").module, plot)("t", items)
     assert "nan" not in ElementTree.tostring(ElementTree.fromstring(svg.strip()), "unicode")
 
 

@@ -67,7 +67,7 @@ def test_a_due_time_that_no_calendar_has_breaks_no_page(browser: FakeBrowser, du
     shown = browser.get("/ui/delayed")
     assert shown.status == 200
     assert f"{ORDERS} billing 10 0 {due_ms} ms" in shown.words
-    assert f"<desc>{due_ms} ms: 1 messages</desc>" in shown.text
+    assert f'aria-label="Messages by due time. {due_ms} ms: 1 message"' in shown.text
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,20 @@ def test_the_last_hour_and_the_time_left(deleting: FakeBrowser) -> None:
         for minute, speed in enumerate((None, 0.5, 1.25))
     ]
     deleting.door.answers[f"GET {BASE}/trend"] = {"points": points, "secondsLeft": 7_200.0}
-    shown = deleting.get("/ui/deletions").words
-    assert "Time left 2 hours at the pace of the last ten minutes" in shown
-    assert "2023-11-14 22:13 UTC: 500; 2023-11-14 22:14 UTC: 499" in shown
-    assert "2023-11-14 22:15 UTC: 1.2" in shown
+    shown = deleting.get("/ui/deletions")
+    assert "Time left 2 hours at the pace of the last ten minutes" in shown.words
+    assert "highest 500 latest 498" in shown.words
+    assert "Pending ledgers. 2023-11-14 22:13 UTC: 500; 2023-11-14 22:14 UTC: 499" in shown.text
+    assert "2023-11-14 22:15 UTC: 1.2" in shown.text
+
+
+def test_a_figure_that_has_not_changed_is_no_line(deleting: FakeBrowser) -> None:
+    points = [
+        {"atMs": START_MS + 60_000 * minute, "pending": 7, "deletedPerSecond": None, "leaked": None}
+        for minute in range(3)
+    ]
+    deleting.door.answers[f"GET {BASE}/trend"] = {"points": points, "secondsLeft": None}
+    assert "Pending ledgers 7, unchanged since 2023-11-14 22:13 UTC" in deleting.get("/ui/deletions").words
 
 
 def test_pending_ledgers_are_listed_with_their_next_try(deleting: FakeBrowser) -> None:

@@ -30,8 +30,8 @@ def test_what_leaked_when_by_which_cause_and_what_became_of_it(leaks: FakeBrowse
     assert "leaked trim 2023-11-14 21:13:20 UTC 1 hour ago 2.0 KiB" in shown.words
     assert "deleted not known yet" in shown.words
     assert "since 2023-11-14 22:12:20 UTC 1 minute ago" in shown.words
-    assert "Leaked ledgers by time of their last reference (UTC) Leaks over time" in shown.words
-    assert "Leaks by cause trim: 3; schema: 1" in shown.words
+    assert "Leaked ledgers by time of their last reference (UTC) highest" in shown.words
+    assert 'aria-label="Leaks by cause. trim: 3; schema: 1"' in shown.text
     assert '<a href="/ui/leaks/ledger?id=7">7</a>' in shown.text
     assert "<img" not in shown.text
     assert "Watched by one" in shown.words

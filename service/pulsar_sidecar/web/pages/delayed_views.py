@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pulsar_sidecar.analysis.formatting import format_age, format_minute
+from pulsar_sidecar.analysis.formatting import format_age, format_count, format_minute
 from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
@@ -42,7 +42,7 @@ def calendar_of(answer: Mapping[str, Any]) -> Calendar:
         name: int(answer[name]) for name in ("delayed", "due", "undelayed", "unreadable", "unread", "fromBuckets")
     }
     plot = [
-        PlotItem(_without_year(time["fromMs"]), time["messages"], f"{time['messages']:,} messages")
+        PlotItem(_without_year(time["fromMs"]), time["messages"], format_count(time["messages"], "message"))
         for time in answer["times"]
     ]
     late = format_age(answer["resolutionMs"]) if answer["resolutionMs"] >= 1000 else ""
