@@ -217,6 +217,10 @@ def test_a_verdict_and_what_to_do_next(written: AuditSummary, verdict: AuditVerd
     assert next_step in conclusion.next_step
 
 
+def test_a_size_that_is_not_known_is_named_so() -> None:
+    assert "1 ledger (size unknown) is" in conclude(summary([orphan(1, length_bytes=None)]), "DIR").sentence
+
+
 def test_metrics_are_read_by_prometheus_own_parser() -> None:
     written = replace(summary(_ORPHANS), cluster_name='a"b\\c', missing=2, guards=(_FAILED,))
     families = {family.name: family for family in text_string_to_metric_families(metrics_text(written))}

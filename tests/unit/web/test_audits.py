@@ -214,7 +214,10 @@ def test_a_plan_is_approved_by_its_hash_and_followed(shelf: Shelf) -> None:
     sent = shelf.browser.post(f"{PLACE}/apply", {"plan": shelf.plan, "confirmed": shelf.plan, "hours": "72"})
     assert (sent.status, sent.header("location")) == (303, PLACE)
     until(lambda: "sent 61 of 61 ledgers" in shelf.browser.get(PLACE).words, "the plan is sent")
-    assert "Approve and send" not in shelf.browser.get(PLACE).words
+    shown = shelf.browser.get(PLACE)
+    assert "Approve and send" not in shown.words
+    assert "show the plan" not in shown.words
+    assert '<a class="button" href="/ui/deletions">Follow the deletions</a>' in shown.text
 
 
 def test_an_audit_without_a_plan_offers_none(shelf: Shelf) -> None:
@@ -223,6 +226,8 @@ def test_an_audit_without_a_plan_offers_none(shelf: Shelf) -> None:
     shown = shelf.browser.get("/ui/audits/stopped")
     assert "FAILED share" in shown.words
     assert "Approve and send" not in shown.words
+    button = '<a class="button" href="/ui/audits/stopped/tables/orphans">Browse unreferenced ledgers</a>'
+    assert shown.text.index(button) < shown.text.index("By command:")
 
 
 def test_the_overview_leads_to_the_newest_audit(shelf: Shelf) -> None:

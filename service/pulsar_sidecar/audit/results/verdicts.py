@@ -46,7 +46,7 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
         return Conclusion(AuditVerdict.FINDINGS, sentence, _rows_of(place))
     if summary.plan is not None and summary.plan.rows:
         sentence = (
-            f"{format_count(summary.plan.rows, 'ledger')} ({format_size(summary.plan.ledgers)}) "
+            f"{format_count(summary.plan.rows, 'ledger')} ({_size(summary.plan.ledgers)}) "
             f"{'is' if summary.plan.rows == 1 else 'are'} unreferenced and deletable"
         )
         return Conclusion(AuditVerdict.PLAN, sentence, f"show the plan: pulsar-sidecar audit apply {place}")
@@ -61,6 +61,10 @@ def conclude(summary: AuditSummary, place: str) -> Conclusion:
 def orphans_of(summary: AuditSummary) -> Count:
     """All orphans, of any status."""
     return Count.sum(summary.orphans.values())
+
+
+def _size(ledgers: Count) -> str:
+    return "size unknown" if ledgers.bytes is None else format_size(ledgers)
 
 
 def _what_was_found(summary: AuditSummary) -> str:
