@@ -7,7 +7,7 @@ import pytest
 
 from tests.browser.looking import Look, looking, served_dashboard, wait_for
 from tests.fakes.rest_door import FakeRestDoor
-from tests.unit.web.answers import deletion_status, watch_status
+from tests.unit.web.answers import calendar, deletion_status, due_counts, watch_status
 from tests.unit.web.test_deletions import running
 
 pytestmark = pytest.mark.browser
@@ -65,6 +65,22 @@ def test_a_live_part_that_cannot_be_read_again_stays_and_is_named_as_old(look: L
     wait_for(look, "#deletion", "Not up to date the sidecar does not answer")
     assert "topic-1" in look.page.inner_text("#deletion")
     look.complaints.clear()  # of the answers that failed
+
+
+def test_what_one_has_unfolded_stays_open_while_its_part_is_read_again(
+    look: Look, door: FakeRestDoor, url: str
+) -> None:
+    topics = ("persistent://public/default/orders", "persistent://public/default/__change_events")
+    door.answers["GET /admin/v2/delayedCalendar"] = calendar(*map(due_counts, topics))
+    look.open(f"{url}/ui/delayed")
+    shown = look.page.locator("#calendar details.system tr", has_text=topics[1])
+    assert not shown.is_visible()
+    look.page.click("summary:text-is('System topics (1)')")
+    assert shown.is_visible()
+    look.page.evaluate("document.querySelector('#calendar h2').textContent = 'older'")
+    look.page.evaluate("document.querySelector('#calendar').dispatchEvent(new CustomEvent('refresh'))")
+    wait_for(look, "#calendar h2", "Messages by due time")
+    assert shown.is_visible()
 
 
 def test_hostile_names_are_text(look: Look, url: str) -> None:

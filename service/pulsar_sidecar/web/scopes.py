@@ -53,6 +53,17 @@ def topic_of(text: str) -> TopicName:
     return topic
 
 
+def is_system(name: object) -> bool:
+    """Whether a topic or a namespace is the brokers' own; what is neither is not."""
+    if not isinstance(name, str):
+        return False
+    try:
+        topic = parse_topic_name(name if "://" in name else f"persistent://{name}/any")
+    except InvalidInputError:
+        return False
+    return topic.is_system_topic
+
+
 def topic_path(topic: TopicName) -> str:
     """The REST path of a topic."""
     version = "/admin" if topic.cluster else _EVERYTHING

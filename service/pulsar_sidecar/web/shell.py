@@ -18,6 +18,7 @@ from pulsar_sidecar.web import ask
 from pulsar_sidecar.web.cookies import forget_message, keep_message, message_of
 from pulsar_sidecar.web.forms import FORM_FIELD, form_of
 from pulsar_sidecar.web.in_process import Parameters
+from pulsar_sidecar.web.scopes import is_system
 from pulsar_sidecar.web.static_files import versioned
 
 __all__ = ["NavigationItem", "act", "form_of", "page"]
@@ -37,6 +38,7 @@ class NavigationItem:
 def environment() -> Environment:
     made = with_audits(page_environment("pulsar_sidecar.web"))
     made.globals |= {"static": versioned, "form_field": FORM_FIELD, "element_id": element_id}
+    made.tests["system"] = is_system
     made.filters["path"] = lambda text: quote(str(text), safe="")
     return made
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.web.pages import delayed_views as views
+from pulsar_sidecar.web.scopes import is_system
 
 from tests.fakes.clock import START_MS
 from tests.fakes.rest_door import FakeBrowser
@@ -301,3 +302,35 @@ def test_any_form_is_a_selection_or_an_error(form: dict[str, str]) -> None:
     except InvalidInputError:
         return
     assert set(found.body) <= {"dueFrom", "dueTo", "key", "properties", "subscriptionNames"}
+
+
+def test_topics_of_brokers_are_behind_a_heading_after_those_of_users(browser: FakeBrowser) -> None:
+    own = "persistent://pulsar/system/transaction_coordinator_assign-partition-0"
+    browser.door.answers[CALENDAR] = calendar(due_counts(own, delayed=500), due_counts(ORDERS))
+    shown = browser.get("/ui/delayed")
+    assert shown.words.index(ORDERS) < shown.words.index("System topics (1)") < shown.words.index(own)
+    assert '<details class="system">' in shown.text
+    browser.door.answers[CALENDAR] = calendar(due_counts(own, problem="no bookie answers"), due_counts(ORDERS))
+    browser.clock.advance_ms(60_000)
+    assert '<details class="system" open>' in browser.get("/ui/delayed").text
+    browser.door.answers[CALENDAR] = calendar(due_counts(own))
+    browser.clock.advance_ms(60_000)
+    assert '<details class="system" open>' in browser.get("/ui/delayed").text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("persistent://pulsar/system/__ledger_deletion-partition-3", True),
+        ("persistent://public/default/__change_events", True),
+        (ORDERS, False),
+        ("pulsar/system", True),
+        ("pulsar/127.0.0.1:8080", True),
+        ("public/default", False),
+        ("public", False),
+        ("no topic://", False),
+        (None, False),
+    ],
+)
+def test_topics_and_namespaces_of_brokers_are_told_apart(name: str | None, expected: bool) -> None:
+    assert is_system(name) is expected

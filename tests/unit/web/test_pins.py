@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pulsar_sidecar.model.errors import InvalidInputError
+from pulsar_sidecar.web.pages.pin_views import holders_of
 from pulsar_sidecar.web.pages.pins import target_of
 
 from tests.fakes.rest_door import FakeBrowser
@@ -107,12 +108,46 @@ def test_a_topic_with_each_pin_and_its_commands(browser: FakeBrowser) -> None:
     browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [topic()]
     shown = browser.get("/ui/pins?of=orders")
     assert shown.status == 200
-    assert "backlog billing acknowledged up to 1:9; 20 entries wait; also held by retention" in shown.words
-    assert "2.0 MiB ( 4.0 MiB on bookies)" in shown.words
+    assert "backlog billing acknowledged up to 1:9; 20 entries wait also held by retention" in shown.words
+    assert "2.0 MiB ( 4.0 MiB on bookies) 2 ledgers 1.0 MiB ( 2.0 MiB on bookies)" in shown.words
+    assert "backlog billing and retention 1 1.0 MiB ( 2.0 MiB on bookies)" in shown.words
     assert "not loaded no broker trims it" in shown.words
     assert f"pulsar-admin topics clear-backlog -s billing {TOPIC}" in shown.words
     assert "The same by command: pulsar-sidecar pins topic orders" in shown.words
     assert '<a href="/ui/pins" aria-current="page">' in shown.text
+
+
+def test_holders_of_the_same_bytes_free_them_together_only(browser: FakeBrowser) -> None:
+    names = ["delayed-messages mail", "delayed-messages push", "last-ledger"]
+    none_alone = {"freesBytes": 0, "freesOnBookiesBytes": 0}
+    pins = [
+        pin(cause=name.split()[0], holder=name.partition(" ")[2], alsoHeldBy=names[:1] + names[2:], **none_alone)
+        for name in names
+    ]
+    held = [{"pins": names, "ledgers": 2, "bytes": 209 * 1024, "onBookiesBytes": 418 * 1024}]
+    browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [topic(pins=pins, held=held)]
+    shown = browser.get("/ui/pins?of=orders")
+    assert shown.words.count("only together") == 3
+    assert " and ".join(names) + " 2 209.0 KiB ( 418.0 KiB on bookies)" in shown.words
+    assert "0 B" not in shown.words
+    assert 'aria-label="last-ledger holds 209.0 KiB together with others"' in shown.text
+
+
+def test_a_picture_has_the_same_scale_for_each_holder() -> None:
+    held = [
+        {"pins": ["backlog billing", "retention"], "ledgers": 1, "bytes": 3 * MIB, "onBookiesBytes": 0},
+        {"pins": ["backlog billing"], "ledgers": 1, "bytes": MIB, "onBookiesBytes": 0},
+        {"pins": ["retention"], "ledgers": 1, "bytes": 1, "onBookiesBytes": 0},
+        {"pins": ["cursor-ledger"], "ledgers": 1, "bytes": 0, "onBookiesBytes": 0},
+    ]
+    pins = [pin(), pin(cause="retention", holder=""), pin(cause="cursor-ledger", holder="")]
+    billing, retention, cursor = (holder.strip for holder in holders_of(topic(pins=pins, held=held)))
+    assert (billing.path, billing.pale) == ("M749 100v-100h245v100z", "M0 100v-100h745v100z")
+    assert (retention.path, retention.pale) == ("M998 100v-100h8v100z", billing.pale)
+    assert (cursor.path, cursor.pale) == ("", "")
+    assert billing.width == retention.width == cursor.width == 1010
+    assert billing.text == "backlog billing holds 1.0 MiB alone, 3.0 MiB together with others"
+    assert cursor.text == "cursor-ledger holds no known bytes"
 
 
 def test_names_of_others_are_text(browser: FakeBrowser) -> None:
@@ -151,6 +186,19 @@ def test_a_namespace_by_pages(browser: FakeBrowser) -> None:
     assert "21 to 40 of 44" in shown.words
     assert "1 lists unreadable persistent://public/default/broken" in shown.words
     assert 'href="/ui/pins?of=persistent%3A%2F%2Fpublic%2Fdefault%2Forders"' in shown.text
+
+
+def test_what_brokers_keep_for_themselves_is_behind_a_heading(browser: FakeBrowser) -> None:
+    own = "persistent://public/default/__change_events"
+    answer = {"namespace": "public/default", "topics": 2, "listedBytes": 9, "unreadable": 0, "unreadableTopics": []}
+    browser.door.answers[f"{BASE}/namespaces/public/default"] = answer | {"largest": [topic(topic=own), topic()]}
+    shown = browser.get("/ui/pins?of=public/default")
+    assert shown.words.index(f" {TOPIC}") < shown.words.index("System topics (1)") < shown.words.index(f" {own}")
+    assert "clear-backlog" not in shown.words
+    shares = [{"owner": name, "ledgers": 1, "sizeBytes": 0} for name in ("pulsar/system", "public/default", None)]
+    browser.door.answers[f"{BASE}/bookies/bookie-1%3A3181"] = bookie(shares=shares)
+    one = browser.get("/ui/pins?of=bookie-1:3181").words
+    assert one.index("public/default 1") < one.index("System namespaces (1)") < one.index("pulsar/system 1")
 
 
 def test_a_ledger_and_a_shadow_lead_to_topics(browser: FakeBrowser) -> None:

@@ -173,4 +173,15 @@ def test_a_topic_that_does_not_exist_is_a_page_with_the_reason(browser: FakeBrow
 def test_a_strip_shows_each_part_that_is_not_nothing(percentages: list[int]) -> None:
     strip = strip_of(percentages, 1, 1)
     assert strip.path.count("M") == sum(1 for share in percentages if share)
-    assert strip.stretches >= 1
+    assert strip.width >= 1
+
+
+def test_subscriptions_and_cursors_of_brokers_topics_are_behind_headings(many: FakeBrowser) -> None:
+    own = "persistent://public/default/__change_events"
+    many.door.answers[STORED] = stored_states(stored_state(own), stored_state(ORDERS, fullness="nearly full"))
+    many.door.answers[STUCK] = stuck_cursors({**CURSOR, "topic": own}, CURSOR)
+    many.door.answers[LOADS] = slowest_loads({**LOAD, "topic": own, "timesOut": False}, {**LOAD, "timesOut": False})
+    shown = many.get("/ui/subscriptions")
+    assert shown.words.count("System topics (1)") == 3
+    assert shown.text.count('<details class="system" open>') == 1  # what is stuck
+    assert shown.words.index(f"{ORDERS} billing") < shown.words.index(f"{own} billing")

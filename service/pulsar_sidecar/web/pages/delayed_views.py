@@ -10,6 +10,7 @@ from pulsar_sidecar.analysis.formatting import format_age, format_count, format_
 from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.web.scopes import is_system
 from pulsar_sidecar.web.words import command
 
 _WORST = ("bad", "warn", "good", "off")
@@ -23,7 +24,8 @@ class Calendar:
         plot: one column for each of ``times``.
         times: beginnings of steps and their messages.
         late: how much later messages may be due than shown; empty if not at all.
-        places: subscriptions, those that could not be read first, then those with most delayed messages.
+        places: subscriptions, those of system topics last; those that could not be read first, then those with most
+            delayed messages.
         unknown: how many of them could not be read.
     """
 
@@ -57,8 +59,8 @@ def _without_year(time_ms: int) -> str:
     return text[len("2026-") :] if text[4:5] == "-" else text
 
 
-def _urgency(place: Mapping[str, Any]) -> tuple[bool, int, str, str]:
-    return place["problem"] is None, -place["delayed"], place["topic"], place["subscription"]
+def _urgency(place: Mapping[str, Any]) -> tuple[bool, bool, int, str, str]:
+    return is_system(place["topic"]), place["problem"] is None, -place["delayed"], place["topic"], place["subscription"]
 
 
 # --- one topic -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pulsar_sidecar.model.names import TopicDomain, TopicName, parse_topic_name
 from pulsar_sidecar.web import ask, words
 from pulsar_sidecar.web.ask import Reading
 from pulsar_sidecar.web.filters import Field, Pager, offset_of
+from pulsar_sidecar.web.pages import pin_views
 from pulsar_sidecar.web.shell import page
 
 PATH = "/ui/pins"
@@ -22,8 +23,6 @@ _KEEP_SECONDS = 10.0
 _BOOKIES_KEEP_SECONDS = 60.0
 _TOPICS = 20
 _OWNERS = 50
-_URGENT = frozenset({"unreadable-cursor", "unreadable-length", "unreadable-retention", "unreferenced", "not-loaded"})
-_BY_ITSELF = frozenset({"last-ledger", "next-trim", "not-collected", "cursor-ledger"})
 
 router = APIRouter()
 
@@ -48,13 +47,13 @@ class Pinned:
     pager: Pager | None = None
     by_topic: bool = False
 
+    kind_of = staticmethod(pin_views.kind_of)
+    holders_of = staticmethod(pin_views.holders_of)
+    shared_of = staticmethod(pin_views.shared_of)
+
     @property
     def value(self) -> Any:
         return None if self.reading is None else self.reading.value
-
-    def kind_of(self, cause: str) -> str:
-        """The kind of state of a cause."""
-        return "bad" if cause in _URGENT else "busy" if cause in _BY_ITSELF else "warn"
 
     def link(self, named: str) -> str:
         """The page about something else."""

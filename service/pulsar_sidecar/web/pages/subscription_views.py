@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.web.readings import Reading
+from pulsar_sidecar.web.strips import Strip, bars
 
 CHOICES: Final = (("holes", "with holes"), ("nearly full", "nearly full"), ("full", "full"))
 _STATES: Final = {
@@ -18,19 +19,6 @@ _STATES: Final = {
 }
 _LEAST_SEEN: Final = 8
 _NOT_ASKED: Final = Reading()
-
-
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """The entries beyond the mark-delete position.
-
-    Attributes:
-        path: of SVG, in a box as wide as there are ``stretches`` and 100 high: the higher, the more is acknowledged.
-    """
-
-    text: str
-    path: str
-    stretches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +82,11 @@ def _row(state: Mapping[str, Any], limit: int) -> SubscriptionRow:
 
 
 def strip_of(percentages: Sequence[int], acknowledged: int, entries: int) -> Strip:
-    """Of percentages of stretches of the same length; a part that is not nothing is always seen."""
+    """Draw the entries beyond the mark-delete position, by percentages of stretches of the same length.
+
+    The higher a bar, the more is acknowledged; a part that is not nothing is always seen.
+    """
     beyond = format_count(entries, "entry").replace("entrys", "entries")
     text = f"{acknowledged:,} of {beyond} beyond the position are acknowledged" if entries else "nothing beyond"
-    heights = ((number, max(_LEAST_SEEN, share)) for number, share in enumerate(percentages) if share)
-    path = "".join(f"M{number} 100v-{height}h1v{height}z" for number, height in heights)
-    return Strip(text, path, max(1, len(percentages)))
+    seen = ((number, 1, max(_LEAST_SEEN, share)) for number, share in enumerate(percentages) if share)
+    return Strip(text, bars(seen), max(1, len(percentages)))
