@@ -95,7 +95,7 @@ def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
 def test_bytes_that_are_not_known_are_not_zero(deleting: FakeBrowser) -> None:
     inflight = {"count": 4, "ageMs": 1, "oldestAgeMs": 60_000, "waitingBytes": None}
     deleting.door.answers[STATUS] = deletion_status(inflight=inflight)
-    assert "Size of pending ledgers size unknown" in deleting.get("/ui/deletions").words
+    assert "Size of pending ledgers unknown Time left unknown Deleted per second" in deleting.get("/ui/deletions").words
     assert "oldest 1 minute, size unknown" in deleting.get("/ui/").words
 
 
@@ -110,6 +110,19 @@ def test_the_last_hour_and_the_time_left(deleting: FakeBrowser) -> None:
     assert "highest 500 latest 498" in shown.words
     assert "Pending ledgers. 2023-11-14 22:13 UTC: 500; 2023-11-14 22:14 UTC: 499" in shown.text
     assert "2023-11-14 22:15 UTC: 1.2" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("is_paused", "measured", "note"), [(True, 2, "paused"), (False, 2, "not decreasing"), (False, 1, "")]
+)
+def test_why_no_time_is_left_is_named_where_it_is_known(
+    deleting: FakeBrowser, is_paused: bool, measured: int, note: str
+) -> None:
+    control = {"paused": is_paused, "pausedReason": None, "ratePerSecond": None}
+    deleting.door.answers[STATUS] = deletion_status(control=control)
+    point = {"atMs": START_MS, "pending": 7, "deletedPerSecond": None, "leaked": None}
+    deleting.door.answers[f"GET {BASE}/trend"] = {"points": [point] * measured, "secondsLeft": None}
+    assert " ".join(["Time left unknown", note]).strip() + " Deleted per second" in deleting.get("/ui/deletions").words
 
 
 def test_a_figure_that_has_not_changed_is_no_line(deleting: FakeBrowser) -> None:

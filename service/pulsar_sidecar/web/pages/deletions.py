@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pulsar_sidecar.analysis.formatting import format_age, format_minute
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_minute
 from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import parse_ledger_id
@@ -17,7 +17,7 @@ from pulsar_sidecar.web.ask import Reading, path, read
 from pulsar_sidecar.web.filters import PAGE_ROWS, Field, Pager, offset_of
 from pulsar_sidecar.web.forms import confirmed
 from pulsar_sidecar.web.shell import act, form_of, page
-from pulsar_sidecar.web.words import command, last_error, pause_words, waiting_bytes
+from pulsar_sidecar.web.words import command, last_error, pause_words
 
 HERE = "/ui/deletions"
 TOPIC = f"{HERE}/topic"
@@ -144,11 +144,12 @@ def figures(status: Any, trend: Any = None) -> Iterator[Figure]:
             "Pending ledgers", f"{inflight['count']:,}", "busy" if inflight["count"] else "good", href=f"{HERE}/pending"
         )
         yield Figure("Oldest", "none" if oldest is None else format_age(oldest))
-        yield Figure("Size of pending ledgers", waiting_bytes(inflight), note="estimated from recent ledgers")
-    left = None if trend is None else trend["secondsLeft"]
-    if inflight is not None and inflight["count"]:
-        note = "at the pace of the last ten minutes" if left else "not decreasing"
-        yield Figure("Time left", format_age(round(left * 1000)) if left else "unknown", note=note)
+        size = inflight["waitingBytes"]
+        yield Figure(
+            "Size of pending ledgers", format_bytes(size), note="estimated from recent ledgers" if size else None
+        )
+        if inflight["count"]:
+            yield _time_left(trend, is_paused=status["control"]["paused"])
     yield Figure("Deleted per second", "unknown" if speed is None else f"{speed:,.1f}", None, "by this sidecar, now")
     letters = status["deadLetters"]
     kind = "bad" if letters else "good" if letters == 0 else None
@@ -156,6 +157,14 @@ def figures(status: Any, trend: Any = None) -> Iterator[Figure]:
     if limit is not None:
         note = f"latency {_milliseconds(limit['recentP99Ms'])}, idle {_milliseconds(limit['idleP99Ms'])} (p99)"
         yield Figure("Concurrent deletions allowed", f"{int(limit['level'])}", None, note)
+
+
+def _time_left(trend: Any, *, is_paused: bool) -> Figure:
+    left = None if trend is None else trend["secondsLeft"]
+    if left:
+        return Figure("Time left", format_age(round(left * 1000)), note="at the pace of the last ten minutes")
+    is_measured = trend is not None and sum(each["pending"] is not None for each in trend["points"]) > 1
+    return Figure("Time left", "unknown", note="paused" if is_paused else "not decreasing" if is_measured else None)
 
 
 def _milliseconds(value: float | None) -> str:
