@@ -228,7 +228,7 @@ def run_command(*arguments: str, **environment: str) -> CommandAnswer:
     ended = subprocess.run(
         [sys.executable, "-m", "pulsar_sidecar", *arguments],
         cwd=PROJECT,
-        env=_inherited_environment() | environment,
+        env=inherited_environment() | environment,
         capture_output=True,
         text=True,
         check=False,
@@ -309,7 +309,7 @@ class Sidecars:
         log = self._directory / f"{name}.log"
         if self._network is not None:
             self._network.expose(port)
-        begin = partial(start or self._spawn, _inherited_environment() | environment, log)
+        begin = partial(start or self._spawn, inherited_environment() | environment, log)
         sidecar = SidecarProcess(name, f"http://{listen}", begin, log)
         self._running.append(sidecar)
         return sidecar
@@ -349,5 +349,6 @@ def _serve(
     return spawn(_SERVE, {**inherited, **environment}, PROJECT, elsewhere or usual)
 
 
-def _inherited_environment() -> dict[str, str]:
+def inherited_environment() -> dict[str, str]:
+    """This process's environment, without settings of Pulsar or of sidecars."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PULSAR_")}

@@ -18,7 +18,7 @@ from pulsar_sidecar.audit.results.summaries import AuditSummary
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.record import parse_record
 from pulsar_sidecar.ledger_ownership.claims import LedgerKind
-from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, instance_id_of, instance_id_path, ledger_path
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT, ledger_path, read_instance_id
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import parse_topic_name
@@ -56,7 +56,7 @@ class Application:
             directory,
             rows,
             audit_id=scene.namespace.replace("/", "-"),
-            instance_id=instance_id_of(store.read(instance_id_path(root)), root),
+            instance_id=read_instance_id(store, root),
             store_time_ms=store.now_ms(),
         )
 

@@ -1,6 +1,6 @@
 """What dumps and listings need from outside.
 
-`NodeSource` is the port of metadata stores: a driver of another one (etcd, Oxia, RocksDB) yields the same rows, with
+`NodeSource` is the port of metadata stores: a driver of another one would yield the same rows, with
 its own order of changes for ``czxid`` and ``mzxid``. `LedgerSource` is the port of BookKeeper.
 """
 

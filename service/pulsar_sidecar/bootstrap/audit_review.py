@@ -52,7 +52,7 @@ from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.store_access import command_session
 from pulsar_sidecar.identity.credentials import identity_of
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
-from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import read_instance_id
 from pulsar_sidecar.model.clocks import Clock, Pace, StopSignal, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -227,7 +227,7 @@ def begin_application(
     summary: AuditSummary, plan: PlanSummary, store: MetadataStore, clock: Clock, max_age_hours: float
 ) -> BegunApplication:
     """Note that an approved plan is applied; raises what `applying.demand_target` and `plan_progress.begin` do."""
-    instance_id = instance_id_of(store.read(instance_id_path(summary.ledgers_root)), summary.ledgers_root)
+    instance_id = read_instance_id(store, summary.ledgers_root)
     applying.demand_target(summary, instance_id, store.now_ms(), int(max_age_hours * HOUR_MS))
     held = begin(store, plan.sha256, summary.audit_id, plan.rows, clock.now_ms())
     return BegunApplication(summary, plan, held)

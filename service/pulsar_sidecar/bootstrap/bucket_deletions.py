@@ -7,7 +7,7 @@ from pulsar_sidecar.delayed_delivery.index.ports import UnusableBucket
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, signed, signing_key
 from pulsar_sidecar.ledger_deletion.service import SentLedger
 from pulsar_sidecar.ledger_deletion.steps import Steps
-from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import read_instance_id
 from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
 from pulsar_sidecar.model.metadata import MetadataStore
 
@@ -42,7 +42,7 @@ class BucketDeletions:
         self._service().require_ready()
 
     def hand_over(self, buckets: Sequence[UnusableBucket]) -> Sequence[str | None]:
-        instance_id = instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
+        instance_id = read_instance_id(self._store, self._root)
         records = [_record(bucket, instance_id) for bucket in buckets]
         if any(bucket.version is not None for bucket in buckets):
             key = signing_key(self._store, self._steps)

@@ -42,7 +42,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
     READ_ONLY_BOOKIES,
     available_bookies_path,
-    instance_id_path,
+    layout_path,
     read_only_bookies_path,
 )
 from pulsar_sidecar.model.clocks import StopSignal
@@ -106,7 +106,7 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
     credential, tls = store_credential_of(cluster.settings), store_tls_of(cluster.settings)
 
     def missing() -> Sequence[str]:
-        paths = [_CLUSTERS, root, instance_id_path(root)]
+        paths = [_CLUSTERS, root, layout_path(root)]
         return [path for path, node in zip(paths, store.read_many(paths), strict=True) if node is None]
 
     def undeletable() -> Sequence[str]:

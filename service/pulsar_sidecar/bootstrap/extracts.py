@@ -12,7 +12,7 @@ from pulsar_sidecar.deduplication.verifying.extract import extract
 from pulsar_sidecar.deduplication.verifying.manifests import ExtractManifest
 from pulsar_sidecar.deduplication.verifying.requests import ExtractRequest
 from pulsar_sidecar.deduplication.verifying.verify import Progress
-from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import read_instance_id
 from pulsar_sidecar.ledger_ownership.stored_topics import StoredTopics
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError
@@ -34,7 +34,7 @@ def make_extract(request: ExtractRequest, report: Report) -> ExtractManifest:
     with opened_messages(request.stored, clock) as (store, messages):
         root = request.stored.ledgers_root
         url = request.stored.metadata_store_url or ""
-        instance_id = instance_id_of(store.read(instance_id_path(root)), root)
+        instance_id = read_instance_id(store, root)
         return extract(
             _places_of(request.scope, StoredTopics(store)),
             messages,

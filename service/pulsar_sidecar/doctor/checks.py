@@ -10,7 +10,6 @@ from pulsar_sidecar.doctor.broker_settings import settings_findings
 from pulsar_sidecar.doctor.facts import BookiesFacts, BrokerFacts, BrokersFacts, Facts, OwnFacts, StoreFacts
 from pulsar_sidecar.doctor.findings import Finding, Level
 from pulsar_sidecar.model.errors import NotAuthenticatedError, NotAuthorizedError, SidecarError
-from pulsar_sidecar.model.metadata_stores import NO_INSTANCE_ID
 from pulsar_sidecar.model.pulsar_versions import TRIED_VERSIONS, tried_of_line
 
 STORE, BROKERS, BOOKIES, CLOCKS, RIGHTS = "metadata store", "brokers", "bookies", "clocks", "rights"
@@ -43,8 +42,6 @@ def _store(store: StoreFacts, *, deletes: bool) -> Iterator[Finding]:
             return
         case [_, *_] as paths:
             remedy = "give metadataStoreUrl the brokers' own value, chroot included, and ledgersRootPath BookKeeper's"
-            if all(path.endswith("/INSTANCEID") for path in paths):
-                remedy = f"nothing is deleted or audited without it: {NO_INSTANCE_ID}; or correct ledgersRootPath"
             yield Finding(Level.FAILED, STORE, f"{store.hosts} has no {' and no '.join(paths)}", remedy)
         case _:
             yield Finding(Level.OK, STORE, f"{store.hosts} has the metadata of a Pulsar cluster and its ledgers")

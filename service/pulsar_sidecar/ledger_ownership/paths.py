@@ -5,10 +5,11 @@ Every path is absolute below the cluster's chroot. Ledger ids use the hybrid lay
 """
 
 import re
+from collections.abc import Iterable
 
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, BookieId, LedgerId
-from pulsar_sidecar.model.metadata import Node
+from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import CursorName, ManagedLedgerName, SchemaId, TopicDomain, TopicName
 
 MANAGED_LEDGERS = "/managed-ledgers"
@@ -85,6 +86,16 @@ def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
     return f"{root}/INSTANCEID"
 
 
+def layout_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
+    """The layout of ledgers' nodes, made with every format, and by BookKeeper's clients where there is none."""
+    return f"{root}/LAYOUT"
+
+
+def identity_paths(root: str = DEFAULT_LEDGERS_ROOT) -> tuple[str, str]:
+    """The nodes that `instance_id_of` takes."""
+    return instance_id_path(root), layout_path(root)
+
+
 def available_bookies_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
     """Bookies that can be written to; `READ_ONLY_BOOKIES` among them is a folder."""
     return f"{root}/available"
@@ -125,20 +136,31 @@ def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT)
     return f"{replication_locks_path(root)}/urL{ledger_id:010d}"
 
 
-def instance_id_of(node: Node | None, ledgers_root: str) -> str:
-    """BookKeeper's instance id from the node at `instance_id_path`.
+def instance_id_of(nodes: Iterable[Node | None], ledgers_root: str) -> str:
+    """Return BookKeeper's instance id from the nodes at `identity_paths`.
 
-    A wrong ``ledgersRootPath`` would make every ledger look deleted, so its absence stops everything.
+    ``pulsar standalone`` writes none. Its layout was created once, so when that was tells its storage from others. An
+    id must not be added: bookies refuse to start with another one than their cookies', and standalone then wipes them.
+
+    A wrong ``ledgersRootPath`` would make every ledger look deleted, so the absence of both stops everything.
 
     Raises:
         TemporaryError: there is no such node.
     """
-    if node is None:
-        raise TemporaryError(
-            f"there is no BookKeeper instance id at {instance_id_path(ledgers_root)}: "
-            "check ledgersRootPath and the metadata store's address"
-        )
-    return node.data.decode(errors="replace")
+    instance_id, layout = nodes
+    if instance_id is not None:
+        return instance_id.data.decode(errors="replace")
+    if layout is not None:
+        return f"layout-{layout.created_order}-{layout.created_ms}"
+    raise TemporaryError(
+        f"there is no BookKeeper instance id at {instance_id_path(ledgers_root)}, and no layout: "
+        "check ledgersRootPath and the metadata store's address"
+    )
+
+
+def read_instance_id(store: MetadataStore, ledgers_root: str) -> str:
+    """Read BookKeeper's instance id; raises what `instance_id_of` does."""
+    return instance_id_of(store.read_many(identity_paths(ledgers_root)), ledgers_root)
 
 
 def tenant_of_owner(path: str) -> str:

@@ -8,13 +8,7 @@ WHERE_TO_FIND_IT: Final = (
     f"if it is started as {STANDALONE}: zk:localhost:2181"
 )
 _ONLY_ZOOKEEPER: Final = "the sidecar works only for clusters that keep their metadata in ZooKeeper"
-NO_INSTANCE_ID: Final = (
-    "`pulsar standalone` lacks BookKeeper's instance id, so try deletions and audits beside "
-    "`pulsar-sidecar local-cluster up`"
-)
-_START_AGAIN: Final = (
-    f"start it as {STANDALONE}, which begins with no data, and give zk:localhost:2181, to look at it; {NO_INSTANCE_ID}"
-)
+_START_AGAIN: Final = f"start it as {STANDALONE}, which begins with no data, and give zk:localhost:2181"
 _ADVICE: Final = {
     "rocksdb": f"RocksDB, the default of `pulsar standalone`, can be read by its own process only; {_START_AGAIN}",
     "memory": f"a store in memory can be read by its own process only; for `pulsar standalone`, {_START_AGAIN}",

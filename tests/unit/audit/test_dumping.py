@@ -134,6 +134,12 @@ def test_what_cannot_be_a_whole_cluster_is_refused(tmp_path: Path, missing: str,
     assert nothing_left(tmp_path)
 
 
+def test_a_storage_without_an_instance_id_is_told_by_its_layout(tmp_path: Path) -> None:
+    rows = [row for row in SMALL_CLUSTER if row["path"] != "/ledgers/INSTANCEID"]
+    made = make(tmp_path / "dump", Nodes([*rows, node("/ledgers/LAYOUT", b"2", czxid=7, ctime_ms=5)]))
+    assert made.instance_id == "layout-7-5"
+
+
 def test_an_unreadable_instance_id_is_refused(tmp_path: Path) -> None:
     hidden = node("/ledgers/INSTANCEID", unreadable="NoAuth")
     rows = [hidden if row["path"] == hidden["path"] else row for row in SMALL_CLUSTER]

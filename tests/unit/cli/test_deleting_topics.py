@@ -64,6 +64,22 @@ def test_a_deletion_that_continues_is_followed_to_its_end(terminal: Terminal, wa
     ]
 
 
+def test_what_is_to_be_known_of_the_end_is_printed(terminal: Terminal, waiting: FakeDeletionService) -> None:
+    waiting.followed = [seen(OperationState.DONE, "it was gone before a broker was asked")]
+    ran = terminal.run("topics", "delete", "orders")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.endswith("the deletion of orders is done: it was gone before a broker was asked\n")
+    assert "deleted orders" not in ran.err
+
+
+def test_of_many_too(terminal: Terminal, waiting: FakeDeletionService) -> None:
+    waiting.followed = [seen(OperationState.DONE, "it was gone before"), seen(OperationState.DONE)]
+    ran = terminal.run("topics", "delete", "orders", "others", "--parallel", "1", "--output", "json")
+    assert ran.code == 0
+    assert [(each["state"], each["reason"]) for each in json.loads(ran.out)] == [("done", "it was gone before")]
+    assert "deleted 1 of 2 topics" in ran.err
+
+
 def test_when_it_stops_waiting_it_prints_the_state(terminal: Terminal, waiting: FakeDeletionService) -> None:
     ran = terminal.run("topics", "delete", "orders", "--wait-seconds", "0", "--output", "json")
     assert ran.code == 4

@@ -81,7 +81,6 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
             "failed", "metadata store", "ZooKeeper 3.5.9", "upgrade",
         ),
         (with_store(missing=AWAY), "failed", "metadata store", "cannot be read: not a word", "metadataStoreUrl"),
-        (with_store(missing=["/l/INSTANCEID"]), "failed", "metadata store", "no /l/INSTANCEID", "local-cluster up"),
         (with_store(missing=["/a", "/b"]), "failed", "metadata store", "no /a and no /b", "chroot"),
         (with_store(undeletable=["/ledgers"]), "failed", "rights", "may not delete nodes below /ledgers", "DELETE"),
         (

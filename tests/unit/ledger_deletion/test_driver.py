@@ -5,7 +5,7 @@ import json
 import pytest
 from pulsar_sidecar.ledger_deletion.service import OperationState
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import operation_path
-from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path, partitioned_topic_path
+from pulsar_sidecar.ledger_ownership.paths import instance_id_path, managed_ledger_path, partitioned_topic_path
 from pulsar_sidecar.model.errors import (
     BrokerRefusedError,
     NotFoundError,
@@ -98,6 +98,24 @@ def test_a_topic_that_a_broker_no_longer_knows_is_done(fake_pulsar: FakePulsar, 
     )
     assert Sidecar(fake_pulsar).delete_topic(topic) is OperationState.DONE
     assert running(fake_pulsar) == []
+
+
+def test_a_topic_that_something_else_deletes_meanwhile_is_not_claimed(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    """As by brokers' clean-up of inactive topics, while the sidecar cannot record its ledgers."""
+    sidecar = Sidecar(fake_pulsar)
+    identity = fake_pulsar.store.peek(instance_id_path())
+    assert identity is not None
+    fake_pulsar.store.remove(identity.path)
+    tried = sidecar.deleter.attempt(begin(sidecar, topic))
+    assert tried.state is OperationState.RUNNING
+    fake_pulsar.delete_by_broker(TopicDeletion(topic, partitioned=False, force=False))
+    tried = sidecar.deleter.attempt(tried.held)
+    assert (tried.state, asked(fake_pulsar)) == (OperationState.DONE, [])
+    assert tried.left_behind is not None
+    assert f"{topic} was gone before this sidecar asked a broker" in tried.left_behind
+    assert "it knows of 0 recorded ledgers" in tried.left_behind
 
 
 def test_a_404_although_the_node_is_there_is_not_done(fake_pulsar: FakePulsar, topic: TopicName) -> None:

@@ -18,6 +18,7 @@ from pulsar_sidecar.ledger_ownership.claims import DataClaim, ForeignLedger
 from pulsar_sidecar.ledger_ownership.paths import (
     cursor_path,
     instance_id_path,
+    layout_path,
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
@@ -330,6 +331,15 @@ def test_a_batch_is_read_in_two_calls_and_each_node_once(fake_pulsar: FakePulsar
     reads = [call.paths for call in fake_pulsar.store.journal if call.method == "read_many"]
     assert len(reads) == 2
     assert all(len(paths) == len(set(paths)) for paths in reads)
+
+
+def test_a_storage_without_an_instance_id_is_told_by_its_layout(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    fake_pulsar.store.remove(instance_id_path())
+    fake_pulsar.store.put(layout_path(), b"2")
+    layout = fake_pulsar.store.peek(layout_path())
+    assert layout is not None
+    (facts,) = gather(fake_pulsar, about(topic, fake_pulsar.listed(topic)[0]))
+    assert facts.instance_id == f"layout-{layout.created_order}-{layout.created_ms}"
 
 
 def test_without_an_instance_id_nothing_is_known(fake_pulsar: FakePulsar, topic: TopicName) -> None:

@@ -73,12 +73,12 @@ def test_pulsars_nodes() -> None:
     )
     assert paths.schema_path(topic.schema_id) == "/schemas/public/default/a+b"
     assert paths.partitioned_topic_path(topic) == "/admin/partitioned-topics/public/default/persistent/a+b"
-    assert paths.instance_id_path() == "/ledgers/INSTANCEID"
+    assert paths.identity_paths() == ("/ledgers/INSTANCEID", "/ledgers/LAYOUT")
 
 
 def test_below_another_root() -> None:
     ledger_id = LedgerId(27)
-    assert paths.instance_id_path("/bk") == "/bk/INSTANCEID"
+    assert paths.identity_paths("/bk") == ("/bk/INSTANCEID", "/bk/LAYOUT")
     assert paths.under_replication_mark_path(ledger_id, "/bk") == (
         "/bk/underreplication/ledgers/0000/0000/0000/001b/urL0000000027"
     )
@@ -87,12 +87,16 @@ def test_below_another_root() -> None:
 
 def test_the_instance_id_and_where_it_is_missed() -> None:
     node = Node("/bk/INSTANCEID", b"a-1\xff", NodeVersion(0), created_ms=0, modified_ms=0, created_order=0)
-    assert paths.instance_id_of(node, "/bk") == "a-1\ufffd"
+    layout = Node("/bk/LAYOUT", b"2\n...", NodeVersion(3), created_ms=1795945862678, modified_ms=9, created_order=7)
+    assert paths.instance_id_of([node, layout], "/bk") == "a-1\ufffd"
+    assert paths.instance_id_of([node, None], "/bk") == "a-1\ufffd"
+    assert paths.instance_id_of([None, layout], "/bk") == "layout-7-1795945862678"
     missing = (
-        "there is no BookKeeper instance id at /bk/INSTANCEID: check ledgersRootPath and the metadata store's address"
+        "there is no BookKeeper instance id at /bk/INSTANCEID, and no layout: "
+        "check ledgersRootPath and the metadata store's address"
     )
     with pytest.raises(TemporaryError, match=f"^{missing}$"):
-        paths.instance_id_of(None, "/bk")
+        paths.instance_id_of([None, None], "/bk")
 
 
 def test_a_ledger_below_another_root() -> None:

@@ -17,7 +17,7 @@ from pulsar_sidecar.adapters.metadata.raw_nodes import named_nodes, read_nodes
 from pulsar_sidecar.audit.ports import ReadResult
 from pulsar_sidecar.audit.sources.listing import ledgers_among
 from pulsar_sidecar.audit.sources.manifests import OrderRange, Proof
-from pulsar_sidecar.ledger_ownership.paths import instance_id_of, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import read_instance_id
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.metadata import MetadataStore
@@ -57,7 +57,7 @@ class LedgerNodes(ZooKeeperWalk):
 
     def instance_id(self) -> str:
         """See `LedgerSource.instance_id`; here it is always known."""
-        return instance_id_of(self._store.read(instance_id_path(self._root)), self._root)
+        return read_instance_id(self._store, self._root)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         return ledgers_among(super().batches(), self._root)

@@ -33,10 +33,11 @@ from pulsar_sidecar.audit.sources.manifests import (
     OrderRange,
     RowCounts,
 )
-from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, instance_id_of, instance_id_path
+from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, identity_paths, instance_id_of
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
-from pulsar_sidecar.model.ids import parse_ledger_id
+from pulsar_sidecar.model.ids import NodeVersion, parse_ledger_id
+from pulsar_sidecar.model.metadata import Node
 from pulsar_sidecar.model.progress import Report
 
 _NAMESPACE_BINDING = b"1\nBKDL\n"
@@ -201,7 +202,7 @@ class _Tally:
     """What is noted while nodes pass by."""
 
     ledgers_root: str
-    instance_id: str | None = None
+    identity: dict[str, Node] = field(default_factory=dict)
     newest: NewestWrite | None = None
     compaction_cursors: list[str] = field(default_factory=list)
     clusters: list[str] = field(default_factory=list)
@@ -216,7 +217,8 @@ class _Tally:
             is_compaction = pc.match_substring_regex(paths, _COMPACTION_CURSOR)
             self.compaction_cursors += paths.filter(is_compaction).to_pylist()
         elif subtree is Subtree.BOOKKEEPER:
-            self._note_instance(nodes.filter(pc.equal(paths, instance_id_path(self.ledgers_root))).to_pylist())
+            is_identity = pc.is_in(paths, pa.array(identity_paths(self.ledgers_root)))
+            self._note_identity(nodes.filter(is_identity).to_pylist())
         elif subtree is Subtree.ADMIN:
             below = paths.filter(pc.starts_with(paths, _CLUSTERS)).to_pylist()
             names = (path.removeprefix(_CLUSTERS) for path in below)
@@ -236,8 +238,7 @@ class _Tally:
 
     def demand_a_cluster(self, without_ledgers: bool) -> str:
         """The instance id; refuse what cannot be a whole Pulsar cluster: an empty answer is a failed answer."""
-        # Without one, the same words as everywhere else.
-        instance_id = instance_id_of(None, self.ledgers_root) if self.instance_id is None else self.instance_id
+        instance_id = instance_id_of(map(self.identity.get, identity_paths(self.ledgers_root)), self.ledgers_root)
         if not self._rows[Subtree.MANAGED_LEDGERS]:
             raise TemporaryError(
                 f"{MANAGED_LEDGERS} does not exist: check the chroot, and that this is Pulsar's metadata store"
@@ -246,11 +247,12 @@ class _Tally:
             raise TemporaryError(f"there is no ledger below {self.ledgers_root}: check --ledgers-root-path")
         return instance_id
 
-    def _note_instance(self, nodes: Iterable[Mapping[str, Any]]) -> None:
+    def _note_identity(self, nodes: Iterable[Mapping[str, Any]]) -> None:
         for node in nodes:
             if node["value"] is None:
                 raise TemporaryError(
                     f"{node['path']} cannot be read ({node['unreadable']}); "
                     "set a credential that may read it with --metadata-store-auth"
                 )
-            self.instance_id = node["value"].decode("utf-8", "replace")
+            version, created, modified = NodeVersion(node["version"]), node["ctime_ms"], node["mtime_ms"]
+            self.identity[node["path"]] = Node(node["path"], node["value"], version, created, modified, node["czxid"])

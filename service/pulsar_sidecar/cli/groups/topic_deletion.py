@@ -87,7 +87,9 @@ def _lines() -> list[str]:
 
 
 def delete_one(deletion: Deletion, topic: str, report: Report) -> dict[str, Any] | None:
-    """Delete a topic; None once it is deleted, or the deletion's last state where waiting ended before it did.
+    """Delete a topic; None once it is deleted.
+
+    Otherwise the deletion's last state: it is not done, or it is done and its reason has something to know.
 
     Raises:
         ServiceRefusedError, ConflictError: the deletion was refused, or an operator abandoned it.
@@ -141,7 +143,7 @@ def _followed(deletion: Deletion, seen: dict[str, Any], report: Report) -> dict[
         if text != shown:
             report(text)
             shown = text
-    if seen["state"] == "done":
+    if seen["state"] == "done" and seen["reason"] is None:
         return None
     if seen["state"] in ("refused", "abandoned"):
         raise ConflictError(f"the deletion of {seen['topic']} was {seen['state']}: {seen['reason']}")
@@ -155,7 +157,7 @@ def _shown(seen: dict[str, Any]) -> str:
 
 
 def delete_many(deletion: Deletion, topics: Sequence[str], parallel: int) -> list[dict[str, object]]:
-    """Delete topics, so many at a time, with progress; those that are not deleted, in order, each with its reason."""
+    """Delete topics, so many at a time, with progress; what `delete_one` returns or raises of each, in order."""
     results: dict[str, dict[str, object] | None] = {}
     threads = ThreadPoolExecutor(min(parallel, len(topics)), "delete-topic")
     with output.ProgressBar("deleting topics", output.info, with_rate=True) as bar:

@@ -96,6 +96,7 @@ def delete(
     If a broker does not finish in time, the sidecars continue the deletion, and the command follows it. Exit code 4
     where the command stops waiting, or the deletion is stuck: it prints the state, and the sidecars still continue.
     With several topics one that is not deleted stops no other: the command prints each of these, and ends with 4.
+    It also prints what is to be known of one that is gone, such as that a broker deleted it before it was asked.
     "-" reads one topic a line from standard input; empty lines and lines that begin with # are ignored.
     The sidecar refuses a shadow topic, because brokers delete its source's ledgers with it, and the source of a shadow
     topic unless --confirm-source-data-loss names it.
@@ -115,7 +116,7 @@ def delete(
     output.info(f"deleted {len(names) - len(left):,} of {len(names):,} topics")
     if left or chosen is output.Format.JSON:
         output.document(left, chosen)
-    if left:
+    if any(each["state"] != "done" for each in left):
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -123,6 +124,9 @@ def _delete_one(deletion: Deletion, topic: str, form: output.Format) -> None:
     running = delete_one(deletion, topic, lambda text: output.info(output.printable(text)))
     if running is None:
         output.info(f"deleted {output.printable(topic)}")
+        return
+    if running["state"] == "done":
+        output.info(output.printable(f"the deletion of {topic} is done: {running['reason']}"))
         return
     output.document(running, form)
     follow = f"follow it with: pulsar-sidecar ledger-deletion topic-deletions {running['operationId']}"

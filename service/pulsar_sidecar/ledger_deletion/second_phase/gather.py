@@ -41,8 +41,8 @@ from pulsar_sidecar.ledger_ownership.claims import (
 from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, LedgerEntries
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
+    identity_paths,
     instance_id_of,
-    instance_id_path,
     ledger_path,
     managed_ledger_path,
     replication_lock_path,
@@ -78,8 +78,9 @@ class Gatherer:
         """
         records = [record for record, _ in seen]
         paths = {record.ledger_id: ledger_path(record.ledger_id, self.root) for record in records}
-        nodes = self._read([instance_id_path(self.root), *paths.values(), *_marked_paths(records)])
-        instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
+        identity = identity_paths(self.root)
+        nodes = self._read([*identity, *paths.values(), *_marked_paths(records)])
+        instance_id = instance_id_of(map(nodes.get, identity), self.root)
         # Two listings, mostly empty, instead of two reads for each ledger.
         locks_path = replication_locks_path(self.root)
         locks = frozenset(f"{locks_path}/{name}" for name in self.store.children(locks_path) or ())

@@ -70,7 +70,7 @@ class Attempt:
         held: the operation with what this attempt recorded and counted.
         state: if it is not RUNNING, the operation's node is gone.
         refusal: why the operation was REFUSED.
-        left_behind: what brokers left of a topic whose deletion is DONE, and how to remove it.
+        left_behind: what brokers left, or may have left, of a topic whose deletion is DONE, and how to remove it.
         lasting: it failed for a reason that does not pass by itself, so a caller need not wait for the next attempt.
     """
 
@@ -306,9 +306,10 @@ class TopicDeleter:
         operation = trying.held.operation
         # Before the promise ends, so that a sidecar that continues after a crash does it again.
         schema = None if operation.part else self.leftovers.remove(operation.topic, trying.nodes)
+        unasked = None if operation.attempts or operation.part else _unasked(operation)
         again = None if trying.left_again is None else _left_again(operation, trying.left_again)
         self.end(operation)
-        left_behind = "; ".join(each for each in (again, schema) if each is not None)
+        left_behind = "; ".join(each for each in (unasked, again, schema) if each is not None)
         return Attempt(trying.held, OperationState.DONE, left_behind=left_behind or None)
 
     def _refused(self, held: HeldOperation, refusal: PermanentError) -> Attempt:
@@ -472,6 +473,14 @@ class TopicDeleter:
 
 def _nothing_more(_: Operation) -> None:
     """What a broker looks at before it deletes a part of a topic, it looks at when it is asked."""
+
+
+def _unasked(operation: Operation) -> str:
+    return (
+        f"{operation.topic} was gone before this sidecar asked a broker to delete it, and it knows of "
+        f"{len(operation.recorded)} recorded ledgers: a broker's clean-up of inactive topics, another caller or a "
+        "sidecar that has died deleted it; an audit finds ledgers that were left"
+    )
 
 
 def _left_again(operation: Operation, why: str) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Nodes, read_nodes
 from pulsar_sidecar.ledger_ownership.paths import (
+    identity_paths,
     instance_id_of,
-    instance_id_path,
     ledger_path,
     managed_ledger_path,
     partitioned_topic_path,
@@ -76,8 +76,8 @@ class LeftoverNodes:
         if not ordered:
             raise UndecodableError("it names no ledger; inspect it with zkCli.sh")
         paths = [ledger_path(ledger_id, self.root) for ledger_id in ordered]
-        instance_id, *nodes = self.store.read_many([instance_id_path(self.root), *paths])
-        instance_id_of(instance_id, self.root)
+        instance, layout, *nodes = self.store.read_many([*identity_paths(self.root), *paths])
+        instance_id_of((instance, layout), self.root)
         return [ledger_id for ledger_id, node in zip(ordered, nodes, strict=True) if node is not None]
 
 

@@ -48,8 +48,8 @@ from pulsar_sidecar.ledger_ownership.paths import (
     READ_ONLY_BOOKIES,
     available_bookies_path,
     cursor_path,
+    identity_paths,
     instance_id_of,
-    instance_id_path,
     ledger_path,
     managed_ledger_path,
     partitioned_topic_path,
@@ -197,7 +197,7 @@ class Recorder:
             partitioned_topic_path(operation.topic),
             partitioned_topic_path(base),
             schema_path(operation.topic.schema_id),
-            instance_id_path(self.root),
+            *identity_paths(self.root),
             SIGNING_KEY,
             operation_path(operation.operation_id),
         )
@@ -318,7 +318,7 @@ class Recorder:
         new = [record for record in records if record_key(record) not in known]
         if not new:
             return []
-        instance_id = instance_id_of(nodes[instance_id_path(self.root)], self.root)
+        instance_id = instance_id_of(map(nodes.get, identity_paths(self.root)), self.root)
         mark = Mark(operation_id=operation.operation_id, instance_id=instance_id, requested_by=operation.requested_by)
         key = signing_key(self.store, self.steps, nodes[SIGNING_KEY])
         return [signed(marked_record(record, details, mark), key) for record in new]

@@ -27,8 +27,8 @@ from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, Unknown
 from pulsar_sidecar.ledger_ownership.paths import (
     LOCAL_POLICIES,
     POLICIES,
+    identity_paths,
     instance_id_of,
-    instance_id_path,
     ledger_path,
     managed_ledger_path,
 )
@@ -77,8 +77,8 @@ class Assessor:
     def candidates(self, since_ms: Sequence[tuple[LedgerId, int | None]]) -> list[Candidate | NotDeletable | None]:
         """Each ledger as it is now, None if it is gone; with its id comes when its last reference vanished."""
         paths = [ledger_path(ledger_id, self.root) for ledger_id, _ in since_ms]
-        instance, *nodes = self.store.read_many([instance_id_path(self.root), *paths])
-        instance_id = instance_id_of(instance, self.root)
+        instance, layout, *nodes = self.store.read_many([*identity_paths(self.root), *paths])
+        instance_id = instance_id_of((instance, layout), self.root)
         found: list[Candidate | NotDeletable | None] = []
         for (ledger_id, dereferenced_ms), node in zip(since_ms, nodes, strict=True):
             ledger = stored_ledger(node, locked=False)

@@ -142,7 +142,7 @@ def test_nothing_asked_nothing_answered(asking: Asking) -> None:
 def test_without_bookkeepers_instance_nothing_is_claimed(asking: Asking) -> None:
     asking.fake_pulsar.store.remove(instance_id_path())
     for root in ("/ledgers", "/bk/ledgers"):
-        with pytest.raises(TemporaryError, match=f"no BookKeeper instance id at {root}/INSTANCEID:"):
+        with pytest.raises(TemporaryError, match=f"no BookKeeper instance id at {root}/INSTANCEID, "):
             replace(asking.assessor, root=root).candidates([(LedgerId(1), None)])
 
 
