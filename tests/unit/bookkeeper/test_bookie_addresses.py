@@ -1,7 +1,7 @@
 """From a bookie's id to where it listens."""
 
 import pytest
-from pulsar_sidecar.adapters.bookkeeper.bookie_connections import bookie_address
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import bookie_address
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import BookieId
 

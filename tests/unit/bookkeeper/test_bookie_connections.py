@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
-from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 
 from tests.fakes.bookie_servers import FakeBookie, response
+from tests.fakes.clock import FakeClock
 
 LEDGER = LedgerId(27)
 
@@ -22,8 +23,13 @@ def bookie() -> Iterator[FakeBookie]:
 
 
 @pytest.fixture
-def connections() -> Iterator[BookieConnections]:
-    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3, idle_per_bookie=2)
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def connections(clock: FakeClock) -> Iterator[BookieConnections]:
+    connections = BookieConnections(connect_timeout_seconds=1, read_timeout_seconds=0.3, idle_per_bookie=2, clock=clock)
     yield connections
     connections.close()
 
@@ -71,6 +77,21 @@ def test_a_silent_bookie_is_waited_for_once(bookie: FakeBookie, connections: Boo
     assert bookie.connections == 1
 
 
+def test_a_silent_bookie_is_asked_again_after_seconds(
+    bookie: FakeBookie, connections: BookieConnections, clock: FakeClock
+) -> None:
+    bookie.answer_batch = lambda ledger_id, entry_id, count, most_bytes: b""
+    with pytest.raises(TemporaryError, match="timed out"):
+        connections.read_many(bookie.bookie_id, LEDGER, [EntryId(0), EntryId(1)])
+    asked = len(bookie.requests)
+    for _ in range(3):
+        with pytest.raises(UnreachableError, match="did not answer a moment ago; try again in 15 s"):
+            read(connections, bookie.bookie_id, LEDGER, EntryId(0))
+    assert len(bookie.requests) == asked == 1
+    clock.advance_ms(15_000)
+    assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None
+
+
 def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConnections) -> None:
     for entry_id in range(40):
         bookie.store(LEDGER, entry_id, str(entry_id).encode())
@@ -106,11 +127,14 @@ def test_many_threads_share_the_pool(bookie: FakeBookie, connections: BookieConn
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_everything_else_is_no_answer(bookie: FakeBookie, connections: BookieConnections, answer: bytes | None) -> None:
+def test_everything_else_is_no_answer(
+    bookie: FakeBookie, connections: BookieConnections, clock: FakeClock, answer: bytes | None
+) -> None:
     bookie.answer = lambda ledger_id, entry_id: answer
     with pytest.raises(TemporaryError):
         read(connections, bookie.bookie_id, LEDGER, EntryId(0))
     bookie.answer = lambda ledger_id, entry_id: response(1, ledger_id, entry_id)
+    clock.advance_ms(60_000)
     assert read(connections, bookie.bookie_id, LEDGER, EntryId(0)) is None, "a broken connection is not kept"
 
 

@@ -1,5 +1,6 @@
 """The end of a ledger, whatever part of its bookies answers: an acknowledged entry is read or the call raises."""
 
+import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -156,6 +157,20 @@ def test_a_bookie_that_cannot_read_one_entry_is_asked_for_the_next() -> None:
     bookies.held = {B[0]: dict(entries), B[1]: dict(entries)}
     closed = _metadata((0, B[:2]), write=2, ack=2, last_entry_id=1)
     assert [entry.entry_id for entry in BookieEntries(bookies).read_tail(LEDGER, closed, 2)] == [0, 1]
+
+
+def test_bookies_are_asked_side_by_side_where_an_open_ledger_ends() -> None:
+    class OnlyTogether(FakeBookies):
+        asked = threading.Barrier(2, timeout=10)
+
+        def read(self, bookie: BookieId, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+            self.asked.wait()
+            return super().read(bookie, ledger_id, entry_id)
+
+    bookies = OnlyTogether()
+    bookies.held = {bookie: {EntryId(0): stored_entry(LEDGER, 0, b"x")} for bookie in B[:2]}
+    open_ledger = _metadata((0, B[:2]), write=2, ack=2)
+    assert [entry.entry_id for entry in BookieEntries(bookies).read_tail(LEDGER, open_ledger, 1)] == [0]
 
 
 def test_another_entry_than_the_one_asked_for_is_no_answer() -> None:

@@ -63,6 +63,16 @@ def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeleti
     return status
 
 
+def test_a_deletion_says_what_its_first_attempt_waits_for(fake_pulsar: FakePulsar) -> None:
+    sidecar = Sidecar(fake_pulsar)
+    begin(sidecar, fake_pulsar.topic(NAME))
+    (status,) = running(fake_pulsar.store)
+    followed = follow(fake_pulsar.store, OP, "/ledgers")
+    assert followed is not None
+    assert status.reason == followed.status.reason
+    assert status.reason == "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
+
+
 def test_an_attempt_that_is_due_is_due_now(fake_pulsar: FakePulsar) -> None:
     sidecar = Sidecar(fake_pulsar)
     begin(sidecar, fake_pulsar.topic(NAME))

@@ -11,7 +11,6 @@ An entry is called added only when the bookie confirmed that it stored it.
 """
 
 import hashlib
-import re
 import socket
 import struct
 import threading
@@ -20,22 +19,17 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
-from pulsar_sidecar.ledger_ownership.paths import (
-    DEFAULT_LEDGERS_ROOT,
-    available_bookies_path,
-    bookie_registration_paths,
-)
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import bookie_address
+from pulsar_sidecar.adapters.bookkeeper.silent_bookies import SilentBookies
+from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
+from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore, Node
-from pulsar_sidecar.wire import DataFormats_pb2 as bookkeeper
+from pulsar_sidecar.model.metadata import MetadataStore
 
 LAST_STORED = EntryId(-1)
 """Asks for the last entry of the ledger that the bookie holds (``BookieProtocol.LAST_ADD_CONFIRMED``)."""
 
-_PORT = re.compile(r"[0-9]{1,5}")
-_LAST_PORT = 65535
 _PROTOCOL_VERSION: Final = 2
 _ADD_ENTRY: Final = 1
 _READ_ENTRY: Final = 2
@@ -73,47 +67,6 @@ class BrokenConnectionError(UnreachableError):
     """The connection ended, or no answer came in time."""
 
 
-def bookie_address(
-    bookie: BookieId, store: MetadataStore | None, ledgers_root: str = DEFAULT_LEDGERS_ROOT
-) -> tuple[str, int]:
-    """Host and port of the bookie that ledgers name so (``DefaultBookieAddressResolver``).
-
-    By default the id is the address. A bookie with an id of its own registers its endpoints in the metadata store, and
-    moves when it restarts elsewhere; so an address is looked up whenever a connection is made.
-
-    Raises:
-        TemporaryError: the bookie is not registered now, or the store cannot be asked.
-    """
-    host, _, port = bookie.rpartition(":")
-    if host and _PORT.fullmatch(port) and 0 < int(port) <= _LAST_PORT:
-        return host, int(port)
-    if store is None or "/" in bookie:
-        raise TemporaryError(f"bookie id {bookie!r:.200} is not a host:port, and there is no registry to ask")
-    for node in store.read_many(bookie_registration_paths(bookie, ledgers_root)):
-        if node is None:
-            continue
-        for endpoint in endpoints_of(node):
-            if endpoint.protocol == "bookie-rpc":
-                return endpoint.host, endpoint.port
-        folder = available_bookies_path(ledgers_root)
-        raise TemporaryError(f"bookie {bookie} registered no bookie-rpc endpoint; check its node below {folder}")
-    raise TemporaryError(f"bookie {bookie} is not registered; it may be down, try again")
-
-
-class Endpoint(NamedTuple):
-    """Where a bookie serves a protocol."""
-
-    protocol: str
-    host: str
-    port: int
-
-
-def endpoints_of(node: Node) -> list[Endpoint]:
-    """What a bookie's node below ``available`` names; none where it holds nothing, as of older bookies."""
-    found = decode_exactly(bookkeeper.BookieServiceInfoFormat, node.data).endpoints
-    return [Endpoint(exact_text(each.protocol), exact_text(each.host), each.port) for each in found]
-
-
 class BookieConnections:
     """A pool of connections to bookies; safe for use by several threads.
 
@@ -126,14 +79,16 @@ class BookieConnections:
         ledgers_root: str = DEFAULT_LEDGERS_ROOT,
         *,
         connect_timeout_seconds: float = 3.0,
-        read_timeout_seconds: float = 10.0,
+        read_timeout_seconds: float = 5.0,
         idle_per_bookie: int = 4,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._root = ledgers_root
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._idle_per_bookie = idle_per_bookie
+        self._silent = SilentBookies(clock or SystemClock())
         self._lock = threading.Lock()
         self._idle: dict[BookieId, list[socket.socket]] = defaultdict(list)
         self._single_reads: dict[BookieId, int] = {}
@@ -158,7 +113,9 @@ class BookieConnections:
         else:
             try:
                 found = self._asked(bookie, ledger_id, wanted, batches=True)
-            except BrokenConnectionError:
+            except BrokenConnectionError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise
                 # A bookie before BookKeeper 4.17 closes the connection at a request for a batch. So does a newer one
                 # that restarts, and an older one may be upgraded: batches are tried again after some reads.
                 found = self._asked(bookie, ledger_id, wanted, batches=False)
@@ -198,6 +155,10 @@ class BookieConnections:
         )
 
     def _conversed(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
+        with self._silent.asking(bookie):
+            return self._connected(bookie, converse)
+
+    def _connected(self, bookie: BookieId, converse: Callable[[socket.socket], T]) -> T:
         with self._lock:
             kept = self._idle[bookie].pop() if self._idle[bookie] else None
         if kept is not None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import requests
 
-from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections, endpoints_of
+from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import endpoints_of
+from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
 from pulsar_sidecar.ledger_ownership.paths import (
     READ_ONLY_BOOKIES,

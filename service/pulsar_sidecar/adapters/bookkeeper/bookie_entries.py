@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar, assert_never
 
@@ -26,6 +27,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, B
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState
+from pulsar_sidecar.model.lookups import Unreadable
 
 _READ_AT_A_TIME_BYTES = 8 * 1024 * 1024
 _MOST_AT_A_TIME = 2048
@@ -36,6 +38,7 @@ _BEFORE_FIRST = EntryId(-1)
 _ENTRY_HEADER = struct.Struct(">qqqq")
 
 Kept = TypeVar("Kept")
+Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
@@ -86,16 +89,15 @@ class BookieEntries:
         reading = _Reading(self._bookies, ledger_id, metadata, keep)
         parts = enumerate(reading.parts(sorted(set(wanted))))
         while some := list(islice(parts, _THREADS)):
-            busy = [(self._threads.submit(reading.read, turn, *part), turn, part) for turn, part in some[1:]]
-            turn, part = some[0]
-            reading.read(turn, *part)
-            for future, turn, part in busy:
-                # What no thread has begun is not waited for behind another caller's parts.
-                if future.cancel():
-                    reading.read(turn, *part)
-                else:
-                    future.result()
+            self._side_by_side([partial(reading.read, turn, *part) for turn, part in some])
         return reading.answer
+
+    def _side_by_side(self, calls: "Sequence[Callable[[], Made]]") -> "list[Made]":
+        futures = [self._threads.submit(call) for call in calls[1:]]
+        first = calls[0]()
+        # What no thread has begun is not waited for behind another caller's parts.
+        rest = zip(calls[1:], futures, strict=True)
+        return [first, *(call() if future.cancel() else future.result() for call, future in rest)]
 
     def read(self, ledger_id: LedgerId, metadata: LedgerMetadata, entry_id: EntryId) -> "StoredEntry":
         """One entry whose writer knows that it is stored; TemporaryError when no bookie delivers it."""
@@ -176,15 +178,10 @@ class BookieEntries:
 
     def _last_stored(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> "list[StoredEntry]":
         """The last entry of each bookie of the last ensemble; enough of them to see all that was acknowledged."""
-        found = []
-        failures: dict[int, str] = {}
-        for index, bookie in enumerate(metadata.segments[-1].ensemble):
-            try:
-                data = self._bookies.read_many(bookie, ledger_id, [LAST_STORED]).get(LAST_STORED)
-                if data is not None:
-                    found.append(_checked(data, ledger_id, None, metadata))
-            except TemporaryError as error:
-                failures[index] = str(error)
+        ensemble = metadata.segments[-1].ensemble
+        # Side by side: several that are silent are waited for at the same time.
+        answers = self._side_by_side([partial(self._last_of, bookie, ledger_id, metadata) for bookie in ensemble])
+        failures = {index: answer.reason for index, answer in enumerate(answers) if isinstance(answer, Unreadable)}
         # In every write set fewer than ``ack_quorum_size`` members may fail (``RoundRobinDistributionSchedule``).
         size = metadata.ensemble_size
         for start in range(size):
@@ -194,7 +191,16 @@ class BookieEntries:
                 raise TemporaryError(
                     f"too few bookies answered to know the end of ledger {ledger_id}: {reasons}; try again"
                 )
-        return found
+        return [answer for answer in answers if isinstance(answer, StoredEntry)]
+
+    def _last_of(
+        self, bookie: BookieId, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> "StoredEntry | Unreadable | None":
+        try:
+            data = self._bookies.read_many(bookie, ledger_id, [LAST_STORED]).get(LAST_STORED)
+            return None if data is None else _checked(data, ledger_id, None, metadata)
+        except TemporaryError as error:
+            return Unreadable(str(error))
 
 
 class LedgerEnd(NamedTuple):

@@ -457,7 +457,7 @@ class TopicDeleter:
             with self.steps.taking(Step.ATTEMPT_PUT_OFF):
                 held = write_operation(self.store, later, node.version)
         except (TemporaryError, OutcomeUnknownError, ConflictError):
-            return Attempt(held, OperationState.RUNNING)
+            return Attempt(held.knowing(replace(held.operation, last_reason=reason)), OperationState.RUNNING)
         return Attempt(held, OperationState.RUNNING, lasting=lasting)
 
     def _ended_elsewhere(self, held: HeldOperation) -> Attempt:

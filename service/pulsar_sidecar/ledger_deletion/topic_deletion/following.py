@@ -139,7 +139,7 @@ def status_of(node: Node) -> TopicDeletionStatus:
         return TopicDeletionStatus(
             operation_id, None, OperationState.UNREADABLE, None, None, node.created_ms, str(error)
         )
-    return operation.status(OperationState.STUCK if operation.stuck else OperationState.RUNNING, operation.last_reason)
+    return operation.unfinished()
 
 
 def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:

@@ -77,7 +77,6 @@ _DELETIONS_AT_ONCE = 128
 _FOLLOW_SECONDS = 0.5
 _LAST_ATTEMPT_SECONDS = 1.0
 """An attempt that began in time may end in time."""
-_NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
 
 log = structlog.get_logger("ledger-deletion")
 
@@ -226,8 +225,7 @@ class LedgerDeletion:
                     "the metadata store has not answered, so the deletion may begin yet; list the topic deletions that "
                     "run before you repeat it"
                 ) from error
-        operation = promised[0].operation
-        return operation.status(OperationState.RUNNING, operation.last_reason or _NO_ANSWER), None
+        return promised[0].operation.unfinished(), None
 
     def _follow(self, operation_id: OperationId) -> TopicDeletionStatus:
         clock, stop = self._runtime.ports.clock, self._runtime.stop

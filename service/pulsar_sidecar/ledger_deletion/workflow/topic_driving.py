@@ -49,7 +49,7 @@ class TopicDeletionDriver:
         if tried.state is OperationState.RUNNING:
             if operation.stuck and not held.operation.stuck:
                 _log_stuck(operation)
-            return operation.status(tried.state, operation.last_reason), None
+            return operation.unfinished(), None
         status = operation.status(tried.state, tried.left_behind if refusal is None else str(refusal))
         if not isinstance(refusal, EndedElsewhereError):
             self.notes.end_of_topic(status)
@@ -78,7 +78,7 @@ class TopicDeletionDriver:
 
 
 def _log_stuck(operation: Operation) -> None:
-    status = operation.status(OperationState.STUCK, operation.last_reason)
+    status = operation.unfinished()
     log.warning(
         "a topic deletion is stuck",
         topic=str(status.topic),
