@@ -93,8 +93,8 @@ def explain(ctx: Context, ledger_id: LedgerIdArgument) -> None:
 def append(ctx: Context, ledger_id: LedgerIdArgument) -> None:
     """Append one leaked ledger to the pending-deletion topic.
 
-    For a watch that only reports. It judges the ledger once more and appends it within seconds; the deletion service
-    checks it again before it deletes it.
+    For a watch that only reports. It judges the ledger once more and appends it, which takes seconds; the deletion
+    service checks it again before it deletes it.
 
     Example: pulsar-sidecar ledger-deletion watch append 4711
     """

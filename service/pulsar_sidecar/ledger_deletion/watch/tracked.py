@@ -22,7 +22,6 @@ class TrackedLedger:
         vanished: its last reference, if this watch saw it vanish.
         is_noted: the brake has counted it.
         is_counted: it was reported as leaked.
-        is_ordered: an operator wants it appended, although the watch only reports.
     """
 
     leak: Leak
@@ -33,7 +32,6 @@ class TrackedLedger:
     pause_ms: int = _KEPT_LOOK_MS
     is_noted: bool = False
     is_counted: bool = False
-    is_ordered: bool = False
 
     @property
     def ledger_id(self) -> LedgerId:

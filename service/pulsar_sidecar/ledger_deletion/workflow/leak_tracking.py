@@ -7,6 +7,7 @@ brake has seen everything that is to be appended.
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import itemgetter
@@ -129,6 +130,7 @@ class LeakTracker:
         self.ended: deque[Leak] = deque(maxlen=_ENDED)
         self.leaked: Counter[LeakCause] = Counter()
         self.appended = 0
+        self._orders: dict[LedgerId, Future[Leak]] = {}
         self._taken_over_ms = 0
         self._unsent: SidecarError | None = None
         self._send_again_ms = 0
@@ -169,8 +171,10 @@ class LeakTracker:
             return tracked.leak, tracked.record
         return next((leak for leak in reversed(self.ended) if leak.ledger_id == ledger_id), None), None
 
-    def order(self, ledger_id: LedgerId) -> Leak:
+    def order(self, ledger_id: LedgerId) -> Future[Leak]:
         """Append a leaked ledger although the watch only reports, if its next judgement, at once, finds it deletable.
+
+        The answer comes once it is appended, or is why it was not: nothing else remembers the order.
 
         Raises:
             NotFoundError: it is not among the ledgers that nothing references.
@@ -181,14 +185,33 @@ class LeakTracker:
             raise NotFoundError(f"ledger {ledger_id} is not among the ledgers that nothing references")
         if tracked.leak.state is not LeakState.LEAKED:
             raise ConflictError(f"ledger {ledger_id} is {tracked.leak.state.value}, not leaked: {tracked.leak.detail}")
-        tracked.is_ordered = True
-        withheld = self._withheld(tracked) or self.control.braked
+        withheld = self._withheld(tracked, is_ordered=True) or self.control.braked
         if withheld is not None:
-            tracked.is_ordered = False
             raise ConflictError(f"ledger {ledger_id} is not appended: {withheld}")
         tracked.look_ms = 0
         tracked.leak = replace(tracked.leak, detail="it is judged again, and appended")
-        return tracked.leak
+        if not self._is_ordered(ledger_id):
+            self._orders[ledger_id] = Future()
+        return self._orders[ledger_id]
+
+    def give_up(self) -> None:
+        """Tell all who wait for an order that this sidecar no longer watches."""
+        for ledger_id in list(self._orders):
+            ended = f"ledger {ledger_id} was not appended before this sidecar ceased to watch; order it again"
+            self._answer_order(ledger_id, TemporaryError(ended))
+
+    def _is_ordered(self, ledger_id: LedgerId) -> bool:
+        order = self._orders.get(ledger_id)
+        return order is not None and not order.cancelled()
+
+    def _answer_order(self, ledger_id: LedgerId, outcome: Leak | SidecarError) -> None:
+        order = self._orders.pop(ledger_id, None)
+        if order is None or not order.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, Leak):
+            order.set_result(outcome)
+        else:
+            order.set_exception(outcome)
 
     def _note(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> None:
         for vanished in vanished_references:
@@ -243,6 +266,8 @@ class LeakTracker:
             state = LeakState.LINKED if self._counts.exists(tracked.ledger_id) else LeakState.DELETED
             with self._lock:
                 del self.tracked[tracked.ledger_id]
+                ended_so = ConflictError(f"ledger {tracked.ledger_id} is {state.value}, not leaked")
+                self._answer_order(tracked.ledger_id, ended_so)
                 if tracked.evidence is not None or tracked.record is not None:
                     self.ended.append(replace(tracked.leak, state=state, ended_ms=now_ms))
 
@@ -401,6 +426,8 @@ class LeakTracker:
         longest_ms = _LONGEST_LOOK_MS if tracked.evidence else self._configuration.unlinked_window_ms
         with self._lock:
             tracked.leak = replace(tracked.leak, state=state, detail=detail)
+            not_now = ConflictError(f"ledger {tracked.ledger_id} is not appended: {detail}")
+            self._answer_order(tracked.ledger_id, not_now)
             tracked.look_ms = now_ms + min(tracked.pause_ms if delay_ms is None else delay_ms, longest_ms)
             if delay_ms is None:
                 tracked.pause_ms = min(2 * tracked.pause_ms, longest_ms)
@@ -452,12 +479,13 @@ class LeakTracker:
             return f"the brake holds: {self.control.braked}"
         return None if tracked.is_noted else "its hold was removed a moment ago, and the brake has not counted it yet"
 
-    def _withheld(self, tracked: TrackedLedger) -> str | None:
+    def _withheld(self, tracked: TrackedLedger, *, is_ordered: bool = False) -> str | None:
         """Why it is not appended, whether the brake holds or not."""
         record = tracked.record
         if record is None or is_own_topic(record.topic):
             return "its topic belongs to the deletion service itself"
-        if self._configuration.mode is not WatchMode.APPEND and not tracked.is_ordered:
+        is_wanted = is_ordered or self._is_ordered(tracked.ledger_id)
+        if self._configuration.mode is not WatchMode.APPEND and not is_wanted:
             return "ledgerDeletionWatch=report appends nothing; set it to append"
         hold = self.control.holds_ledger(tracked.ledger_id, record.topic)
         return None if hold is None else f"{hold} is on the hold list"
@@ -468,6 +496,7 @@ class LeakTracker:
         with self._lock:
             detail = "its record is on __ledger_deletion"
             tracked.leak = replace(tracked.leak, state=LeakState.APPENDED, detail=detail, appended_ms=now_ms)
+            self._answer_order(tracked.ledger_id, tracked.leak)
             self.appended += 1
         log.info("a leaked ledger was appended", ledger_id=tracked.ledger_id)
 

@@ -5,6 +5,7 @@ also while the watch is off: a hold is best set before the watch appends.
 """
 
 from collections import Counter
+from concurrent.futures import CancelledError
 from dataclasses import replace
 
 import structlog
@@ -29,6 +30,7 @@ from pulsar_sidecar.model.ids import LedgerId
 
 log = structlog.get_logger("ledger-deletion")
 
+_ORDER_SECONDS = 30
 _OFF = WatchStatus(WatchMode.OFF, WatchState.OFF, None, None, ())
 
 
@@ -78,12 +80,23 @@ class WatchCalls:
         return watch if isinstance(watch, Redirect) else watch.explain(ledger_id)
 
     def append(self, ledger_id: LedgerId) -> Leak | Redirect:
-        """Append a leaked ledger although the watch only reports; raises what `leaks` and `LeakTracker.order` do."""
+        """Append a leaked ledger although the watch only reports; raises what `leaks` and `LeakTracker.order` do.
+
+        It returns once the ledger is appended: an order that only this sidecar knew would be lost with it.
+        """
         watch = self._leading_watch()
         if isinstance(watch, Redirect):
             return watch
         log.info("an operator wants a leaked ledger appended", ledger_id=ledger_id)
-        return watch.order(ledger_id)
+        order = watch.order(ledger_id)
+        try:
+            return order.result(_ORDER_SECONDS)
+        except (TimeoutError, CancelledError) as error:
+            order.cancel()
+            raise TemporaryError(
+                f"the watch did not append ledger {ledger_id} within {_ORDER_SECONDS} s, and no longer tries; see "
+                "pulsar-sidecar ledger-deletion watch status, and order it again"
+            ) from error
 
     def control(self) -> WatchControl:
         """The brake and the hold list."""

@@ -8,6 +8,7 @@ anything; nothing is appended that the evaluation of the second phase would not 
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
@@ -100,6 +101,7 @@ class LeakWatch:
                 self._lead(stop)
             finally:
                 with self._lock:
+                    self._tracker.give_up()
                     self._started_anew()
                 self._resign()
 
@@ -280,8 +282,8 @@ class LeakWatch:
         with self._lock:
             return self._tracker.leaks(ended=ended)
 
-    def order(self, ledger_id: LedgerId) -> Leak:
-        """Append a leaked ledger in the next second; raises what `LeakTracker.order` does."""
+    def order(self, ledger_id: LedgerId) -> Future[Leak]:
+        """Append a leaked ledger in the next second; raises what `LeakTracker.order` does, and answers as it does."""
         with self._lock:
             return self._tracker.order(ledger_id)
 

@@ -302,5 +302,5 @@ async def append(request: Request) -> Response:
         "POST",
         f"{_WATCH}/leaks/{ledger_id}/append",
         back=_back(form),
-        done=f"Ledger {ledger_id} is judged again, and appended if it is still deletable.",
+        done=f"Ledger {ledger_id} is appended; the second phase checks it again.",
     )

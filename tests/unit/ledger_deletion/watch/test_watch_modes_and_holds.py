@@ -56,8 +56,10 @@ def test_an_operator_has_one_ledger_appended_while_the_watch_only_reports(
             watcher.watch.order(first)
         control.resume()
         watcher.go(SOON)
-        assert watcher.watch.order(first).state is LeakState.LEAKED
+        order = watcher.watch.order(first)
+        assert not order.done()
         watcher.go(SOON)
+        assert order.result(0).state is LeakState.APPENDED
         assert appended(fake_pulsar) == [first]
         assert {watcher.state(each) for each in gone - {first}} == {LeakState.LEAKED}
 
@@ -67,8 +69,41 @@ def test_what_is_referenced_again_is_not_appended_on_an_order(fake_pulsar: FakeP
         before = fake_pulsar.listed(topic)
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        watcher.watch.order(first)
+        order = watcher.watch.order(first)
         fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(before))
+        watcher.go(SOON)
+        assert appended(fake_pulsar) == []
+        with pytest.raises(ConflictError, match="is linked, not leaked"):
+            order.result(0)
+
+
+def test_an_order_that_another_sidecar_does_not_know_was_never_accepted(
+    fake_pulsar: FakePulsar, topic: TopicName
+) -> None:
+    """The operator who gave it is told so, and orders it of the next one."""
+    with (
+        Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher,
+        Watcher(fake_pulsar, made(mode=WatchMode.REPORT), "two") as successor,
+    ):
+        first = min(trim(fake_pulsar, topic))
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        order = watcher.watch.order(first)
+        watcher.stop()
+        with pytest.raises(TemporaryError, match=f"ledger {first} was not appended .*; order it again"):
+            order.result(0)
+        successor.go(SETTLE_SECONDS + A_WHILE)
+        assert appended(fake_pulsar) == []
+        again = successor.watch.order(first)
+        successor.go(SOON)
+        assert again.result(0).state is LeakState.APPENDED
+        assert appended(fake_pulsar) == [first]
+
+
+def test_an_order_that_nobody_waits_for_any_more_is_none(fake_pulsar: FakePulsar, topic: TopicName) -> None:
+    with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
+        first = min(trim(fake_pulsar, topic))
+        watcher.go(SETTLE_SECONDS + A_WHILE)
+        assert watcher.watch.order(first).cancel()
         watcher.go(SOON)
         assert appended(fake_pulsar) == []
 

@@ -226,16 +226,16 @@ def _add_leaks(routes: APIRouter, service: LedgerDeletion) -> None:
 def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
     @routes.post(
         "/ledger-deletion/watch/leaks/{ledgerId}/append", status_code=202, response_model=LeakAnswer,
-        responses=_REDIRECTS, response_description="The watch judges it again, and appends it.",
+        responses=_REDIRECTS, response_description="It is appended.",
     )  # fmt: skip
     @takes(Right.CLUSTER_CHANGE)
     def append_leaked_ledger(ledger_id: _LedgerId, request: Request) -> Response:
         """Append a leaked ledger to the pending-deletion topic although ``ledgerDeletionWatch=report``.
 
-        The watch judges it once more and appends it within seconds, if it is still deletable; the second phase checks
-        it again. The order is lost if another sidecar begins to watch before that. 307: ask the sidecar that watches.
-        404: the ledger is not among those that nothing references. 409: it is not leaked, it is held, or the brake
-        holds.
+        The watch judges it once more and appends it, if it is still deletable, which takes seconds; the answer comes
+        then. The second phase checks it again. 307: ask the sidecar that watches. 404: the ledger is not among those
+        that nothing references. 409: it is not leaked, it is held, or the brake holds. 503: it was not appended, such
+        as when another sidecar begins to watch; order it again.
         """
         ordered = service.watch.append(LedgerId(ledger_id))
         if isinstance(ordered, Redirect):
