@@ -88,7 +88,7 @@ def test_an_audit_is_gone_down_into_and_its_plan_approved(scene: Scene, look: Lo
     look.open(f"{sidecar.url}/ui/audits/{quote(audit.summary.audit_id)}")
     label = f"Approve and send: {plan.rows:,} ledgers"
     assert "is sen" in act(look, label, confirmed=plan.sha256)
-    wait_for(look, "#application", f"{plan.rows:,} of {plan.rows:,} ledgers are with the deletion service")
+    wait_for(look, "#application", f"{plan.rows:,} of {plan.rows:,} ledgers sent to the deletion service")
     scene.oracles.add_accepted(left.all)
     finals = scene.oracles.wait_for_finals(left.all)
     assert {final.decision for final in finals.values()} == {"deleted"}
