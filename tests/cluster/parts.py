@@ -1,0 +1,130 @@
+"""Subscriptions with delayed indexes in buckets, and schemas of several versions, made and deleted by the hundred.
+
+Invariant: a deletion counts as done only if it was answered so, or what it was about is gone.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pulsar
+import requests
+from pulsar_sidecar.audit.reference_scan import scan_references
+from pulsar_sidecar.model.errors import TemporaryError
+from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.names import TopicName, parse_topic_name
+
+from tests.cluster.patience import until
+from tests.cluster.topics import Workload
+
+VERSIONS = 3
+_SUBSCRIPTIONS_OF_A_TOPIC = 20
+_DELAYED = 12
+_RECEIVE_MS = 60_000
+_AT_ONCE = 16
+_MAKERS = 4
+_REQUEST_SECONDS = 120
+_DONE = frozenset({200, 202, 204, 404})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What was made: topics, and below ``/admin/v2`` the paths at which their parts are deleted."""
+
+    topics: Sequence[TopicName]
+    paths: Sequence[str]
+    ledgers: frozenset[LedgerId]
+
+
+def make_parts(workload: Workload, namespace: str, subscriptions: int, schemas: int) -> Parts:
+    """Make so many of both; each subscription has buckets, and most have a ledger of their cursor's."""
+    counts = [
+        min(_SUBSCRIPTIONS_OF_A_TOPIC, subscriptions - start)
+        for start in range(0, subscriptions, _SUBSCRIPTIONS_OF_A_TOPIC)
+    ]
+    delayed = [parse_topic_name(f"persistent://{namespace}/delayed-{number}") for number in range(len(counts))]
+    typed = [parse_topic_name(f"persistent://{namespace}/typed-{number}") for number in range(schemas)]
+    with ThreadPoolExecutor(_MAKERS) as pool:
+        list(pool.map(lambda topic, count: _subscribe(workload, topic, count), delayed, counts))
+        list(pool.map(lambda topic: workload.store_schemas(topic, VERSIONS), typed))
+    paths = [
+        workload.of_topic(topic, f"subscription/s-{number}")
+        for topic, count in zip(delayed, counts, strict=True)
+        for number in range(count)
+    ]
+    paths += [f"schemas/{topic.namespace}/{topic.local_name}/schema" for topic in typed]
+    return Parts([*delayed, *typed], paths, _ledgers(workload, delayed, typed))
+
+
+def _ledgers(workload: Workload, delayed: Sequence[TopicName], typed: Sequence[TopicName]) -> frozenset[LedgerId]:
+    found = set[LedgerId]()
+    for topic in delayed:
+        references = workload.ledgers(topic)
+        found |= {*references.cursors.values(), *(each for some in references.buckets.values() for each in some)}
+    return frozenset(found.union(*(workload.ledgers(topic).schema for topic in typed)))
+
+
+def _subscribe(workload: Workload, topic: TopicName, count: int) -> None:
+    names = [f"s-{number}" for number in range(count)]
+    consumers = [
+        workload.client.subscribe(str(topic), name, consumer_type=pulsar.ConsumerType.Shared) for name in names
+    ]
+    producer = workload.client.create_producer(str(topic), batching_enabled=False)
+    producer.send(b"now")
+    for number in range(_DELAYED):
+        producer.send(b"later", deliver_after=timedelta(hours=1, seconds=number))
+    for consumer in consumers:
+        consumer.acknowledge(consumer.receive(timeout_millis=_RECEIVE_MS))
+    until(lambda: workload.ledgers(topic).buckets.keys() >= set(names), f"each subscription of {topic} has buckets")
+    producer.close()
+    for consumer in consumers:
+        consumer.close()
+
+
+def delete_parts(url: str, paths: Sequence[str], answered: Callable[[], object] = lambda: None) -> list[str]:
+    """Delete them all, several at a time; those that were not deleted."""
+    local = threading.local()
+
+    def is_deleted(path: str) -> bool:
+        session = local.__dict__.setdefault("session", requests.Session())
+        try:
+            answer = session.delete(f"{url}/admin/v2/{path}", params={"force": "true"}, timeout=_REQUEST_SECONDS)
+        except requests.RequestException:
+            return False
+        finally:
+            answered()
+        return answer.status_code in _DONE
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [path for path, deleted in zip(paths, pool.map(is_deleted, paths), strict=True) if not deleted]
+
+
+@contextlib.contextmanager
+def killing_after(answers: int, kill: Callable[[], object]) -> Iterator[Callable[[], object]]:
+    """Call ``kill`` in a thread once so many calls came; it has returned when the context ends."""
+    came = threading.Semaphore(0)
+
+    def wait_and_kill() -> None:
+        for _ in range(answers):
+            came.acquire()
+        kill()
+
+    killer = threading.Thread(target=wait_and_kill)
+    killer.start()
+    yield came.release
+    killer.join()
+
+
+def unreferenced(workload: Workload) -> frozenset[LedgerId]:
+    """Every ledger of the cluster that nothing references, of whatever kind."""
+
+    def look() -> frozenset[LedgerId] | None:
+        try:
+            return frozenset(scan_references(workload.tree, workload.compacted).orphans)
+        except TemporaryError:
+            return None
+
+    return until(look, "a scan of all references is complete")
