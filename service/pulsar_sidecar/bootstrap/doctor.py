@@ -42,12 +42,14 @@ from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
     READ_ONLY_BOOKIES,
     available_bookies_path,
-    layout_path,
+    identity_paths,
+    instance_id_path,
     read_only_bookies_path,
 )
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import NotFoundError, SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+from pulsar_sidecar.model.metadata import MetadataStore
 
 T = TypeVar("T")
 _CONNECT_SECONDS: Final = 3.0
@@ -105,10 +107,6 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
     store, root, url = cluster.store, cluster.settings.ledgers_root_path, cluster.settings.metadata_store_url
     credential, tls = store_credential_of(cluster.settings), store_tls_of(cluster.settings)
 
-    def missing() -> Sequence[str]:
-        paths = [_CLUSTERS, root, layout_path(root)]
-        return [path for path, node in zip(paths, store.read_many(paths), strict=True) if node is None]
-
     def undeletable() -> Sequence[str]:
         return [path for path in (root, MANAGED_LEDGERS) if not may_delete_below(store, path, credential)]
 
@@ -116,10 +114,20 @@ def _store(cluster: ClusterAccess) -> StoreFacts:
     return StoreFacts(
         hosts=f"zk:{parsed.hosts}",
         servers={address: _or_error(partial(zookeeper_server, address, tls)) for address in parsed.servers},
-        missing=_or_error(missing),
+        missing=_or_error(partial(missing_nodes, store, root)),
         undeletable=_or_error(undeletable),
         ahead_seconds=_or_error(lambda: (cluster.clock.now_ms() - store.now_ms()) / 1000),
     )
+
+
+def missing_nodes(store: MetadataStore, root: str) -> Sequence[str]:
+    """Nodes of every Pulsar cluster that the store does not have.
+
+    Either identity is enough: ``pulsar standalone`` has a layout, and clusters that were initialised have an id.
+    """
+    clusters, ledgers, *identity = store.read_many([_CLUSTERS, root, *identity_paths(root)])
+    found = {_CLUSTERS: clusters, root: ledgers, instance_id_path(root): any(identity) or None}
+    return [path for path, node in found.items() if node is None]
 
 
 # --- brokers ---------------------------------------------------------------------------------------------------------

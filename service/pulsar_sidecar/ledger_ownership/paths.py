@@ -87,7 +87,7 @@ def instance_id_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
 
 
 def layout_path(root: str = DEFAULT_LEDGERS_ROOT) -> str:
-    """The layout of ledgers' nodes, made with every format, and by BookKeeper's clients where there is none."""
+    """The layout of ledgers' nodes; clusters that ``initialize-cluster-metadata`` made need not have it."""
     return f"{root}/LAYOUT"
 
 
@@ -139,7 +139,7 @@ def replication_lock_path(ledger_id: LedgerId, root: str = DEFAULT_LEDGERS_ROOT)
 def instance_id_of(nodes: Iterable[Node | None], ledgers_root: str) -> str:
     """Return BookKeeper's instance id from the nodes at `identity_paths`.
 
-    ``pulsar standalone`` writes none. Its layout was created once, so when that was tells its storage from others. An
+    ``pulsar standalone`` has none. Its layout was created once, so when that was tells its storage from others. An
     id must not be added: bookies refuse to start with another one than their cookies', and standalone then wipes them.
 
     A wrong ``ledgersRootPath`` would make every ledger look deleted, so the absence of both stops everything.
