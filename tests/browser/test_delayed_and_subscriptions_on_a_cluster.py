@@ -95,7 +95,7 @@ def test_delayed_messages_are_seen_cancelled_expedited_and_rescheduled(
     assert look.serious() == []
     form = opened(look, "Cancel these 10 messages")
     press(look, f"{form} button")
-    assert "10 of 10 messages are cancelled" in done(look)
+    assert "cancelled 10 of 10 messages" in done(look)
     assert topic.backlogs() == {"workers": 10}
     until(lambda: waiting_are(look, 10), "the page shows what the broker has stored")
 

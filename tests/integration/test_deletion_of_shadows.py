@@ -79,7 +79,7 @@ def test_it_is_refused_while_clients_are_connected_and_nothing_is_changed(scene:
         before = workload.store.read(managed_ledger_path(pair.shadow.managed_ledger_name))
         ended = scene.sidecar.command("topics", "delete-shadow", str(pair.shadow))
         assert ended.exit_code == 1
-        assert "1 consumers or readers" in ended.stderr
+        assert "1 consumer or reader" in ended.stderr
         assert workload.store.read(shadow_deletion_path(pair.shadow)) is None
         assert workload.store.read(managed_ledger_path(pair.shadow.managed_ledger_name)) == before
     delete(scene, pair)

@@ -39,7 +39,7 @@ _TOPIC_SECONDS = 600
 _SUBSCRIPTION = "work"
 _GONE_SECONDS = 900
 _HOUR_SHARE = "0.05"
-_CHANGED = "listed ledgers are in the dump"
+_CHANGED = "the dump has only "
 _AUDIT = (
     *("--min-age-hours", _HOUR_SHARE, "--look-window-hours", _HOUR_SHARE, "--allow-young"),
     *("--max-share", "1", "--max-shrink", "1", "--bookkeeper-exclusive-to-cluster"),

@@ -81,7 +81,7 @@ def bars_of(counts: _Counts, by: str) -> list[PlotItem]:
     others = [count for _, count in ordered[_BARS:]]
     shown = [(name or NO_TENANT, count) for name, count in ordered[:_BARS]]
     if others:
-        shown.append((f"{len(others):,} others", sum_of(others)))
+        shown.append((format_count(len(others), "other"), sum_of(others)))
     return [PlotItem(name, count[by] or 0, _bar_text(count)) for name, count in shown]
 
 

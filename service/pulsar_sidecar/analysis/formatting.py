@@ -10,9 +10,15 @@ _AGES: Final = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1
 Row = Mapping[str, Any]
 
 
-def format_count(count: int, noun: str) -> str:
-    """``1 ledger``, ``12,345 ledgers``."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def format_count(count: int, noun: str, plural: str | None = None) -> str:
+    """``1 ledger``, ``12,345 ledgers``, ``2 entries``; ``plural`` where the rules of spelling do not give it."""
+    return f"{count:,} {noun if count == 1 else plural or _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ch", "s", "sh", "x")) else f"{noun}s"
 
 
 def format_bytes(size: int | None) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_instant, format_time
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_instant, format_time
 from pulsar_sidecar.model.printable import printable
 
 REPORT_NAME: Final = "report.html"
@@ -45,6 +45,7 @@ def page_environment(package: str) -> Environment:
         "instant": format_instant,
         "labelled": labelled,
         "number": "{:,}".format,
+        "counted": format_count,
         "time": format_time,
     }
     return environment

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.api.reloading import Reloaded
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import InvalidInputError, NotAuthenticatedError
@@ -169,7 +170,7 @@ def _secret(secret: bytes) -> VerificationKey:
     algorithms = [name for name, least in _SECRET_BYTES.items() if len(secret) >= least]
     if not algorithms:
         raise InvalidInputError(
-            f"tokenSecretKey has {len(secret)} bytes; HS256 needs at least {_SECRET_BYTES['HS256']}"
+            f"tokenSecretKey has {format_count(len(secret), 'byte')}; HS256 needs at least {_SECRET_BYTES['HS256']}"
         )
     return VerificationKey(secret, algorithms)
 

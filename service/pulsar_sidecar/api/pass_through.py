@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Message, Receive, Scope, Send
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import BrokenOffError, error_response
 from pulsar_sidecar.api.guard import Change, GuardedRoute
@@ -131,7 +132,9 @@ class PassThrough:
 
     async def _exchange(self, request: PassedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         if self._passed >= self._at_once:
-            raise TemporaryError(f"{self._passed} passed requests wait for brokers already; try again")
+            raise TemporaryError(
+                f"brokers keep {format_count(self._passed, 'passed request')} waiting already; try again"
+            )
         self._passed += 1
         try:
             unanswered = await self._first(scope)

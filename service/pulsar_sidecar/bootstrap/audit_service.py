@@ -17,6 +17,7 @@ from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.parquet.audit_archive import ArchivedAudit, AuditArchive
 from pulsar_sidecar.adapters.parquet.directories import open_audit
 from pulsar_sidecar.adapters.parquet.inputs import AuditTables
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit import applying
 from pulsar_sidecar.audit.plan_progress import progress_of
 from pulsar_sidecar.audit.results.plans import PLAN_COLUMNS
@@ -160,7 +161,9 @@ class PlanSending:
 
     def _go_on(self, done: int, total: int) -> None:
         if self._stop.is_set() and done < total:
-            raise TemporaryError(f"the sidecar ended after {done} of {total} rows; approve the plan again to resume")
+            raise TemporaryError(
+                f"the sidecar ended after {done} of {format_count(total, 'row')}; approve the plan again to resume"
+            )
 
     def _note(self, plan: str, failure: str) -> None:
         log.warning("a plan was not sent to its end", plan=plan, error=failure)

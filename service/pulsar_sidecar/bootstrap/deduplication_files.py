@@ -19,6 +19,7 @@ from pulsar_sidecar.adapters.parquet.inputs import Piece, Worked, Workers
 from pulsar_sidecar.adapters.parquet.message_extracts import MessageExtract, disk_scratch
 from pulsar_sidecar.adapters.parquet.output import parquet_output
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.sources.manifests import InputKind
 from pulsar_sidecar.bootstrap.process import ended_in_order, tool_version
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
@@ -68,7 +69,7 @@ def look_for_duplicates(request: DuplicatesRequest, report: Report) -> Duplicate
     with ended_in_order(), few_ahead(min(len(os.sched_getaffinity(0)), _MAX_THREADS)) as workers:
         extract = MessageExtract(request.extract, workers)
         manifest, sha256 = extract.manifest, sha256_of(request.extract / MANIFEST_NAME)
-        report(f"looking through {manifest.messages:,} rows of {manifest.topics:,} topics")
+        report(f"looking through {format_count(manifest.messages, 'row')} of {format_count(manifest.topics, 'topic')}")
         engine = EmbeddedEngine(
             extract, partial(parquet_output, request.output), partial(disk_scratch, request.output), report
         )

@@ -5,6 +5,7 @@ from typing import Final
 
 from cryptography.x509 import load_pem_x509_certificates
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.bootstrap.process import connections_for_callers
 from pulsar_sidecar.doctor.facts import Feature, OwnFacts
 from pulsar_sidecar.settings.fields import Settings
@@ -76,13 +77,14 @@ def _certificate_warnings(settings: Settings, now_ms: int) -> Iterator[str]:
         if days < 0:
             yield f"the certificate in {path} has expired; renew it"
         elif days < _RENEW_DAYS:
-            yield f"the certificate in {path} expires in {days:.0f} days; renew it"
+            yield f"the certificate in {path} expires in {format_count(round(days), 'day')}; renew it"
 
 
 def _file_warnings(settings: Settings) -> Iterator[str]:
     wanted = settings.max_http_server_connections
     if (most := connections_for_callers(wanted)) < wanted:
         yield (
-            f"this process may open too few files for maxHttpServerConnections={wanted}: it takes {most} connections; "
+            f"this process may open too few files for maxHttpServerConnections={wanted}: it takes "
+            f"{format_count(most, 'connection')}; "
             "raise its limit (ulimit -n, LimitNOFILE)"
         )

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster.software import find_java
 from pulsar_sidecar.local_cluster.state import ClusterAddresses
 from pulsar_sidecar.model.clocks import Clock
@@ -51,7 +52,10 @@ class Findings:
         return not (self.orphans or self.missing or self.unattributed)
 
     def __str__(self) -> str:
-        return f"{self.orphans} unreferenced, {self.missing} missing and {self.unattributed} unattributed ledgers"
+        return (
+            f"{self.orphans} unreferenced, {self.missing} missing and "
+            f"{format_count(self.unattributed, 'unattributed ledger')}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,7 @@ class AuditScenario:
         shown = self.commands.shown(name, *_EVERY_TABLE)
         summary = shown["summary"]
         for status, count in summary["orphans"].items():
-            self.report(f"   audit {name}: {count['ledgers']} unreferenced ledgers are {status}")
+            self.report(f"   audit {name}: {format_count(count['ledgers'], 'unreferenced ledger')} {status}")
         if not summary["orphans"]:
             self.report(f"   audit {name}: no unreferenced ledger among {summary['existing']['ledgers']}")
         return shown
@@ -220,7 +224,7 @@ class AuditScenario:
         give_up = self.clock.monotonic_seconds() + _GONE_SECONDS
         while (left := self.existing(ledger_ids)) and self.clock.monotonic_seconds() < give_up:
             self.clock.wait_seconds(1.0)
-        self.report(f"   {len(left)} of the {len(ledger_ids)} ledgers are left")
+        self.report(f"   {len(left)} of the {format_count(len(ledger_ids), 'ledger')} are left")
         return left
 
     def _at_end(self, dangling: frozenset[LedgerId]) -> Findings:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import requests
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import TemporaryError
@@ -62,7 +63,7 @@ def cancel_half(environment: DemoEnvironment, inspector: ClusterInspector, sidec
     environment.kill_brokers()
     others = set(range(_MESSAGES)) - chosen
     counts = _receive(inspector, environment.clock, topic, others)
-    report(f"   {len(counts)} messages were delivered when they were due")
+    report(f"   delivered when due: {format_count(len(counts), 'message')}")
     return CancellationResult(
         sent=_MESSAGES,
         cancelled=len(chosen),

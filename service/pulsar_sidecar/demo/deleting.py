@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import requests
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.reference_scan import ReferenceScan, demand_complete
 from pulsar_sidecar.demo.environment import ClusterInspector, DemoEnvironment
 from pulsar_sidecar.ledger_ownership.claims import CursorClaim, DataClaim, read_claim
@@ -118,7 +119,7 @@ class DeletionScenario:
         self.environment.report("   the user repeats only what was not accepted; the sidecar finishes the rest")
         left = delete_again(sidecar_url, namespace, failed, self.environment.clock.wait_seconds)
         if left:
-            raise TemporaryError(f"{len(left)} deletions were still not accepted, {left[0]} among them")
+            raise TemporaryError(f"still not accepted: {format_count(len(left), 'deletion')}, {left[0]} among them")
         pending, seconds = self._drain(sidecar_url)
         recorded, finished = _total(sidecar_url, "sent"), _total(sidecar_url, "acknowledged")
         return self._count(namespace, ledgers, self.topics - len(failed)), Drain(recorded, finished, pending, seconds)
@@ -131,7 +132,9 @@ class DeletionScenario:
             attempt += 1
             orphans = self._without_sidecar(f"public/watched-{attempt}").orphans
         started = self.environment.clock.monotonic_seconds()
-        self.environment.report(f"   {len(orphans)} ledgers leaked; waiting for the sidecar to find them")
+        self.environment.report(
+            f"   {format_count(len(orphans), 'ledger')} leaked; waiting for the sidecar to find them"
+        )
         self._wait_until(lambda: not self._left(orphans, sidecar_url), _DRAIN_SECONDS)
         seconds = self.environment.clock.monotonic_seconds() - started
         return WatchedDeletion(len(orphans), len(self.existing(orphans)), seconds)
@@ -154,7 +157,9 @@ class DeletionScenario:
         return self._count(namespace, ledgers, self.topics - len(failed))
 
     def _prepare(self, namespace: str) -> tuple[list[str], int]:
-        self.environment.report(f"   making {self.topics} topics of {LEDGERS_PER_TOPIC} ledgers in {namespace}")
+        self.environment.report(
+            f"   making {format_count(self.topics, 'topic')} of {LEDGERS_PER_TOPIC} ledgers in {namespace}"
+        )
         names = make_topics(self.inspector.client, self.web_service_url, namespace, self.topics)
         return names, len(self._of_namespace(namespace, self._scan().ledgers))
 
@@ -170,7 +175,9 @@ class DeletionScenario:
             self.environment.kill_brokers()
             failed = run.result()
         accepted = len(names) - len(failed)
-        self.environment.report(f"   {accepted} deletions were accepted at the first try, {len(failed)} were not")
+        self.environment.report(
+            f"   accepted at the first try: {format_count(accepted, 'deletion')}; not accepted: {len(failed)}"
+        )
         return failed
 
     def _count(self, namespace: str, ledgers: int, accepted: int) -> DeletionResult:
@@ -213,7 +220,7 @@ class DeletionScenario:
             seconds = self.environment.clock.monotonic_seconds() - started
             if (pending == 0 and running == 0) or seconds > _DRAIN_SECONDS:
                 return pending, seconds
-            self.environment.report(f"   {pending} pending, {running} topic deletions running")
+            self.environment.report(f"   {pending} pending, {format_count(running, 'topic deletion')} running")
             self.environment.clock.wait_seconds(2.0)
 
     def _wait_until(self, is_so: Callable[[], bool], most_seconds: float) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.demo.auditing import AuditResult, AuditScenario, Commands
 from pulsar_sidecar.demo.cancelling import CancellationResult, cancel_half
 from pulsar_sidecar.demo.deleting import DeletionResult, DeletionScenario, Drain, WatchedDeletion
@@ -49,10 +50,12 @@ class DemoReport:
             "",
             *table,
             "",
-            f"  the sidecar had {drain.recorded} records confirmed before the brokers were asked, and finished "
+            f"  the sidecar had {format_count(drain.recorded, 'record')} confirmed before the brokers were "
+            "asked, and finished "
             f"{drain.finished} (killed brokers repeat some);",
             f"  {drain.pending} were pending {drain.seconds:.1f} s after the last deletion was accepted",
-            f"  of {watched.leaked} ledgers that leaked while the sidecar only watched {watched.left} were left "
+            f"  of {format_count(watched.leaked, 'ledger')} that leaked while the sidecar only watched "
+            f"{watched.left} were left "
             f"{watched.seconds:.0f} s later (settle time {SETTLE_SECONDS} s, by default 200)",
             *_audit_lines(self.audit),
             *_cancelling_lines(self.cancelling),
@@ -85,7 +88,8 @@ def run(
         report("2. Without the sidecar")
         plain = deleting.without_sidecar()
         report(
-            f"   {len(plain.orphans)} ledgers leaked, {len(plain.dangling)} references dangle, and no broker repairs it"
+            f"   {format_count(len(plain.orphans), 'ledger')} leaked, "
+            f"{format_count(len(plain.dangling), 'dangling reference')}, and no broker repairs it"
         )
         report("3. With the sidecar")
         url = environment.start_sidecar(addresses)
@@ -104,7 +108,8 @@ def run(
 def _cancelling_lines(found: CancellationResult) -> list[str]:
     statuses = ", ".join(f"{count} {status}" for status, count in found.statuses.items())
     return [
-        f"  of {found.sent} delayed messages {found.cancelled} were cancelled ({statuses}) before both brokers were "
+        f"  of {format_count(found.sent, 'delayed message')} {found.cancelled} were cancelled ({statuses}) "
+        "before both brokers were "
         f"killed: {found.delivered} of these were",
         f"  delivered; of the others {found.lost} were lost and {found.repeated} delivered twice",
     ]
@@ -118,7 +123,8 @@ def _audit_lines(audit: AuditResult) -> list[str]:
     }
     end = audit.at_end
     return [
-        f"  the audit's plan had {audit.planned} ledgers, {audit.leaked_in_plan} of the {audit.leaked} that leaked; "
+        f"  the audit's plan had {format_count(audit.planned, 'ledger')}, {audit.leaked_in_plan} of the "
+        f"{audit.leaked} that leaked; "
         f"applied, {audit.left} of them are left;",
         f"  {spark[audit.spark_agrees]};",
         f"  a last audit {'is clean' if end.clean else 'is NOT CLEAN'}: {end}",

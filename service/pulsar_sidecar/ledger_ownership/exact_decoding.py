@@ -17,6 +17,7 @@ from typing import TypeVar
 import cramjam
 from google.protobuf.message import DecodeError, Message
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import UndecodableError, UnknownFieldError
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 
@@ -88,7 +89,8 @@ def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     """
     if not 0 <= size_bytes <= MAX_UNCOMPRESSED_BYTES:
         raise UndecodableError(
-            f"{what} promises {size_bytes} bytes, and at most {MAX_UNCOMPRESSED_BYTES} are ever expanded; "
+            f"{what} promises {format_count(size_bytes, 'byte')}, and at most {MAX_UNCOMPRESSED_BYTES} are "
+            "ever expanded; "
             "inspect it with zkCli.sh"
         )
     try:
@@ -96,7 +98,7 @@ def expand(algorithm: int, payload: bytes, size_bytes: int, what: str) -> bytes:
     except (cramjam.DecompressionError, zlib.error) as error:
         raise UndecodableError(f"{what} does not expand ({error}); read it again") from error
     if len(plain) != size_bytes:
-        raise UndecodableError(f"{what} expands to {len(plain)} bytes, not {size_bytes}; read it again")
+        raise UndecodableError(f"{what} expands to {format_count(len(plain), 'byte')}, not {size_bytes}; read it again")
     return plain
 
 

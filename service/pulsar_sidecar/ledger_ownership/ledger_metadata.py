@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from google.protobuf import text_format
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId
@@ -88,7 +89,9 @@ def _undelimited(body: bytes) -> bytes:
         if byte < 0x80:
             message = body[index + 1 :]
             if len(message) != length:
-                raise UndecodableError(f"a ledger's node holds {len(message)} bytes, not {length}; read it again")
+                raise UndecodableError(
+                    f"a ledger's node holds {format_count(len(message), 'byte')}, not {length}; read it again"
+                )
             return message
     raise UndecodableError("a ledger's node ends inside its length; read it again")
 

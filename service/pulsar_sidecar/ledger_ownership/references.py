@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly, exact_text, unwrap
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import MAX_LEDGER_ID, EntryId, LedgerId, Position
@@ -160,7 +161,9 @@ def _has_attempt(offload: ml.OffloadContext | ml.OffloadSegment) -> bool:
 def _compacted_ledger(properties: Iterable[ml.LongProperty]) -> LedgerId | None:
     named = [each.value for each in properties if exact_text(each.name) == COMPACTED_TOPIC_LEDGER]
     if len(named) > 1:
-        raise UndecodableError(f"a cursor names {len(named)} compacted ledgers; inspect it with zkCli.sh")
+        raise UndecodableError(
+            f"a cursor names {format_count(len(named), 'compacted ledger')}; inspect it with zkCli.sh"
+        )
     return _optional_ledger_id(named[0]) if named else None
 
 

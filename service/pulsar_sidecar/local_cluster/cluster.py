@@ -30,6 +30,7 @@ from typing import Self
 import msgspec
 import requests
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster import processes
 from pulsar_sidecar.local_cluster.planning import kind_of, metadata_setup_argv, plan_member
 from pulsar_sidecar.local_cluster.software import Software, class_archives, find_software, no_progress
@@ -267,7 +268,10 @@ class LocalCluster:
         return self._directory / name / f"{name}.log"
 
     def _start_all(self, spec: ClusterSpec, software: Software) -> None:
-        self._progress(f"starting ZooKeeper, {spec.bookies} bookies and {spec.brokers} brokers of {spec.version}")
+        self._progress(
+            f"starting ZooKeeper, {format_count(spec.bookies, 'bookie')} and "
+            f"{format_count(spec.brokers, 'broker')} of {spec.version}"
+        )
         zookeeper = plan_member(spec, software, "zookeeper", "")
         self.start_members([zookeeper])
         url = metadata_store_url(zookeeper)

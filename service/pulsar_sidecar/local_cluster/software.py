@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.local_cluster.processes import exclusive
 from pulsar_sidecar.local_cluster.spec import (
     ClusterSpec,
@@ -240,7 +241,9 @@ def fetched(coordinates: str, kind: str, directory: Path) -> Path:
     _run_maven(["dependency:copy", f"-Dartifact={coordinates}"], directory, coordinates)
     archives = sorted(directory.glob(f"*.{kind}"))
     if len(archives) != 1:
-        raise DistributionError(f"Maven fetched {len(archives)} files for {coordinates} instead of one; fetch it again")
+        raise DistributionError(
+            f"Maven fetched {format_count(len(archives), 'file')} for {coordinates} instead of one; fetch it again"
+        )
     return archives[0]
 
 

@@ -112,7 +112,7 @@ def test_forecast_shows_seconds_and_what_they_rest_on(shell: Terminal, setup: Se
     setup.switched(on=True)
     ran = shell.run("deduplication", "forecast", "public/default")
     lines = ran.out.splitlines()
-    assert (ran.code, lines[0]) == (0, "1 topics or partitions, 1 with a deduplication cursor")
+    assert (ran.code, lines[0]) == (0, "1 topic or partition, 1 with a deduplication cursor")
     assert lines[1] == f"{ORDERS}: 0.0 s: 25 entries, 2.4 KiB after 1:4"
     assert lines[2].startswith("assumed: a broker of 4.0.8 replays")
     setup.brokers.broker = BrokerDeduplication(load_timeout_seconds=0)

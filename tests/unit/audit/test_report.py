@@ -254,6 +254,9 @@ def test_ages_counts_and_times_in_words() -> None:
         "unknown", "less than a second", "59 seconds", "1 hour", "2 days",
     ]  # fmt: skip
     assert [format_count(count, "ledger") for count in (0, 1, 1234)] == ["0 ledgers", "1 ledger", "1,234 ledgers"]
+    many = [format_count(2, noun) for noun in ("entry", "copy", "day", "batch", "index", "bookie")]
+    assert many == ["2 entries", "2 copies", "2 days", "2 batches", "2 indexes", "2 bookies"]
+    assert format_count(2, "topic or partition", "topics or partitions") == "2 topics or partitions"
     assert format_time(0) == "1970-01-01 00:00:00 UTC"
     assert format_time(None) == "unknown"
 

@@ -55,8 +55,8 @@ def test_the_table_shows_what_fits_and_what_would_come_again(shell: Terminal) ->
         "  entries                 60 from 6:0, a character is about 2",
         "    acknowledged          |::::::::::::::::::::::::::::::|",
         "    stored                |:::::::::::::::::::::         |",
-        "  if the broker died now  9 acknowledged entries are delivered again: 6:43, 6:45, 6:47, ...",
-        "  if the topic unloads    9 acknowledged entries are delivered again: 6:43, 6:45, 6:47, ...",
+        "  if the broker died now  9 acknowledged entries delivered again: 6:43, 6:45, 6:47, ...",
+        "  if the topic unloads    9 acknowledged entries delivered again: 6:43, 6:45, 6:47, ...",
         "  in any case             4 delivered, unacknowledged messages are delivered again",
     ]
 

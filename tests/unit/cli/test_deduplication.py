@@ -43,7 +43,7 @@ def test_show(shell: Terminal) -> None:
     assert ran.out.splitlines() == [
         str(TOPIC),
         "  deduplication  enabled by the namespace's policy",
-        "  snapshot       at 1:4, 4 producers and 1 replicators, in the cursor's node; "
+        "  snapshot       at 1:4, 4 producers and 1 replicator, in the cursor's node; "
         "messages there were published 1 min ago",
         "  limits         6 of 10,000 names; 120 B, of 5.0 MiB in an entry and 1024.0 KiB in a node of a "
         "stock ZooKeeper",
@@ -99,7 +99,7 @@ def test_a_replay_that_is_not_whole_ends_with_4(shell: Terminal) -> None:
     assert ran.code == 4
     (place,) = json.loads(ran.out)
     assert not place["replay"]["isWhole"]
-    assert place["replay"]["problems"] == ["1 entries were replayed, and there are more; raise the limit"]
+    assert place["replay"]["problems"] == ["replayed 1 entry, and there are more; raise the limit"]
     assert place["decision"] == {
         "enabled": True,
         "level": "namespace",

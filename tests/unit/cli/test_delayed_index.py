@@ -136,7 +136,7 @@ def test_the_calendar_is_a_table_with_a_plot(shell: Terminal) -> None:
     ran = shell.run("delayed-index", "calendar", TOPIC, "-s", "billing/eu", "--rows", "4")
     assert ran.code == 0, ran.err
     assert ran.out.splitlines() == [
-        "4 delayed messages wait, in 1 subscriptions of topics and partitions",
+        "4 delayed messages waiting, in 1 subscription of topics and partitions",
         "  2 of them and of those that are due counted in buckets",
         "  35 without a due time",
         "  due from (UTC)        messages in 5 s, due up to 1 min later than shown",
@@ -151,7 +151,8 @@ def test_a_calendar_does_not_count_what_it_could_not_read(shell: Terminal, monke
     ran = shell.run("delayed-index", "calendar", TOPIC)
     assert ran.code == 4
     assert ran.out.splitlines() == [
-        "0 delayed messages wait, in 0 subscriptions of topics and partitions, not counting 1 that could not be read",
+        "0 delayed messages waiting, in 0 subscriptions of topics and partitions, "
+        "not counting 1 that could not be read",
         f"  {TOPIC} : no bookie answers",
     ]
 

@@ -40,7 +40,7 @@ def test_a_clean_topic_and_a_clean_namespace(shell: Terminal) -> None:
         ran = shell.run("delayed-index", "fsck", place, "--orphans", "--all-messages")
         assert (ran.code, ran.out.strip()) == (
             0,
-            "clean: 1 topics, 1 subscriptions, 2 buckets, 7 indexes, 7 of 7 messages compared, "
+            "clean: 1 topic, 1 subscription, 2 buckets, 7 indexes, 7 of 7 messages compared, "
             "2 ledgers searched for orphans",
         ), ran.err
     assert "at most 85.59% are not" in shell.run("delayed-index", "fsck", TOPIC, "--sample", "2").out
@@ -51,7 +51,7 @@ def test_messages_that_cannot_be_read_are_counted(shell: Terminal, index: Checke
     ran = shell.run("delayed-index", "fsck", TOPIC)
     assert (ran.code, ran.out.strip()) == (
         0,
-        "clean: 1 topics, 1 subscriptions, 2 buckets, 7 indexes, 6 of 7 messages compared (1 could not be read)",
+        "clean: 1 topic, 1 subscription, 2 buckets, 7 indexes, 6 of 7 messages compared (1 could not be read)",
     ), ran.err
 
 

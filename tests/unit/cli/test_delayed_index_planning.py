@@ -62,7 +62,7 @@ def test_overdue_names_the_cause_and_the_remedy(shell: Terminal) -> None:
     ran = shell.run("delayed-index", "overdue", str(TOPIC))
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
-    assert lines[0].endswith("billing: 3 messages are overdue")
+    assert lines[0].endswith("billing: 3 messages overdue")
     assert lines[2] == "  the first 7:0, 7:1, 7:2"
     assert lines[3] == "  reason    no consumer: connect a consumer, or delete the subscription"
     found = json.loads(shell.run("delayed-index", "overdue", str(TOPIC), "--output", "json").out)
@@ -81,7 +81,7 @@ def test_what_could_not_be_read_is_reported_and_ends_with_4(
     monkeypatch.setitem(cluster.entries, at(4), Unreadable("no bookie"))
     late = shell.run("delayed-index", "overdue", str(TOPIC), "--late-seconds", "600")
     assert late.code == 4
-    assert late.out.splitlines() == [f"{TOPIC}  billing: 0 messages are overdue", "  1 entries could not be read"]
+    assert late.out.splitlines() == [f"{TOPIC}  billing: 0 messages overdue", "  1 entry could not be read"]
     simulated = shell.run("delayed-index", "simulate", str(TOPIC))
     assert simulated.code == 4
     assert "6 delayed messages, 4 other entries, 1 of them unreadable" in simulated.out
@@ -93,7 +93,7 @@ def test_what_could_not_be_read_is_reported_and_ends_with_4(
 def test_a_forecast_of_a_topic_and_of_a_namespace(shell: Terminal) -> None:
     of_topic = shell.run("delayed-index", "forecast", str(TOPIC))
     assert of_topic.code == 0, of_topic.err
-    assert "billing: 10 entries wait, 4 of them in 1 buckets; 12 entries to read" in of_topic.out
+    assert "billing: 10 entries waiting, 4 of them in 1 bucket; 12 entries to read" in of_topic.out
     assert "assumed: " in of_topic.out
     found = json.loads(shell.run("delayed-index", "forecast", "public/default", "--output", "json").out)
     (worst,) = found["worst"]

@@ -114,7 +114,7 @@ def test_lines_from_a_file_in_parts_that_keep_their_numbers(
     assert [one["line"] for one in found] == [1, 2, 3, 4, 5]
     assert [one["cancelled"] for one in found] == [True] * 4 + [False]
     assert ran.code == 4
-    assert "4 of 5 messages are cancelled" in ran.err
+    assert "cancelled 4 of 5 messages" in ran.err
 
 
 def test_a_selection_after_a_preview(terminal: Terminal, fake: FakeDelayedDelivery) -> None:
@@ -129,8 +129,8 @@ def test_a_selection_that_could_not_read_everything_ends_with_4(terminal: Termin
     fake.unreadable, fake.published_later = 2, 1
     ran = terminal.run("topics", "cancel-delayed-messages", TOPIC, "--property", "customer=1", "--yes")
     assert (ran.code, len(ran.out.splitlines()), len(fake.asked)) == (4, 3, 3)
-    assert "2 entries could not be read" in ran.err
-    assert "1 messages more match; by their producers' clocks" in ran.err
+    assert "not included: 2 entries that could not be read" in ran.err
+    assert "published since, by their producers' clocks, so not cancelled: 1 message" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_topic_with_its_remedies(shell: Terminal) -> None:
     assert ran.out.splitlines() == [
         f"{TOPIC}: 2.9 KiB (5.9 KiB on bookies); NOT LOADED: nothing of it is trimmed{AS_OF}",
         "  backlog s: holds 2 ledgers, 2.0 KiB (3.9 KiB on bookies); frees 2.0 KiB (3.9 KiB on bookies)",
-        "    acknowledged up to 1:9; 20 entries wait",
+        "    acknowledged up to 1:9; 20 entries waiting",
         "    - start its consumers, and let them acknowledge",
         "    - skip everything that waits: the subscription never gets it: "
         f"pulsar-admin topics clear-backlog -s s {TOPIC}",

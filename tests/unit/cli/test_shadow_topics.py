@@ -59,7 +59,7 @@ def test_a_ledger_that_is_lost_is_a_failure(terminal: Terminal, service: FakeDel
     service.shadow_answers = [(ShadowDeletionStage.DONE, None, 7)]
     ran = terminal.run("topics", "delete-shadow", "orders-shadow", "--output", "json")
     assert (ran.code, json.loads(ran.out)["missingLedgers"]) == (1, [7])
-    assert "1 ledgers of the source are missing that were there before" in ran.err
+    assert "the source lacks 1 ledger that it had before" in ran.err
 
 
 def test_a_source_that_could_not_be_looked_at_is_no_success(terminal: Terminal, service: FakeDeletionService) -> None:

@@ -102,7 +102,7 @@ def test_the_command_shows_the_fullest(shell: Terminal) -> None:
     ran = shell.run("subscriptions", "fullest", "public/default", "--limit", "2")
     assert ran.code == 0
     assert ran.out.splitlines() == [
-        "3 subscriptions of 1 topics or partitions: 1 full, 1 nearly full (3 ranges fit)",
+        "3 subscriptions of 1 topic or partition: 1 full, 1 nearly full (of at most 3 ranges)",
         "topic                               subscription  ranges  fullness     unacknowledged",
         f"{ORDERS}  billing       4       full         12",
         f"{ORDERS}  nearly        3       nearly full  15",

@@ -47,7 +47,7 @@ def test_the_table_counts_by_due_time(shell: Terminal) -> None:
     lines = ran.out.splitlines()
     assert (ran.code, lines[0], lines[1]) == (
         0,
-        "billing (Shared): 170 delayed messages wait",
+        "billing (Shared): 170 delayed messages waiting",
         "  2 without a due time",
     )
     assert lines[2].endswith("in 11 min  7:10 of persistent://public/default/orders")
@@ -73,7 +73,7 @@ def test_pages_are_added_up_and_progress_is_reported(shell: Terminal, monkeypatc
 def test_a_limit_before_the_end_is_reported(shell: Terminal) -> None:
     ran = shell.run("topics", "delayed-messages", "orders", "--limit", "5")
     assert ran.code == 4
-    assert "5 delayed messages wait" in ran.out
+    assert "5 delayed messages waiting" in ran.out
     assert "has more than 5 entries" in ran.err
 
 

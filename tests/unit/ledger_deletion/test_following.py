@@ -217,7 +217,7 @@ def test_warnings_name_the_first_five() -> None:
     stuck = TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.STUCK, 3, 2, 1, "it fails")
     texts = warnings_of([stuck] * 7)
     assert len(texts) == 6
-    assert texts[-1] == "2 more topic deletions do not continue either"
+    assert texts[-1] == "2 more topic deletions cannot continue either"
     assert warnings_of([TopicDeletionStatus(OP, parse_topic_name(NAME), OperationState.RUNNING, 3, 2, 1)]) == []
 
 

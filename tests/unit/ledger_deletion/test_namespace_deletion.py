@@ -305,7 +305,8 @@ def test_brokers_that_do_not_answer_are_not_asked_for_all_topics() -> None:
     fake_pulsar.clock.advance_ms(2_000)
     reason = one_pass(sidecar)
     assert reason is not None
-    assert "of its topics' deletions wait: no broker answers" in reason
+    assert "deletions of its topics wait (" in reason
+    assert "no broker answers" in reason
     assert brokers.deletions == []
 
 

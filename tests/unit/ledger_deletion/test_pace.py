@@ -102,7 +102,7 @@ def test_facts_that_always_take_too_long_postpone_the_batch(fake_pulsar: FakePul
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (0, 5)
-    assert sidecar.warnings == ["5 records are postponed: their facts were too old before the first one's turn"]
+    assert sidecar.warnings == ["postponed 5 records: their facts were too old before the first one's turn"]
     sidecar.work()
     check(fake_pulsar)
     assert all(ends(fake_pulsar, ledger_id) == [DELETED] for ledger_id in orphans)
@@ -145,7 +145,7 @@ def test_what_is_not_begun_when_deletion_is_paused_is_postponed(
     report = sidecar.process()
     assert report is not None
     assert (report.deleted, report.postponed) == (4, 6)
-    assert sidecar.warnings == ["6 records are postponed: deletion is paused"]
+    assert sidecar.warnings == ["postponed 6 records: deletion is paused"]
     sidecar.paused = False
     sidecar.work()
     check(fake_pulsar)

@@ -69,7 +69,7 @@ def test_a_slow_cursor_holds_from_its_position_on_and_frees_all_but_the_last_led
     assert pin.ledgers == {2, 3, 4}
     assert (pin.bytes, pin.frees) == (Bytes(3 * MIB, 6 * MIB), Bytes(2 * MIB, 4 * MIB))
     assert pin.also_held_by == ("last-ledger",)
-    assert "acknowledged up to 2:3; 21 entries wait" in pin.detail
+    assert "acknowledged up to 2:3; 21 entries waiting" in pin.detail
     assert only(pins, PinCause.NEXT_TRIM).ledgers == {1}
 
 

@@ -116,7 +116,7 @@ TWICE = "a node names the same thing twice, which Pulsar never does; inspect it 
             HEADER + b"4\n",
             "ledger metadata format 4 is not known to this version; upgrade first",
         ),
-        (decode_ledger_metadata, HEADER + b"3\n\x02a", "a ledger's node holds 1 bytes, not 2; read it again"),
+        (decode_ledger_metadata, HEADER + b"3\n\x02a", "a ledger's node holds 1 byte, not 2; read it again"),
         (decode_ledger_metadata, HEADER + b"3\n\xff", "a ledger's node ends inside its length; read it again"),
         (decode_ledger_metadata, HEADER + b"2\n\xff", "a ledger's node is not text metadata ('utf-8' codec can't"),
         (decode_ledger_metadata, HEADER + b"1\n2\n2\n", "a ledger's node is not version 1 metadata; read it again"),

@@ -174,7 +174,7 @@ def test_the_buckets_are_compared_when_that_is_asked_for(topic: FakeBrowser) -> 
     checked = {"buckets": 1, "entries": 200}
     topic.door.answers[f"GET {PLACE}/delayedIndex/fsck"] = {"findings": [finding], "checked": checked}
     shown = topic.get(page_of(ORDERS, "&check=yes"))
-    assert "1 findings 1 buckets, 200 messages compared" in shown.words
+    assert "1 finding 1 bucket, 200 messages compared" in shown.words
     assert "&lt;b&gt;gone&lt;/b&gt;" in shown.text
 
 
@@ -203,7 +203,7 @@ def test_a_selection_is_previewed_and_then_cancelled_by_its_hash(topic: FakeBrow
     done = topic.post("/ui/delayed/topic/cancel", confirmed)
     assert (done.status, done.header("location")) == (303, page_of(ORDERS).replace(":", "%3A"))
     assert topic.door.calls("POST")[-1][1] == {**PREVIEW["selection"], "hash": PREVIEW["hash"]}
-    assert "2 of 2 messages are cancelled" in topic.get(page_of(ORDERS)).words
+    assert "cancelled 2 of 2 messages" in topic.get(page_of(ORDERS)).words
 
 
 def test_other_messages_by_now_cancel_nothing(topic: FakeBrowser) -> None:
@@ -282,7 +282,7 @@ def test_bad_input_changes_nothing(topic: FakeBrowser, act: str, fields: dict[st
 
 def test_what_became_of_it_is_one_sentence() -> None:
     refused = {"cancelled": False, "verdicts": [{"reason": "too late", "proof": "TOO_LATE"}]}
-    assert views.cancelled_words([refused]) == ("warn", "0 of 1 messages are cancelled; the others not: too late")
+    assert views.cancelled_words([refused]) == ("warn", "cancelled 0 of 1 message; the others not: too late")
     answer = {"messageId": None, "outcome": {"cancelled": False, "verdicts": refused["verdicts"]}}
     assert views.reissued_words(answer) == ("bad", "the sidecar knows of no copy: too late")
 

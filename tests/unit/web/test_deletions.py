@@ -82,7 +82,7 @@ def test_what_holds_deletions_back(deleting: FakeBrowser) -> None:
     shown = deleting.get("/ui/deletions").words
     for words in (
         "bookies are replaced",
-        "at most 500 ledgers a second",
+        "at most 500 a second",
         "too slow, so one ledger is deleted at a time",
         "(paused by ops since 2023-11-14 22:13:20 UTC)",
         "Last error no broker (2 minutes ago)",
@@ -206,7 +206,7 @@ def test_one_topic_deletion_and_its_end(deleting: FakeBrowser) -> None:
     done = deleting.post("/ui/deletions/abandon", {"id": "op-1", "confirmed": "op-1"})
     assert (done.status, done.header("location")) == (303, "/ui/deletions")
     assert deleting.door.calls("POST") == [(f"{path}/abandon", None)]
-    assert "2 ledgers are left" in deleting.get("/ui/deletions").words
+    assert "left: 2 ledgers" in deleting.get("/ui/deletions").words
 
 
 def test_a_command_line_is_safe_for_a_shell(deleting: FakeBrowser) -> None:
@@ -227,7 +227,7 @@ def test_a_deletion_that_is_not_known_is_a_page_with_that_status(deleting: FakeB
         ("pause", {"reason": "bookies"}, ("POST", "pause", {"reason": "bookies"}), {}, "Deletion is paused"),
         ("pause", {"reason": ""}, ("POST", "pause", {}), {}, "Deletion is paused"),
         ("resume", {}, ("POST", "resume", None), {}, "Deletion continues"),
-        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), {}, "at most 500 ledgers"),
+        ("rate", {"rate": "500"}, ("PUT", "rate", {"ledgersPerSecond": 500.0}), {}, "at most 500 a second"),
         ("rate", {"rate": ""}, ("PUT", "rate", {"ledgersPerSecond": None}), {}, "has no limit"),
         (
             "undelete",

@@ -22,7 +22,7 @@ def pin(**more: object) -> dict[str, Any]:
     return {
         "cause": "backlog",
         "holder": "billing",
-        "detail": "acknowledged up to 1:9; 20 entries wait",
+        "detail": "acknowledged up to 1:9; 20 entries waiting",
         "ledgers": 2,
         "ledgerIds": [2, 3],
         "bytes": 2 * MIB,
@@ -108,7 +108,7 @@ def test_a_topic_with_each_pin_and_its_commands(browser: FakeBrowser) -> None:
     browser.door.answers[f"{BASE}/persistent/public/default/orders"] = [topic()]
     shown = browser.get("/ui/pins?of=orders")
     assert shown.status == 200
-    assert "backlog billing acknowledged up to 1:9; 20 entries wait also held by retention" in shown.words
+    assert "backlog billing acknowledged up to 1:9; 20 entries waiting also held by retention" in shown.words
     assert "2.0 MiB ( 4.0 MiB on bookies) 2 ledgers 1.0 MiB ( 2.0 MiB on bookies)" in shown.words
     assert "backlog billing and retention 1 1.0 MiB ( 2.0 MiB on bookies)" in shown.words
     assert "not loaded no broker trims it" in shown.words

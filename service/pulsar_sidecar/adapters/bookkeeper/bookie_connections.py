@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import bookie_address
 from pulsar_sidecar.adapters.bookkeeper.silent_bookies import SilentBookies
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import TemporaryError, UnreachableError
@@ -313,7 +314,9 @@ class _Reading(_Exchange):
 
     def _keep(self, run: EntryRun, entries: Sequence[bytes]) -> None:
         if not 0 < len(entries) <= run.length:
-            raise TemporaryError(f"a bookie answered {len(entries)} entries when asked for {run.length}; try again")
+            raise TemporaryError(
+                f"a bookie answered {format_count(len(entries), 'entry')} when asked for {run.length}; try again"
+            )
         for number, entry in enumerate(entries, run.first):
             if number in self._wanted:
                 self._found[EntryId(number)] = entry
@@ -383,7 +386,9 @@ def _frames(received: bytearray) -> Iterator[tuple[int, int]]:
     while len(received) - position >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(received, position)
         if not _RESPONSE.size <= length <= _MAX_FRAME_BYTES:
-            raise TemporaryError(f"a bookie announced {length} bytes, which is not an answer of a bookie")
+            raise TemporaryError(
+                f"a bookie announced {format_count(length, 'byte')}, which is not an answer of a bookie"
+            )
         start = position + _LENGTH.size
         position = start + length
         if position > len(received):

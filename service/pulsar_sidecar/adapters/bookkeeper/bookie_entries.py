@@ -24,6 +24,7 @@ from typing import Generic, NamedTuple, TypeVar, assert_never
 import google_crc32c
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import TemporaryError, UndecodableError
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
 from pulsar_sidecar.model.ledgers import DigestType, LedgerEntry, LedgerMetadata, LedgerState
@@ -349,7 +350,9 @@ def checked_entry(data: bytes, digest_type: DigestType | None, password: bytes) 
         raise UndecodableError("the ledger's metadata names no digest, so its entries cannot be checked")
     digest_end = _ENTRY_HEADER.size + _DIGEST_BYTES[digest_type]
     if len(data) < digest_end:
-        raise UndecodableError(f"a bookie answered with {len(data)} bytes, which is not an entry; read it again")
+        raise UndecodableError(
+            f"a bookie answered with {format_count(len(data), 'byte')}, which is not an entry; read it again"
+        )
     header, payload = data[: _ENTRY_HEADER.size], data[digest_end:]
     ledger_id, entry_id, last_confirmed, ledger_bytes = _ENTRY_HEADER.unpack(header)
     stored_digest = data[_ENTRY_HEADER.size : digest_end]

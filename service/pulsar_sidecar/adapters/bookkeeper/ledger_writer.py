@@ -17,6 +17,7 @@ from typing import Final
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import stored_entry
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata, encode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     DEFAULT_LEDGERS_ROOT,
@@ -137,7 +138,8 @@ class LedgerWriter:
         if len(writable) < size:
             failures = f" ({_joined(failed)})" if failed else ""
             raise TemporaryError(
-                f"a ledger needs {size} bookies, and {len(writable)} can be written to{failures}; start more bookies, "
+                f"a ledger needs {format_count(size, 'bookie')}, and {len(writable)} can be written "
+                f"to{failures}; start more bookies, "
                 "or lower managedLedgerDefaultEnsembleSize"
             )
         random.shuffle(writable)

@@ -9,6 +9,7 @@ acknowledged.
 from collections.abc import Generator, Iterator
 
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, LedgerEnd
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, managed_ledger_path
 from pulsar_sidecar.ledger_ownership.references import LedgerReference, managed_ledger_references
@@ -92,7 +93,10 @@ class BookieTopicEntries:
             # The bookies dropped the ledger while it was read, so a missing entry is neither its end nor damage.
             yield from unseen(ended_at, *self._why_gone(topic_node, ledger_id, reference))
         elif listed_last is not None:
-            reason = f"the topic lists {reference.entries:,} entries of ledger {ledger_id}, and BookKeeper has fewer"
+            reason = (
+                f"the topic lists {format_count(reference.entries, 'entry')} of ledger {ledger_id}, and "
+                "BookKeeper has fewer"
+            )
             yield from unseen(max(wanted.start, end.highest + 1), UnseenCause.UNREADABLE, reason)
 
     def _node(self, ledger_id: LedgerId) -> Node | None:

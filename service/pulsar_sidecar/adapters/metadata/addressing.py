@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.model.ids import NodeVersion
@@ -150,7 +151,9 @@ def check_data(path: str, data: bytes) -> None:
     """Refuse a node that does not fit into one request."""
     check_path(path)
     if len(data) + len(path.encode()) + _REQUEST_OVERHEAD_BYTES > _MAX_REQUEST_BYTES:
-        raise InvalidInputError(f"{len(data)} bytes for {path} are more than ZooKeeper takes in one request (10 MB)")
+        raise InvalidInputError(
+            f"{format_count(len(data), 'byte')} for {path} are more than ZooKeeper takes in one request (10 MB)"
+        )
 
 
 def check_removable(path: str) -> None:

@@ -24,6 +24,7 @@ from pulsar_sidecar.adapters.metadata.addressing import (
 from pulsar_sidecar.adapters.metadata.multidelete import BYSTANDERS, GuardedDeletions
 from pulsar_sidecar.adapters.metadata.multiread import list_children, read_nodes
 from pulsar_sidecar.adapters.metadata.session import DEFAULT_OPTIONS, KazooSession, Patience, SessionOptions
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.clocks import Clock, StopSignal
 from pulsar_sidecar.model.errors import (
     AlreadyExistsError,
@@ -108,7 +109,9 @@ class ZooKeeperMetadataStore(KazooSession):
         """See `MetadataStore.create_together`; missing parents stay when the nodes themselves cannot be created."""
         for node in nodes:
             check_data(node.path, node.data)
-        what = f"create {nodes[0].path}" + (f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else "")
+        what = f"create {nodes[0].path}" + (
+            f" and {format_count(len(nodes) - 1, 'more node')}" if len(nodes) > 1 else ""
+        )
         try:
             try:
                 self._change_together(what, partial(_creations, nodes))

@@ -26,6 +26,7 @@ from pulsar_sidecar.adapters.metadata.session import (
     real_path,
     send,
 )
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.watch.ports import Changes, ChangesLostError, UnwatchableError
 from pulsar_sidecar.ledger_ownership.paths import ledger_id_of_path
 from pulsar_sidecar.model.ids import LedgerId
@@ -222,4 +223,4 @@ class Hearing:
         elif waiting == 1:
             self._stirred.notify_all()
         elif waiting > self._scope.most_waiting:
-            self._lose(f"more than {self._scope.most_waiting} nodes were waiting to be taken")
+            self._lose(f"more than {format_count(self._scope.most_waiting, 'node')} were waiting to be taken")

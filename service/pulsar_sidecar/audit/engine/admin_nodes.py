@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.engine.leftover_nodes import partitioned_topics
 from pulsar_sidecar.audit.results.summaries import Danger
 from pulsar_sidecar.ledger_ownership.paths import PARTITIONED_TOPICS, POLICIES
@@ -107,4 +108,4 @@ def _retention(value: bytes) -> str:
         minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return "unknown, because its policies cannot be read"
-    return INFINITE if minutes == megabytes == _FOREVER else f"{minutes} minutes and {megabytes} MB"
+    return INFINITE if minutes == megabytes == _FOREVER else f"{format_count(minutes, 'minute')} and {megabytes} MB"

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import Engine
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.audit.arrays import Ids, IdTable, LedgerSets, Numbers
 from pulsar_sidecar.audit.columnar.reader import SINGLES, ColumnReader
@@ -146,13 +147,15 @@ class EmbeddedEngine:
         in_dump = self._inputs.columns(Subtree.LEDGERS, ledger_columns, dumps) if self._own_ledgers else ()
         listed = list(self._inputs.columns(Table.LEDGERS, ["ledger_id"], listed_ids))
         dumped, unread_directories = _dumped(in_dump if self._own_ledgers else ((ids, []) for ids in listed))
-        self._report(f"{sum(map(len, listed)):,} ledgers in the listing, {int((dumped >= 0).sum()):,} in the dump")
+        self._report(
+            f"{format_count(sum(map(len, listed)), 'ledger')} in the listing, {int((dumped >= 0).sum()):,} in the dump"
+        )
         sets = LedgerSets(listed, dumped)
         decoded = {subtree: list(_adding_references(sets, parts)) for subtree, parts in nodes.items()}
         parts, admin = list(chain.from_iterable(decoded.values())), list(admin_parts)
         singles, protection, unread_segments = self._seen(parts, chain.from_iterable(unknown), admin)
         sets.refer(singles.column("ledger_id").to_numpy())
-        self._report(f"{sets.references:,} references")
+        self._report(f"{format_count(sets.references, 'reference')}")
         gone = not_below(sets.gone(), unread_directories, self._root)
         # Of these and of the lists' ledgers whose size no list has, BookKeeper's own nodes have it.
         alone = pa.concat_tables([singles, _once([part.unsized for part in parts])])
@@ -282,7 +285,7 @@ class EmbeddedEngine:
         judge = Judge(as_of_ms(self._inputs.dump), self._policy, protection)
         pieces = [cases[start : start + _JUDGED_AT_ONCE] for start in range(0, len(cases), _JUDGED_AT_ONCE)]
         answers = [judge_cases(judge, piece, nodes, self._earlier_orphans(piece)) for piece in pieces]
-        self._report(f"{len(cases):,} ledgers that nothing references were judged")
+        self._report(f"judged {format_count(len(cases), 'ledger')} that nothing references")
         return (
             pa.Table.from_batches([orphans for orphans, _ in answers], ORPHAN_LEDGERS),
             pa.Table.from_batches([others for _, others in answers], UNATTRIBUTED_LEDGERS).sort_by("ledger_id"),

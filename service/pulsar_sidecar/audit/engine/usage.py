@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.analysis.schemas import schema_of
 from pulsar_sidecar.audit.arrays import Numbers, sums_between
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
@@ -223,7 +224,10 @@ def _affected(kind: LedgerKind, whose: str, cursor: str | None, reference: Mappi
             return f"{whose} lost the ledger that it wrote to last, with an unknown number of entries"
         case LedgerKind.DATA:
             entries, size = reference["entries"], reference["size_bytes"]
-            return f"{whose} lost {entries} entries ({size} bytes); consumers stop there or skip them"
+            return (
+                f"{whose} lost {format_count(entries, 'entry')} ({format_count(size, 'byte')}); consumers stop "
+                "there or skip them"
+            )
         case LedgerKind.CURSOR:
             return f"the subscription {cursor} of {whose} falls back to an older position, and receives messages again"
         case LedgerKind.SCHEMA:

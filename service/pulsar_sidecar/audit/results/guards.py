@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pulsar_sidecar.analysis.documents import EXIT_CLEAN, EXIT_ERROR, EXIT_FINDINGS
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.requests import HOUR_MS, AuditPolicy
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count, GuardResult
 from pulsar_sidecar.audit.results.tables import OrphanStatus
@@ -120,7 +121,7 @@ def demand_plausible(found: AuditCounts, dump: Manifest) -> None:
     demand_few_missing(found.missing)
     if LEDGERS_LEFT_OUT not in dump.left_out and found.in_dump < found.listed * LEAST_OVERLAP:
         raise InvalidInputError(
-            f"only {found.in_dump} of {found.listed} listed ledgers are in the dump; make both from the "
+            f"the dump has only {found.in_dump} of {format_count(found.listed, 'listed ledger')}; make both from the "
             "same cluster, one right after the other"
         )
 
@@ -133,7 +134,8 @@ def demand_few_missing(missing: int) -> None:
     """
     if missing > MOST_MISSING:
         raise InvalidInputError(
-            f"{missing} references name ledgers that do not exist; make dump and listing from the same cluster"
+            f"there are {missing:,} references to ledgers that do not exist; make dump and listing from the "
+            "same cluster"
         )
 
 

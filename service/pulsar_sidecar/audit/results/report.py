@@ -19,7 +19,7 @@ from jinja2 import Environment
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from pulsar_sidecar.analysis.audit_pages import sum_of, with_audits
-from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.formatting import Row, format_count
 from pulsar_sidecar.analysis.pages import page_environment
 from pulsar_sidecar.audit.results.drilling import owners_of
 from pulsar_sidecar.audit.results.summaries import AuditSummary, Count
@@ -109,7 +109,7 @@ def largest(counts: Mapping[str, Count], most: int, length: Callable[[Count], in
     """The largest of some counts, so many at most, and one for all others."""
     ordered = sorted(counts.items(), key=lambda item: (-length(item[1]), item[0]))
     others = [count for _, count in ordered[most:]]
-    return dict(ordered[:most]) | ({f"{len(others):,} others": Count.sum(others)} if others else {})
+    return dict(ordered[:most]) | ({f"{format_count(len(others), 'other')}": Count.sum(others)} if others else {})
 
 
 def metrics_text(summary: AuditSummary) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.audit.ports import NodeSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LOG_SEGMENTS, LogSegmentKind, Subtree, Table, schemas_of
@@ -184,8 +185,8 @@ def _copy_nodes(source: NodeSource, output: TablesOutput, tally: "_Tally", repor
                     tally.count(Table.LOG_SEGMENTS, segments)
         if nodes - reported >= _PROGRESS_NODES:
             reported = nodes
-            report(f"{reported:,} nodes so far")
-    report(f"{nodes:,} nodes, {unreadable:,} of them unreadable")
+            report(f"{format_count(reported, 'node')} so far")
+    report(f"{format_count(nodes, 'node')}, {unreadable:,} of them unreadable")
 
 
 def _read_cursor_ledgers(live: CursorLedgers | None, output: TablesOutput, tally: "_Tally", report: Report) -> None:
@@ -194,7 +195,7 @@ def _read_cursor_ledgers(live: CursorLedgers | None, output: TablesOutput, tally
         output.write(Table.CURSOR_LEDGERS, rows)
         tally.count(Table.CURSOR_LEDGERS, rows)
         if number % _PROGRESS_CURSORS == 0 or number == count:
-            report(f"{number:,} of {count:,} compaction cursors' ledgers read")
+            report(f"read the ledgers of {number:,} of {format_count(count, 'compaction cursor')}")
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import MANIFEST_NAME
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.columnar.reader import ColumnReader
 from pulsar_sidecar.audit.ports import LedgerSource, OpenOutput
 from pulsar_sidecar.audit.results.tables import LEDGERS, Table, schemas_of
@@ -58,7 +59,7 @@ def list_ledgers(
         for batch in source.batches():
             output.write(Table.LEDGERS, batch)
             if (rows + batch.num_rows) // _PROGRESS_LEDGERS > rows // _PROGRESS_LEDGERS:
-                report(f"{rows + batch.num_rows:,} ledgers so far")
+                report(f"{format_count(rows + batch.num_rows, 'ledger')} so far")
             rows += batch.num_rows
             unreadable += batch.num_rows - batch.column("unreadable").null_count
             as_of = newest(as_of, batch)
@@ -66,7 +67,7 @@ def list_ledgers(
             raise TemporaryError(
                 "the source lists no ledger, and no cluster is without one: check the address and --ledgers-root-path"
             )
-        report(f"{rows:,} ledgers, {unreadable:,} of them unreadable")
+        report(f"{format_count(rows, 'ledger')}, {unreadable:,} of them unreadable")
         ending = source.ending()
         files = output.close_tables()
         manifest = Manifest(

@@ -114,7 +114,7 @@ def skip_messages(
     body = {"messageIds": [_message_id(text) for text in message_ids]}
     accepted = ctx.obj.client().call("POST", place, body, _how(wait=wait, defer=defer))
     output.info(
-        f"cancelled {len(message_ids)} messages"
+        f"cancelled {format_count(len(message_ids), 'message')}"
         if accepted is None
         else "all cancellations are logged; the sidecars acknowledge the messages as soon as they can"
     )
@@ -261,10 +261,10 @@ def _previewed(client: Client, path: str, selection: Mapping[str, object], clust
             )
         )
     if preview["unreadable"]:
-        output.info(f"{preview['unreadable']} entries could not be read and are not included")
+        output.info(f"not included: {format_count(preview['unreadable'], 'entry')} that could not be read")
     if preview["publishedLater"]:
         later = preview["publishedLater"]
-        output.info(f"{later} messages more match; by their producers' clocks they were published since, and stay")
+        output.info(f"published since, by their producers' clocks, so not cancelled: {format_count(later, 'message')}")
     return preview
 
 
@@ -296,7 +296,7 @@ def _report(verdicts: Iterable[dict[str, Any]], *, unreadable: int = 0, expected
         counts.update(one["proof"] for one in verdict["verdicts"])
     total = max(total, expected)
     shown = ", ".join(f"{count} {proof}" for proof, count in counts.most_common())
-    output.info(f"{cancelled} of {total} messages are cancelled" + (f" ({shown})" if shown else ""))
+    output.info(f"cancelled {cancelled} of {format_count(total, 'message')}" + (f" ({shown})" if shown else ""))
     if cancelled < total or unreadable:
         raise typer.Exit(ExitCode.NOT_ALL)
 

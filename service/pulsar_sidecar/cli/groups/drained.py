@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.client import SidecarClient
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, CommandGroup, ExitCode, ServiceRefusedError
@@ -132,7 +133,10 @@ def _plans(client: SidecarClient) -> Iterator[Left]:
 
 
 def _resumption(plan: dict[str, Any]) -> str:
-    return f"resume {plan['auditId']} with pulsar-sidecar audit apply ({plan['sent']} of {plan['rows']} rows are sent)"
+    return (
+        f"resume {plan['auditId']} with pulsar-sidecar audit apply ({plan['sent']} of "
+        f"{format_count(plan['rows'], 'row')} sent)"
+    )
 
 
 def _not_looked_at(what: str, setting: str) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError
 from pulsar_sidecar.cli.connecting import Client, Context, namespace_path
@@ -49,7 +50,10 @@ def delete(
     if ended["state"] == OperationState.REFUSED.value:
         output.info(output.printable(f"{namespace} is not deleted: {ended['reason']}"))
         raise typer.Exit(ExitCode.FAILED)
-    output.info(f"deleted {shown}: {ended['topicsDeleted']:,} topics, {ended['recordedLedgers']:,} ledgers recorded")
+    output.info(
+        f"deleted {shown}: {format_count(ended['topicsDeleted'], 'topic')}, "
+        f"{format_count(ended['recordedLedgers'], 'ledger')} recorded"
+    )
 
 
 def _followed(client: Client, path: str, shown: str, wait_seconds: float | None) -> dict[str, Any] | None:
@@ -78,7 +82,7 @@ def _followed(client: Client, path: str, shown: str, wait_seconds: float | None)
 
 
 def _more(answer: dict[str, Any]) -> str:
-    parts = [f"{answer['recordedLedgers']:,} ledgers recorded"]
+    parts = [f"{format_count(answer['recordedLedgers'], 'ledger')} recorded"]
     if answer["topicsPerSecond"] is not None:
         parts.append(f"{answer['topicsPerSecond']:.0f} topics/s")
     if answer["secondsLeft"] is not None:

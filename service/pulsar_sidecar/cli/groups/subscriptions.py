@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -87,8 +87,9 @@ def fullest(
 def _fullest(answer: Mapping[str, Any]) -> Iterator[str]:
     fits = answer["maxUnackedRangesToPersist"]
     yield (
-        f"{answer['subscriptions']:,} subscriptions of {answer['topics']:,} topics or partitions: "
-        f"{answer['full']:,} full, {answer['nearlyFull']:,} nearly full ({fits:,} ranges fit)"
+        f"{format_count(answer['subscriptions'], 'subscription')} of "
+        f"{format_count(answer['topics'], 'topic or partition', 'topics or partitions')}: "
+        f"{answer['full']:,} full, {answer['nearlyFull']:,} nearly full (of at most {format_count(fits, 'range')})"
     )
     rows = [
         {
@@ -110,7 +111,7 @@ def _fullest(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     kind = state["type"] or "no type yet"
-    yield f"{state['topic']}  {state['subscription']}  ({kind}, {state['consumers']} consumers)"
+    yield f"{state['topic']}  {state['subscription']}  ({kind}, {format_count(state['consumers'], 'consumer')})"
     yield _line("acknowledged up to", state["markDeletePosition"])
     yield _line("beyond it", _ranges(state))
     yield _line("dispatch", _PAUSES.get(state["pause"], state["pause"]))
@@ -133,7 +134,10 @@ def _ranges(state: Mapping[str, Any]) -> str:
     count, limit = state["nonContiguousDeletedMessagesRanges"], state["maxUnackedRangesToPersist"]
     room = f"room for {state['rangesLeft']:,} more" if count <= limit else f"{count - limit:,} too many"
     entries, size = state["individuallyAcknowledgedEntries"], format_bytes(state["serializedSizeBytes"])
-    return f"{count:,} ranges of {limit:,} that fit ({room}), {entries:,} entries, {size} when written"
+    return (
+        f"{format_count(count, 'range')} of {limit:,} that fit ({room}), {format_count(entries, 'entry')}, "
+        f"{size} when written"
+    )
 
 
 def _policies(policies: Mapping[str, Any]) -> str:
@@ -147,9 +151,12 @@ def _stored(stored: Mapping[str, Any] | None) -> str:
     place = "in the metadata store"
     if stored["cursorLedger"] is not None:
         place = f"in ledger {stored['cursorLedger']}, entry {stored['entry']}"
-    batches = f", {stored['batchDeletedIndexes']:,} batches in part" if stored["batchDeletedIndexes"] else ""
-    return f"{place}: up to {stored['markDeletePosition']} and {stored['ranges']:,} ranges{batches}, " + format_bytes(
-        stored["sizeBytes"]
+    batches = (
+        f", {format_count(stored['batchDeletedIndexes'], 'batch')} in part" if stored["batchDeletedIndexes"] else ""
+    )
+    return (
+        f"{place}: up to {stored['markDeletePosition']} and {format_count(stored['ranges'], 'range')}{batches}, "
+        + format_bytes(stored["sizeBytes"])
     )
 
 
@@ -179,4 +186,6 @@ def _again(lost: Mapping[str, Any]) -> str:
         return "no acknowledged entry is delivered again"
     shown = ", ".join(lost["ranges"][:3])
     more = ", ..." if lost["rangeCount"] > 3 else ""
-    return f"{lost['entries']:,} acknowledged entries are delivered again" + (f": {shown}{more}" if shown else "")
+    return f"{format_count(lost['entries'], 'acknowledged entry')} delivered again" + (
+        f": {shown}{more}" if shown else ""
+    )

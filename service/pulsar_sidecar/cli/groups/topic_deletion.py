@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ServiceRefusedError
 from pulsar_sidecar.cli.connecting import Client, topic_path
@@ -152,7 +153,7 @@ def _followed(deletion: Deletion, seen: dict[str, Any], report: Report) -> dict[
 
 def _shown(seen: dict[str, Any]) -> str:
     left = seen.get("leftLedgers")
-    ledgers = f"{seen['recordedLedgers']} ledgers recorded" + ("" if left is None else f", {left} left")
+    ledgers = f"{format_count(seen['recordedLedgers'], 'ledger')} recorded" + ("" if left is None else f", {left} left")
     return f"waiting; attempts: {seen['attempts']}; {ledgers}: {seen['reason']}"
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, ServiceRefusedError, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -113,7 +114,7 @@ def delete(
         _delete_one(deletion, names[0], chosen)
         return
     left = delete_many(deletion, names, parallel)
-    output.info(f"deleted {len(names) - len(left):,} of {len(names):,} topics")
+    output.info(f"deleted {len(names) - len(left):,} of {format_count(len(names), 'topic')}")
     if left or chosen is output.Format.JSON:
         output.document(left, chosen)
     if any(each["state"] != "done" for each in left):
@@ -249,7 +250,7 @@ def delete_shadow(
     output.document(answer, ctx.obj.format)
     if answer["missingLedgers"]:
         output.info(
-            f"{len(answer['missingLedgers'])} ledgers of the source are missing that were there before; "
+            f"the source lacks {format_count(len(answer['missingLedgers']), 'ledger')} that it had before; "
             "stop the source's clients and look for them on the bookies before these collect garbage"
         )
     for source in answer["missingSources"]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Client, Context, Subscription, Topic, topic_path
@@ -58,7 +59,7 @@ def delayed_messages(
     paragraphs = ("\n".join(_lines(name, total, now_ms, rows)) for name, total in totals.items())
     output.answer(_document(totals, now_ms, complete), ["\n\n".join(paragraphs)], ctx.obj.format)
     if not complete:
-        output.info(f"the backlog has more than {limit:,} entries; read more with --limit")
+        output.info(f"the backlog has more than {format_count(limit, 'entry')}; read more with --limit")
         raise typer.Exit(ExitCode.NOT_ALL)
 
 
@@ -104,7 +105,7 @@ def _document(totals: Mapping[str, Total], now_ms: int, complete: bool) -> dict[
 
 def _lines(name: str, total: Total, now_ms: int, rows: int) -> Iterator[str]:
     counts = total.counts
-    yield f"{name} ({total.type}): {counts['delayed']:,} delayed messages wait"
+    yield f"{name} ({total.type}): {format_count(counts['delayed'], 'delayed message')} waiting"
     others = {"due": "due and not acknowledged", "undelayed": "without a due time", "unreadable": "unreadable entries"}
     yield from (f"  {counts[kind]:,} {text}" for kind, text in others.items() if counts[kind])
     if total.next is None or total.last is None:

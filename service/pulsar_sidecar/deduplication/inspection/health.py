@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.inspection.lag_limits import LagLimits
 from pulsar_sidecar.deduplication.inspection.policy_changes import Policies, RunningDeduplication
 from pulsar_sidecar.deduplication.inspection.stuck import (
@@ -140,6 +141,7 @@ def _deduplicated(
             yield LoadForecast(place, snapshot.position, since, seconds, deduplicated, seconds > timeout_seconds)
     if left_out:
         unreadable.append(
-            f"{left_out:,} more topics have a deduplication cursor and inherit that deduplication is off; brokers were "
-            f"asked for the own policies of the {asked:,} slowest only"
+            "not asked, with a deduplication cursor and deduplication off by inheritance: "
+            f"{format_count(left_out, 'topic')}; "
+            f"brokers were asked for the own policies of the {asked:,} slowest only"
         )

@@ -7,6 +7,7 @@ puts each entry's sequence id in place of the one before, whether it is larger o
 from dataclasses import dataclass
 from typing import Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.ports import ReplayedEntry, StoredMessages, UndecodableEntry
 from pulsar_sidecar.deduplication.snapshots import Snapshot
 from pulsar_sidecar.model.errors import NotFoundError
@@ -71,7 +72,7 @@ def replay(messages: StoredMessages, topic: TopicName, snapshot: Snapshot, limit
             problems.append(_unseen(each))
             continue
         if entries == limit:
-            problems.append(f"{limit:,} entries were replayed, and there are more; raise the limit")
+            problems.append(f"replayed {format_count(limit, 'entry')}, and there are more; raise the limit")
             break
         found[each.producer] = each.sequence_id
         last, entries, markers = each.position, entries + 1, markers + each.is_marker

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.inspection.replay import Replay
 from pulsar_sidecar.deduplication.policies import BrokerDeduplication, PolicyLevel, PolicyValues
 from pulsar_sidecar.deduplication.replay_cost import replay_seconds
@@ -248,14 +249,17 @@ def _remarks_on(snapshot: Snapshot, limits: SnapshotLimits) -> Iterator[str]:
     most, names = limits.max_producers, len(snapshot.sequences)
     if most is not None and names >= most:
         yield (
-            f"the snapshot is full: it has {names:,} names, and brokers store {most:,} at most "
+            f"the snapshot is full: it has {format_count(names, 'name')}, and brokers store {most:,} at most "
             "(brokerDeduplicationMaxNumberOfProducers); a load forgets other producers that published nothing since"
         )
     elif most is not None and names > most * _NEARLY_FULL:
-        yield f"the snapshot is nearly full: brokers store {most:,} names at most"
+        yield f"the snapshot is nearly full: brokers store {format_count(most, 'name')} at most"
     if limits.max_entry_bytes is not None and snapshot.size_bytes > limits.max_entry_bytes * _NEARLY_FULL:
         most_bytes = limits.max_entry_bytes
-        yield f"the snapshot nearly fills an entry of the cursor's ledger: {most_bytes:,} bytes (maxMessageSize)"
+        yield (
+            f"the snapshot nearly fills an entry of the cursor's ledger: {format_count(most_bytes, 'byte')} "
+            "(maxMessageSize)"
+        )
     if snapshot.size_bytes > limits.max_node_bytes * _NEARLY_FULL:
         yield (
             "brokers write the snapshot to the metadata store when they unload the topic, and when they change the "

@@ -15,6 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.publishing.records import RecordFormat
 from pulsar_sidecar.deduplication.publishing.routing import HashingScheme
 from pulsar_sidecar.model.decoding import decodable
@@ -196,7 +197,8 @@ def verified(
     rolling = RollingHash()
     if marks and size < marks[-1].end:
         raise ConflictError(
-            f"the file is {size} bytes long, and {marks[-1].end} bytes of it are published: it was shrunk or replaced"
+            f"the file is {format_count(size, 'byte')} long, and {format_count(marks[-1].end, 'byte')} of "
+            "it had been published: it was shrunk or replaced"
         )
     file.seek(0)
     for mark in marks:

@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import BinaryIO, Final, NoReturn, Protocol
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.publishing.checkpoint import (
     NOTHING_SENT,
     SENT_BEFORE,
@@ -221,7 +222,8 @@ class FilePublisher:
         request = self._request
         if request.is_fresh:
             raise ConflictError(
-                f"--fresh, and there is a checkpoint: {checkpoint.records} records of this file are published as "
+                f"--fresh, and there is a checkpoint: {format_count(checkpoint.records, 'record')} of this "
+                "file published as "
                 f"{checkpoint.producer_name}; continue with --resume, or choose another producer name and --checkpoint"
             )
         check_same_job(checkpoint, str(request.topic), request.producer_name, request.record_format, request.hashing)

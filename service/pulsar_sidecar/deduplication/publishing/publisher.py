@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, NoReturn, Self, TypedDict
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.publishing.messages import (
     MAX_SEQUENCE_ID,
     BatchLimits,
@@ -264,7 +265,8 @@ class ExactlyOncePublisher:
         found = self._producers.partitions(self.topic)
         if found != wanted:
             raise ConflictError(
-                f"{self.topic} has {found} partitions and had {wanted}: keys belong to other partitions than before. "
+                f"{self.topic} has {format_count(found, 'partition')} and had {wanted}: keys belong to "
+                "other partitions than before. "
                 "What is published so far stays; publish the rest under another producer name"
             )
 

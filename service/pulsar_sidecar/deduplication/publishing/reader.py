@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, Self
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.clocks import Clock
 from pulsar_sidecar.model.errors import ConflictError, InvalidInputError, TemporaryError
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
@@ -126,7 +127,9 @@ class ExactlyOnceReader:
         names = [topic.partition(index) for index in range(count)] or [topic]
         unknown = [index for index in after or {} if not 0 <= index < len(names)]
         if unknown:
-            raise ConflictError(f"{topic} has {count} partitions, and a position of partition {unknown[0]} was given")
+            raise ConflictError(
+                f"{topic} has {format_count(count, 'partition')}, and a position of partition {unknown[0]} was given"
+            )
         self._partitions = deque(_Partition(index, name, (after or {}).get(index)) for index, name in enumerate(names))
         self._in_a_row = 0
 

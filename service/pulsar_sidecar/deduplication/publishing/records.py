@@ -17,6 +17,7 @@ from typing import Annotated, Any, BinaryIO, Final, assert_never
 
 import msgspec
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -158,7 +159,8 @@ class RecordReader:
     def _check_length(self, offset: int, length: int) -> None:
         if length > self._most_bytes:
             raise InvalidInputError(
-                f"the record at byte {offset} is longer than {self._most_bytes} bytes; is this a file of "
+                f"the record at byte {offset} is longer than {format_count(self._most_bytes, 'byte')}; is "
+                "this a file of "
                 f"{self._form.value}?"
             )
 

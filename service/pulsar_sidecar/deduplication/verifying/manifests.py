@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from pulsar_sidecar.analysis.documents import Document, FileDigest
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError
 
@@ -90,6 +91,6 @@ def parse_manifest(document: Any) -> ExtractManifest:
     counted_rows = manifest.messages + manifest.ledgers + sum(count.ranges for count in manifest.unseen.values())
     if counted != counted_rows:
         raise InvalidInputError(
-            f"the files of this extract hold {counted} rows, and its manifest counts {counted_rows}"
+            f"the files of this extract hold {format_count(counted, 'row')}, and its manifest counts {counted_rows}"
         )
     return manifest

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.verifying.findings import (
     EarlierMessages,
     Finding,
@@ -113,7 +114,10 @@ class Progress:
         if now >= self._reported_at + _REPORT_EVERY_SECONDS:
             self._reported_at = now
             place = Position(row.ledger_id, row.entry_id)
-            self._report(f"{doing}: {self._entries:,} entries, {self._messages:,} messages; {topic} at {place}")
+            self._report(
+                f"{doing}: {format_count(self._entries, 'entry')}, "
+                f"{format_count(self._messages, 'message')}; {topic} at {place}"
+            )
 
 
 @dataclass(slots=True)
@@ -202,7 +206,7 @@ def _findings(topic: TopicName, messages: TopicMessages, reading: _Reading, prog
     if entries != reading.entries_to_last_suspect:
         raise TemporaryError(
             f"{topic} dropped entries while it was read, or a bookie did not answer again: of "
-            f"{reading.entries_to_last_suspect:,} entries {entries:,} were there the second time; "
+            f"{format_count(reading.entries_to_last_suspect, 'entry')} {entries:,} were there the second time; "
             "repeat it, or make an extract, which reads once"
         )
     return tuple(occurrences.findings())

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Final, NamedTuple, TypeVar, assert_never
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
     Cancellation,
     CancellationStatus,
@@ -173,8 +174,8 @@ def _check_message(target: Target, facts: EntryFacts) -> SubscriptionResult | No
     if target.deliver_at_ms not in (None, facts.deliver_at_ms):
         shown = f"{facts.deliver_at_ms} ({_shown(facts.deliver_at_ms)})"
         return refused(Cause.OTHER_DELIVER_AT, f"the message's deliverAt is {shown}")
-    if (facts.messages_in_batch or 1) > 1:
-        batch = f"a batch of {facts.messages_in_batch} messages"
+    if (messages := facts.messages_in_batch or 1) > 1:
+        batch = f"a batch of {format_count(messages, 'message')}"
         return refused(Cause.BATCH, f"the entry is {batch}: acknowledging it would drop all of them")
     if target.batch_index not in (None, 0, -1):
         return not_found(Cause.NO_ENTRY, "the entry is not a batch, so it has no such batchIndex")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs, decode_indexes, encode_indexes
 from pulsar_sidecar.ledger_ownership.exact_decoding import decode_exactly
 from pulsar_sidecar.model.errors import UndecodableError
@@ -223,7 +224,9 @@ def _bitmap(data: bytes) -> BitMap:
     except (ValueError, IndexError) as error:
         raise UndecodableError(f"{len(data)} bytes are not a roaring bitmap ({error}); read them again") from error
     if len(bitmap) > MAX_INDEXES:
-        raise UndecodableError(f"a bitmap claims {len(bitmap):,} entries, more than any ledger of messages has")
+        raise UndecodableError(
+            f"a bitmap claims {format_count(len(bitmap), 'entry')}, more than any ledger of messages has"
+        )
     if bitmap.serialize() != data:
         raise UndecodableError(f"a roaring bitmap is longer than its header; {_REMEDY}")
     return bitmap

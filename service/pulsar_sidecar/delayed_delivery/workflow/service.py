@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 from cachetools import LRUCache
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.cancel.plan import not_found
 from pulsar_sidecar.delayed_delivery.cancel.reconcile import BROKER_STORES_EVERY_MS
 from pulsar_sidecar.delayed_delivery.cancel.requests import (
@@ -327,7 +328,8 @@ class DelayedDelivery:
         if hash_of(selection, found) != confirmed_hash:
             count = sum(map(len, found.values()))
             raise ConflictError(
-                f"the selection finds {count} messages now, and not the ones that were previewed (some came due, "
+                f"the selection finds {format_count(count, 'message')} now, and not the ones that were "
+                "previewed (some came due, "
                 "or were acknowledged); nothing was cancelled: preview again and confirm the new hash"
             )
         return list(batches_of(selection, found, _BATCH))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.outcomes import Decision, RecordOutcome, judged_messages, settled_messages
 from pulsar_sidecar.ledger_deletion.ports import (
@@ -295,7 +296,7 @@ class PendingDeletionProcessor:
         try:
             results = self.store.delete_many(deletions, attempt.may_send)
         except (TemporaryError, OutcomeUnknownError) as error:
-            self.warn(f"the metadata store did not answer {len(deletions)} deletions: {error}")
+            self.warn(f"the metadata store did not answer {format_count(len(deletions), 'deletion')}: {error}")
             results = [DeletionResult.UNKNOWN] * len(deletions)
         return [
             (self._delete_directly(self.direct, attempt, evaluation), False)
@@ -353,14 +354,17 @@ class PendingDeletionProcessor:
     # --- how a batch ends --------------------------------------------------------------------------------------------
 
     def _postpone_all(self, batch: Batch, candidates: Sequence[Candidate], why: str) -> None:
-        self.warn(f"{len(candidates)} records are postponed: {why}")
+        self.warn(f"postponed {format_count(len(candidates), 'record')}: {why}")
         batch.postpone(candidates, OutcomeReason.TEMPORARY_FAILURE)
 
     def _complete(self, batch: Batch, pending: PendingDeletions) -> None:
         self._send_again(batch, DeletionTopic.RETRY, Step.RETRIES_SENT)
         self._send_again(batch, DeletionTopic.DEAD_LETTER, Step.DEAD_LETTERS_SENT)
         if not self._log_outcomes(batch.outcomes):
-            self.warn(f"{len(batch.finished)} records are postponed: the outcome topic did not store their outcomes")
+            self.warn(
+                f"postponed {format_count(len(batch.finished), 'record')}: the outcome topic did not store "
+                "their outcomes"
+            )
             batch.postponed.extend(batch.finished)
             batch.finished.clear()
         if batch.postponed:
@@ -411,7 +415,7 @@ class PendingDeletionProcessor:
         try:
             return self.publishers[topic].publish(messages)
         except SidecarError as error:
-            self.warn(f"{len(messages)} messages could not be published: {error}")
+            self.warn(f"{format_count(len(messages), 'message')} could not be published: {error}")
             return [PublishResult.UNKNOWN] * len(messages)
 
 

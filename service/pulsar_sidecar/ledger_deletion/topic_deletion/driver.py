@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
@@ -478,8 +479,8 @@ def _nothing_more(_: Operation) -> None:
 def _unasked(operation: Operation) -> str:
     return (
         f"{operation.topic} was gone before this sidecar asked a broker to delete it, and it knows of "
-        f"{len(operation.recorded)} recorded ledgers: a broker's clean-up of inactive topics, another caller or a "
-        "sidecar that has died deleted it; an audit finds ledgers that were left"
+        f"{format_count(len(operation.recorded), 'recorded ledger')}: a broker's clean-up of inactive topics, another "
+        "caller or a sidecar that has died deleted it; an audit finds ledgers that were left"
     )
 
 

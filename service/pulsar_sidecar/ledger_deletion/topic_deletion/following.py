@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.outcomes import Note, notes
 from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic, DeletionTopics
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
@@ -150,7 +151,9 @@ def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:
         if each.remedy is not None
     ]
     more = len(texts) - _MOST_WARNINGS
-    return texts[:_MOST_WARNINGS] + ([f"{more} more topic deletions do not continue either"] if more > 0 else [])
+    return texts[:_MOST_WARNINGS] + (
+        [f"{format_count(more, 'more topic deletion')} cannot continue either"] if more > 0 else []
+    )
 
 
 def _recorded_ledgers(keys: Iterable[str]) -> set[LedgerId]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace as struct_replace
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.grouping import GroupedPublisher
 from pulsar_sidecar.ledger_deletion.metrics import DeletionMetrics
 from pulsar_sidecar.ledger_deletion.ports import (
@@ -418,7 +419,8 @@ class Recorder:
         missing = sum(not result.stored for result in results)
         if missing:
             raise TemporaryError(
-                f"{missing} of {len(records)} records have no receipt from __ledger_deletion: bookies do not store "
+                f"no receipt from __ledger_deletion for {missing} of "
+                f"{format_count(len(records), 'record')}: bookies do not store "
                 f"them, or a broker hangs; {self._registered_bookies()}"
             )
 

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.ports import LiveOwners, TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import ShadowDeletionStage, ShadowDeletionStatus, SourceCheck
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
@@ -295,8 +296,9 @@ class ShadowDeleter:
             clients = self.admin.clients(shadow)
             if clients.consumers or clients.producers:
                 raise ConflictError(
-                    f"{clients.consumers} consumers or readers and {clients.producers} producers are connected to "
-                    f"{shadow}; close them and run the same command again"
+                    f"connected to {shadow}: "
+                    f"{format_count(clients.consumers, 'consumer or reader', 'consumers or readers')} "
+                    f"and {format_count(clients.producers, 'producer')}; close them and run the same command again"
                 )
             replicators += clients.replicators
         return replicators
@@ -318,7 +320,7 @@ class ShadowDeleter:
 
 def _require_none_left(left: Sequence[TopicName], what: str) -> None:
     if len(left) > _PARTITIONS_A_CALL:
-        raise _NotReadyError(f"{len(left) - _PARTITIONS_A_CALL} partitions are still {what}")
+        raise _NotReadyError(f"still {what}: {format_count(len(left) - _PARTITIONS_A_CALL, 'partition')}")
 
 
 # --- the shadow and its sources --------------------------------------------------------------------------------------

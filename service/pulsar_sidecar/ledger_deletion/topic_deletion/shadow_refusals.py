@@ -14,6 +14,7 @@ moment.
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import Nodes, Operation
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import shadow_refusal
 from pulsar_sidecar.ledger_ownership.paths import partitioned_topic_path
@@ -52,7 +53,7 @@ def refuse_data_loss(shadows: Shadows, operation: Operation) -> None:
     if names:
         more = len(names) - _MOST_NAMED
         named = ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-        listing = f"the shadow {named}" if len(names) == 1 else f"{len(names)} shadows ({named})"
+        listing = f"the shadow {named}" if len(names) == 1 else f"{format_count(len(names), 'shadow')} ({named})"
         raise DataLossError(
             f"{topic} is the source of {listing}: a shadow holds no data of its own, so deleting the "
             "source destroys the shadow's data too. Delete the shadows first (pulsar-sidecar topics delete-shadow "

@@ -8,6 +8,8 @@ operator resumed after it vanished.
 from collections import deque
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.analysis.formatting import format_count
+
 WINDOW_MS = 600_000
 _SHARE = 0.01
 _LEAST = 50
@@ -56,7 +58,8 @@ class Brake:
         if self._peak <= limit:
             return None
         return (
-            f"{self._peak} references vanished within {WINDOW_MS // 60_000} minutes while their ledgers stayed, and "
+            f"{format_count(self._peak, 'reference')} vanished within {WINDOW_MS // 60_000} minutes while "
+            "their ledgers stayed, and "
             f"{limit} is the limit; find out why (a restored metadata store, a migration?), then: "
             "pulsar-sidecar ledger-deletion watch resume"
         )

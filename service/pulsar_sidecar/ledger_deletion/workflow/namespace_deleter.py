@@ -317,7 +317,7 @@ class NamespaceDeleter:
         }
         if len(running) >= self.topics_at_once:
             reason = next((reason for reason in running.values() if reason is not None), "the brokers")
-            raise TemporaryError(f"{len(running)} of its topics' deletions wait: {reason}")
+            raise TemporaryError(f"deletions of its topics wait ({len(running)}): {reason}")
         progress.found(sum(1 for _ in contents.topics()))
 
         def delete(item: tuple[TopicName, bool]) -> None:

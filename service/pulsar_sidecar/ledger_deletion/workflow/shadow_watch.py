@@ -10,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.topic_deletion.known_shadows import UnreadNode
 from pulsar_sidecar.ledger_ownership.shadows import Shadow
 from pulsar_sidecar.model.clocks import Clock, StopSignal
@@ -92,7 +93,11 @@ class ShadowWatch:
                 break
             warnings.extend(self._dangers(base, topic))
         more = len(warnings) - _MOST_WARNINGS
-        tail = (f"and {more} more warnings about shadow topics; an audit names all shadow topics",) if more > 0 else ()
+        tail = (
+            (f"and {format_count(more, 'more warning')} about shadow topics; an audit names all shadow topics",)
+            if more > 0
+            else ()
+        )
         return (*warnings[:_MOST_WARNINGS], *tail)
 
     def _dangers(self, base: TopicName, topic: TopicName) -> Iterator[str]:

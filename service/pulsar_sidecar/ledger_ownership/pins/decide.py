@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_ownership.pins.causes import Held, PinCause, Remedy, remedies
 from pulsar_sidecar.ledger_ownership.pins.facts import (
     FOREVER,
@@ -192,8 +193,10 @@ def _due(cursor: CursorFacts, held: frozenset[LedgerId]) -> int | None:
 
 def _seen(acknowledged: PositionRanges, ledgers: Sequence[LedgerFacts]) -> str:
     count = sum(each.entries for each in waiting(acknowledged, ledgers))
-    beyond = f", {acknowledged.entries:,} entries acknowledged beyond it" if acknowledged.range_count else ""
-    return f"acknowledged up to {acknowledged.mark_delete}{beyond}; {count:,} entries wait"
+    beyond = (
+        f", {format_count(acknowledged.entries, 'entry')} acknowledged beyond it" if acknowledged.range_count else ""
+    )
+    return f"acknowledged up to {acknowledged.mark_delete}{beyond}; {format_count(count, 'entry')} waiting"
 
 
 # --- the topic itself ----------------------------------------------------------------------------------------------
@@ -257,7 +260,7 @@ def _retention(retention: Retention, retained: Sequence[LedgerFacts], facts: Top
     ids = frozenset(ledger.ledger_id for ledger in retained)
     latest = max(_closed_ms(ledger, facts) for ledger in retained)
     ends_ms = None if retention.minutes < 0 else latest + retention.minutes * _MINUTE_MS
-    time = "any time" if retention.minutes == FOREVER else f"{retention.minutes:,} minutes"
+    time = "any time" if retention.minutes == FOREVER else format_count(retention.minutes, "minute")
     size = "any size" if retention.size_mb == FOREVER else f"{retention.size_mb:,} MiB"
     return Pin(PinCause.RETENTION, "", ids, f"{time}, {size}", ends_ms)
 

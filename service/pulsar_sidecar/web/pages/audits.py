@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError
 from pulsar_sidecar.model.ids import parse_ledger_id
 from pulsar_sidecar.web import ask
@@ -110,7 +111,7 @@ def approval_of(audit: Any, application: Any) -> Action | None:
     is_begun = application["state"] == "incomplete"
     rows = plan["ledgers"] - application["sent"]
     return Action(
-        f"{'Resume' if is_begun else 'Approve and send'}: {rows:,} ledgers",
+        f"{'Resume' if is_begun else 'Approve and send'}: {format_count(rows, 'ledger')}",
         f"{_place(audit['auditId'])}/apply",
         command("audit", "apply", audit["directory"], "--execute", "--plan", plan["sha256"]),
         (
@@ -296,7 +297,7 @@ async def apply(request: Request, audit_id: str) -> Response:
         f"{_path(audit_id)}/application",
         body,
         back=_place(audit_id),
-        done=lambda answer: f"The plan of {answer['rows']:,} ledgers is {answer['state']}.",
+        done=lambda answer: f"The plan of {format_count(answer['rows'], 'ledger')} is {answer['state']}.",
     )
 
 

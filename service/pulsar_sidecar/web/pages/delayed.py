@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.web import ask
@@ -189,7 +190,7 @@ async def preview(request: Request) -> Response:
     selection = views.selection_of(topic, form)
     found = await ask.change(request, "POST", f"{topic_path(topic)}/delayedMessages/preview", selection.body)
     action = Action(
-        f"Cancel these {found['count']:,} messages",
+        f"Cancel these {format_count(found['count'], 'message')}",
         f"{TOPIC_PATH}/cancel",
         selection.command,
         hidden={"topic": str(topic), "hash": found["hash"], "selection": views.as_json(found["selection"])},

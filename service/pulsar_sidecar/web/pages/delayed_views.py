@@ -156,7 +156,9 @@ def cancelled_words(verdicts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     done = sum(bool(verdict["cancelled"]) for verdict in verdicts)
     reasons = (one["reason"] for verdict in verdicts if not verdict["cancelled"] for one in verdict["verdicts"])
     why = next((reason for reason in reasons if reason), "")
-    words = f"{done:,} of {len(verdicts):,} messages are cancelled" + (f"; the others not: {why}" if why else "")
+    words = f"cancelled {done:,} of {format_count(len(verdicts), 'message')}" + (
+        f"; the others not: {why}" if why else ""
+    )
     return "good" if done == len(verdicts) else "warn", words
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_minute
+from pulsar_sidecar.analysis.formatting import format_age, format_bytes, format_count, format_minute
 from pulsar_sidecar.analysis.pages import PlotItem
 from pulsar_sidecar.model.errors import InvalidInputError
 from pulsar_sidecar.model.ids import parse_ledger_id
@@ -184,11 +184,13 @@ def hindrances(reading: Reading) -> Iterator[Hindrance]:
     if status["enabled"] and not status["instances"]:
         yield Hindrance("bad", "No sidecar", "no sidecar is registered")
     if control["ratePerSecond"] is not None:
-        yield Hindrance("busy", "Rate", f"each sidecar deletes at most {control['ratePerSecond']:g} ledgers a second")
+        yield Hindrance("busy", "Rate", f"each sidecar deletes at most {control['ratePerSecond']:g} a second")
     if limit is not None and limit["level"] < 2:
         yield Hindrance("warn", "Metadata store", "too slow, so one ledger is deleted at a time")
     if status["stuckTopicDeletions"]:
-        yield Hindrance("bad", "Stuck", f"{status['stuckTopicDeletions']:,} topic deletions; see their remedies below")
+        yield Hindrance(
+            "bad", "Stuck", f"{format_count(status['stuckTopicDeletions'], 'topic deletion')}; see their remedies below"
+        )
     for warning in status["warnings"]:
         yield Hindrance("warn", "Warning", warning)
     if error := last_error(reading):
@@ -293,7 +295,7 @@ async def resume(request: Request) -> Response:
 async def rate(request: Request) -> Response:
     form = await form_of(request)
     limit = number_of(form.get("rate", ""), "the rate")
-    done = "The rate has no limit." if limit is None else f"Each sidecar deletes at most {limit:g} ledgers a second."
+    done = "The rate has no limit." if limit is None else f"Each sidecar deletes at most {limit:g} a second."
     return await act(request, "PUT", f"{BASE}/rate", {"ledgersPerSecond": limit}, back=HERE, done=done)
 
 
@@ -327,7 +329,7 @@ async def abandon(request: Request) -> Response:
 
     def done(answer: Any) -> str:
         left = answer["leftLedgers"]
-        return f"The deletion is abandoned; {'an unknown number of' if left is None else f'{left:,}'} ledgers are left."
+        return f"The deletion is abandoned; left: {'not known' if left is None else format_count(left, 'ledger')}."
 
     url = f"{path(f'{BASE}/topic-deletions', operation)}/abandon"
     return await act(request, "POST", url, back=HERE, done=done)

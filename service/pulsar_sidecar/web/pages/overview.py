@@ -189,7 +189,7 @@ def _watch_figures(watch: Any) -> Iterator[Figure]:
         yield Figure("Leaked ledgers", "unknown here", "/ui/leaks", "off", _unknown_leaks(watch))
     else:
         count = sum(leaks.get(state, 0) for state in _OPEN_LEAKS)
-        note = None if watch["ledgers"] is None else f"of {watch['ledgers']:,} ledgers"
+        note = None if watch["ledgers"] is None else f"of {format_count(watch['ledgers'], 'ledger')}"
         if note and watch["unlinked"]:
             note += f"; {watch['unlinked']:,} never seen referenced"
         yield Figure("Leaked ledgers", f"{count:,}", "/ui/leaks", "warn" if leaks.get("leaked") else "good", note)

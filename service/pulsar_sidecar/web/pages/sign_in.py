@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.api.paths import is_ambiguous
 from pulsar_sidecar.web.ask import verified_caller
 from pulsar_sidecar.web.cookies import forget_token, keep_token, renew_form_secret
@@ -64,7 +65,7 @@ def too_often(request: Request, onward: str) -> Response | None:
     seconds: int = request.app.state.sign_in_limit.wait_seconds(request)
     if not seconds:
         return None
-    response = _page(request, onward, f"too many tries to sign in; try again in {seconds} seconds", 429)
+    response = _page(request, onward, f"too many tries to sign in; try again in {format_count(seconds, 'second')}", 429)
     response.headers["Retry-After"] = str(seconds)
     return response
 

@@ -86,7 +86,7 @@ def strip_of(percentages: Sequence[int], acknowledged: int, entries: int) -> Str
 
     The higher a bar, the more is acknowledged; a part that is not nothing is always seen.
     """
-    beyond = format_count(entries, "entry").replace("entrys", "entries")
+    beyond = format_count(entries, "entry")
     text = f"{acknowledged:,} of {beyond} beyond the position are acknowledged" if entries else "nothing beyond"
     seen = ((number, 1, max(_LEAST_SEEN, share)) for number, share in enumerate(percentages) if share)
     return Strip(text, bars(seen), max(1, len(percentages)))

@@ -391,7 +391,8 @@ def test_brokers_are_asked_about_a_hundred_topics_at_most(
     listed = [(each.topic, each.deduplicated) for each in found.slowest]
     assert listed == [(topics[50], True), *([(topic, None) for topic in topics[100:109]] if on else [])]
     left_out = (
-        "50 more topics have a deduplication cursor and inherit that deduplication is off; brokers were asked for "
+        "not asked, with a deduplication cursor and deduplication off by inheritance: 50 topics; "
+        "brokers were asked for "
     )
     assert found.unreadable == (() if on else (f"{left_out}the own policies of the 100 slowest only",))
 

@@ -218,7 +218,7 @@ def test_what_was_published_without_a_checkpoint_between_has_marks_as_well() -> 
 
 def test_a_shrunk_file() -> None:
     marks = marked([b"0123456789"])
-    with pytest.raises(ConflictError, match="9 bytes long, and 10 bytes of it are published"):
+    with pytest.raises(ConflictError, match="9 bytes long, and 10 bytes of it had been published"):
         verified(BytesIO(b"012345678"), 9, marks)
     with pytest.raises(ConflictError, match="cut off at byte 9"):
         verified(BytesIO(b"012345678"), 10, marks)

@@ -12,6 +12,7 @@ import pulsar
 from pulsar_sidecar.adapters.pulsar.client.clients import partitions_of
 from pulsar_sidecar.adapters.pulsar.client.publisher import PublisherSettings, TopicPublisher
 from pulsar_sidecar.adapters.pulsar.topics.deletion_topics import topic_name
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.audit.applying import DeletableLedger, SentRows
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage, Publisher, PublishResult
 from pulsar_sidecar.ledger_deletion.record import Mark, PendingDeleteLedgerInfo, encode_record
@@ -86,7 +87,9 @@ class PendingDeletionSender:
             left = [message for message, result in zip(left, results, strict=True) if not result.stored]
             if not left:
                 return total
-        raise TemporaryError(f"the brokers did not take {len(left)} records; run the same command again to continue")
+        raise TemporaryError(
+            f"the brokers did not take {format_count(len(left), 'record')}; run the same command again to continue"
+        )
 
     def _message(self, row: DeletableLedger) -> OutgoingMessage:
         record = PendingDeleteLedgerInfo(

@@ -22,6 +22,7 @@ from operator import eq
 from typing import Final, TypeVar
 
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.ports import DeletionTopic
 from pulsar_sidecar.ledger_deletion.second_phase.retry import SUBSCRIPTION
 from pulsar_sidecar.model.clocks import Clock
@@ -211,7 +212,8 @@ class TopicsSetup:
         minutes = self._admin.namespace_policy(namespace, _EXPIRATION)
         if isinstance(minutes, int) and minutes > 0:
             self.warnings.append(
-                f"subscriptions in {namespace} expire after {minutes} minutes, with all records and dead letters "
+                f"subscriptions in {namespace} expire after {format_count(minutes, 'minute')}, with all "
+                "records and dead letters "
                 f"that wait: pulsar-admin namespaces set-subscription-expiration-time {namespace} --time 0"
             )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes
+from pulsar_sidecar.analysis.formatting import format_bytes, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import Context, namespace_path, show_answer
@@ -107,17 +107,24 @@ def forecast(ctx: Context, namespace: _OptionalNamespace = None) -> None:
 
 
 def _stuck_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    counts = f"{answer['topics']:,} topics or partitions, {answer['cursors']:,} with a deduplication cursor"
+    counts = (
+        f"{format_count(answer['topics'], 'topic or partition', 'topics or partitions')}, {answer['cursors']:,} "
+        "with a deduplication cursor"
+    )
     yield f"{counts}: {answer['found']:,} stuck, which hold {format_bytes(answer['heldBytes'])}"
     for each in answer["stuck"]:
         yield ""
         doubt = "" if each["certain"] else ", not certain"
         yield f"{each['topic']}: {each['reason']} ({each['because']}{doubt})"
         since = each["since"]
-        behind = "unknown" if since is None else f"{since['entries']:,} entries, {format_bytes(since['sizeBytes'])}"
+        behind = (
+            "unknown"
+            if since is None
+            else f"{format_count(since['entries'], 'entry')}, {format_bytes(since['sizeBytes'])}"
+        )
         yield f"  snapshot  at {each['position']}, behind it {behind}"
         frees = "unknown" if each["freedBytes"] is None else format_bytes(each["freedBytes"])
-        held = f"{each['heldLedgers']:,} ledgers, {format_bytes(each['heldBytes'])}"
+        held = f"{format_count(each['heldLedgers'], 'ledger')}, {format_bytes(each['heldBytes'])}"
         yield f"  holds     {held}; no other cursor: {frees}"
         yield f"  remedy    {each['remedy']}"
     if answer["found"] > len(answer["stuck"]):
@@ -126,12 +133,17 @@ def _stuck_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _forecast_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{answer['topics']:,} topics or partitions, {answer['cursors']:,} with a deduplication cursor"
+    yield (
+        f"{format_count(answer['topics'], 'topic or partition', 'topics or partitions')}, {answer['cursors']:,} "
+        "with a deduplication cursor"
+    )
     for each in answer["slowest"]:
         replay = each["replay"]
         doubt = "" if each["deduplicated"] else ", unless its own policy switches deduplication off"
         late = f", more than topicLoadTimeoutSeconds ({answer['loadTimeoutSeconds']} s)" if each["timesOut"] else ""
-        amount = f"{replay['entries']:,} entries, {format_bytes(replay['sizeBytes'])} after {each['position']}"
+        amount = (
+            f"{format_count(replay['entries'], 'entry')}, {format_bytes(replay['sizeBytes'])} after {each['position']}"
+        )
         yield f"{each['topic']}: {each['seconds']:,.1f} s{late}: {amount}{doubt}"
     yield from (f"not read: {reason}" for reason in answer["unreadable"])
     yield f"assumed: {answer['assumption']}"

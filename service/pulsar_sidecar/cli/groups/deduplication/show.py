@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -117,8 +117,8 @@ def _snapshot(snapshot: Mapping[str, Any]) -> str:
         place = f"entry {snapshot['entryId']} of ledger {snapshot['ledgerId']}"
     age = snapshot["ageMs"]
     published = "" if age is None else f"; messages there were published {span(age // 1000)} ago"
-    besides = f" and {replicators:,} replicators" if replicators else ""
-    return f"at {snapshot['position']}, {producers:,} producers{besides}, in {place}{published}"
+    besides = f" and {format_count(replicators, 'replicator')}" if replicators else ""
+    return f"at {snapshot['position']}, {format_count(producers, 'producer')}{besides}, in {place}{published}"
 
 
 def _limits(snapshot: Mapping[str, Any], limits: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def _since(place: Mapping[str, Any]) -> str:
     load = f"a load replays them in about {place['replaySeconds']:,.1f} s"
     if place["decision"]["enabled"] is False:
         load = "a load replays none of them"
-    return f"{since['entries']:,} entries, {format_bytes(since['sizeBytes'])}: {load}"
+    return f"{format_count(since['entries'], 'entry')}, {format_bytes(since['sizeBytes'])}: {load}"
 
 
 def _held(place: Mapping[str, Any]) -> str:
@@ -147,7 +147,7 @@ def _held(place: Mapping[str, Any]) -> str:
     besides = "what other cursors hold is unknown"
     if alone is not None:
         besides = f"no other cursor holds {len(alone['ledgers']):,} of them, {format_bytes(alone['sizeBytes'])}"
-    return f"{len(held['ledgers']):,} ledgers, {format_bytes(held['sizeBytes'])}; {besides}"
+    return f"{format_count(len(held['ledgers']), 'ledger')}, {format_bytes(held['sizeBytes'])}; {besides}"
 
 
 def _replay(replayed: Mapping[str, Any]) -> str:
@@ -157,7 +157,7 @@ def _replay(replayed: Mapping[str, Any]) -> str:
         if replayed["isWhole"]
         else "the map is not certain"
     )
-    return f"{replayed['entries']:,} entries{end}, {replayed['markers']:,} of them markers; {verdict}"
+    return f"{format_count(replayed['entries'], 'entry')}{end}, {replayed['markers']:,} of them markers; {verdict}"
 
 
 def _table(snapshot: Mapping[str, Any], replayed: Mapping[str, Any] | None, most: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_columns
+from pulsar_sidecar.analysis.formatting import format_columns, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import ExitCode
 from pulsar_sidecar.cli.connecting import (
@@ -152,7 +152,7 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
         rows += f"; {partition['earlierChunks']:,} of them are chunks before a message's last"
     if partition["entries"]:
         between = f"from {partition['firstPosition']} to {partition['lastPosition']}"
-        yield f"  {partition['entries']:,} entries {between}; rows by kind: {rows}"
+        yield f"  {format_count(partition['entries'], 'entry')} {between}; rows by kind: {rows}"
     else:
         yield "  no entry was seen"
     for unseen in partition["notSeen"]:
@@ -164,7 +164,10 @@ def _lines(partition: Mapping[str, Any]) -> Iterator[str]:
     if partition["findings"]:
         yield format_columns([_finding_row(each) for each in partition["findings"]])
     if partition["findingsNotShown"]:
-        yield f"and {partition['findingsNotShown']:,} more findings; see them with --limit or --output-format json"
+        yield (
+            f"and {format_count(partition['findingsNotShown'], 'more finding')}; see them with --limit or "
+            "--output-format json"
+        )
     if any(each["unopenedBatches"] for each in partition["producers"]):
         yield "batches whose messages' ids are not known were compared by their lowest ids alone"
 

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode
 from pulsar_sidecar.cli.connecting import (
@@ -199,11 +200,15 @@ def _extent(checked: Mapping[str, Any], *, clean: bool) -> str:
         note = f" ({checked['unread']:,} could not be read)"
     elif checked["entries"] < checked["entriesLeft"]:
         note = f" (if all are right, at most {checked['wrongShareBound']:.2%} are not, with 95 % confidence)"
-    ledgers = "" if checked["ledgers"] is None else f", {checked['ledgers']:,} ledgers searched for orphans"
+    ledgers = (
+        "" if checked["ledgers"] is None else f", {format_count(checked['ledgers'], 'ledger')} searched for orphans"
+    )
     return (
-        f"{'clean: ' if clean else ''}{checked['topics']:,} topics, {checked['subscriptions']:,} subscriptions, "
-        f"{checked['buckets']:,} buckets, {checked['indexes']:,} indexes, {checked['entries']:,} of "
-        f"{checked['entriesLeft']:,} messages compared{note}{ledgers}"
+        f"{'clean: ' if clean else ''}{format_count(checked['topics'], 'topic')}, "
+        f"{format_count(checked['subscriptions'], 'subscription')}, "
+        f"{format_count(checked['buckets'], 'bucket')}, {format_count(checked['indexes'], 'index')}, "
+        f"{checked['entries']:,} of "
+        f"{format_count(checked['entriesLeft'], 'message')} compared{note}{ledgers}"
     )
 
 

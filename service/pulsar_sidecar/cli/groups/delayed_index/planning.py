@@ -55,7 +55,7 @@ def overdue(
     path = f"{topic_path(topic)}/delayedIndex/overdue"
     report = show_answer(ctx, "GET", path, parameters=parameters, lines=_overdue_lines)
     if not report["complete"]:
-        output.info(f"the backlog has more than {report['entriesRead']:,} entries; read more with --limit")
+        output.info(f"the backlog has more than {format_count(report['entriesRead'], 'entry')}; read more with --limit")
     if not report["complete"] or any(each["unreadable"] for each in report["subscriptions"]):
         raise typer.Exit(ExitCode.NOT_ALL)
 
@@ -156,9 +156,11 @@ def simulate(
 def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
     late = [each for each in report["subscriptions"] if each["messages"] or each["unreadable"]]
     if not late:
-        yield "nothing is overdue" + ("" if report["complete"] else f" in the first {report['entriesRead']:,} entries")
+        yield "nothing is overdue" + (
+            "" if report["complete"] else f" in the first {format_count(report['entriesRead'], 'entry')}"
+        )
     for each in late:
-        yield f"{each['topic']}  {each['subscription']}: {each['messages']:,} messages are overdue"
+        yield f"{each['topic']}  {each['subscription']}: {format_count(each['messages'], 'message')} overdue"
         if each["messages"]:
             yield f"  due       {iso_time(each['firstDueMs'])} to {iso_time(each['lastDueMs'])}"
             yield f"  the first {', '.join(one['messageId'] for one in each['sample'])}"
@@ -167,19 +169,25 @@ def _overdue_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if each["messages"] and not each["reasons"]:
             yield "  reason    not known: the broker's statistics show nothing that stops them"
         if each["unreadable"]:
-            yield f"  {each['unreadable']:,} entries could not be read"
+            yield f"  {format_count(each['unreadable'], 'entry')} could not be read"
 
 
 def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
     tracker = "with" if found["bucketsConfigured"] else "without"
-    yield f"{found['topics']:,} topics or partitions, brokers {tracker} the bucket tracker: {_cost(found['total'])}"
+    yield (
+        f"{format_count(found['topics'], 'topic or partition', 'topics or partitions')}, brokers {tracker} the "
+        f"bucket tracker: {_cost(found['total'])}"
+    )
     for topic in found["worst"]:
         yield ""
         yield f"{topic['topic']}: {_cost(topic['asConfigured'])}"
         yield f"  with buckets     {_cost(topic['withBuckets'])}"
         yield f"  without buckets  {_cost(topic['withoutBuckets'])}"
         for each in topic["subscriptions"]:
-            waiting = f"{each['waiting']:,} entries wait, {each['indexed']:,} of them in {each['buckets']:,} buckets"
+            waiting = (
+                f"{format_count(each['waiting'], 'entry')} waiting, {each['indexed']:,} of them in "
+                f"{format_count(each['buckets'], 'bucket')}"
+            )
             yield f"  {each['subscription']}: {waiting}; {_cost(each['asConfigured'])}"
             if each["unusable"]:
                 yield f"    a broker does not use the buckets: {each['unusable']}"
@@ -190,10 +198,10 @@ def _forecast_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _simulation_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for each in found:
-        others = f"{each['others']:,} other entries"
+        others = f"{format_count(each['others'], 'other entry')}"
         if each["unreadable"]:
             others += f", {each['unreadable']:,} of them unreadable"
-        yield f"{each['topic']}  {each['subscription']}: {each['delayed']:,} delayed messages, {others}"
+        yield f"{each['topic']}  {each['subscription']}: {format_count(each['delayed'], 'delayed message')}, {others}"
         today, other = each["today"], each["simulated"]
         yield f"  {'':20}{'today':>24}{'simulated':>24}"
         for name in ("minIndexCount", "timeStepSeconds", "maxIndexesPerSegment", "maxNumBuckets"):
@@ -209,7 +217,8 @@ def _simulation_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             elif one["settings"] and one["settings"]["breaksDispatch"]:
                 yield f"  {title}: a maxNumBuckets of 1, 2 or 3 stops a broker of 4.0.8 at its fourth bucket"
         if each["givenAlthoughAcknowledged"] is not None:
-            yield f"  it gives {each['givenAlthoughAcknowledged']:,} positions to subscriptions that acknowledged them"
+            given = format_count(each["givenAlthoughAcknowledged"], "position")
+            yield f"  it gives {given} to subscriptions that acknowledged them"
         if each["cancellations"] is not None:
             yield from _cancellation_lines(each["cancellations"])
         yield ""
@@ -231,4 +240,7 @@ def _setting(tracker: Mapping[str, Any], name: str) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    return f"{cost['entries']:,} entries to read, {cost['seconds']:,.1f} s, {format_bytes(cost['memoryBytes'])}"
+    return (
+        f"{format_count(cost['entries'], 'entry')} to read, {cost['seconds']:,.1f} s, "
+        f"{format_bytes(cost['memoryBytes'])}"
+    )

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pulsar_sidecar.analysis.formatting import format_bytes, format_columns
+from pulsar_sidecar.analysis.formatting import format_bytes, format_columns, format_count
 from pulsar_sidecar.cli import output
 from pulsar_sidecar.cli.command_groups import EXIT_CODES, ExitCode, new_group
 from pulsar_sidecar.cli.connecting import (
@@ -92,8 +92,8 @@ def _calendar(answer: Mapping[str, Any]) -> Iterator[str]:
     places = answer["subscriptions"]
     unknown = sum(part["problem"] is not None for part in places)
     missing = f", not counting {unknown:,} that could not be read" if unknown else ""
-    where = f"{len(places) - unknown:,} subscriptions of topics and partitions{missing}"
-    yield f"{answer['delayed']:,} delayed messages wait, in {where}"
+    where = f"{format_count(len(places) - unknown, 'subscription')} of topics and partitions{missing}"
+    yield f"{format_count(answer['delayed'], 'delayed message')} waiting, in {where}"
     counted = {
         "fromBuckets": "of them and of those that are due counted in buckets",
         "due": "due and not acknowledged",
@@ -135,7 +135,10 @@ def _line(name: str, text: str) -> str:
 
 
 def _total(index: Mapping[str, Any]) -> str:
-    counts = f"{index['indexes']:,} messages, {known_count(index['left'])} left, {known_count(index['done'])} done"
+    counts = (
+        f"{format_count(index['indexes'], 'message')}, {known_count(index['left'])} left, "
+        f"{known_count(index['done'])} done"
+    )
     missing = f", not counting {index['unreadable']:,} unreadable" if index["unreadable"] else ""
     return f"{len(index['buckets']):,} with {counts}, {format_bytes(index['sizeBytes'])}{missing}"
 

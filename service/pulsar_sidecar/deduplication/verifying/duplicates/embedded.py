@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_sidecar.analysis.documents import Engine
-from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.formatting import Row, format_count
 from pulsar_sidecar.analysis.ports import TablesOutput
 from pulsar_sidecar.deduplication.verifying.duplicates.judging import (
     COUNTED_AS,
@@ -254,7 +254,7 @@ class EmbeddedEngine:
             count += len(of)
             if count <= _MOST_IDS_HELD:
                 ids.append(answer.columns["fingerprint"])
-        self._report(f"{count:,} messages do not rise; looking for their ids")
+        self._report(f"found {format_count(count, 'message')} whose sequence id does not rise; looking for their ids")
         held = np.unique(np.concatenate(ids)) if count <= _MOST_IDS_HELD else None
         return _Suspects(parts, lowest, highest, held)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.deduplication.verifying.duplicates.row_groups import PLACE, Mask, Numbers, ascends, starts_of
 from pulsar_sidecar.deduplication.verifying.duplicates.tables import TOPIC_SUMS, TOPICS
 from pulsar_sidecar.deduplication.verifying.rows import FindingKind, MessageKind
@@ -122,7 +123,8 @@ def demand_counted(topics: Sequence[tuple[str, int, int]]) -> None:
     """
     for topic, rows, counted in topics:
         raise InvalidInputError(
-            f"the extract has {rows:,} messages of {topic} and counts {counted:,} itself; make the extract again"
+            f"the extract has {format_count(rows, 'message')} of {topic} and counts {counted:,} itself; "
+            "make the extract again"
         )
 
 

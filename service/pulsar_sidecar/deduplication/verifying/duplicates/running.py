@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from pulsar_sidecar.analysis.documents import SUMMARY_NAME, Engine
-from pulsar_sidecar.analysis.formatting import Row
+from pulsar_sidecar.analysis.formatting import Row, format_count
 from pulsar_sidecar.analysis.pages import REPORT_NAME, page_environment
 from pulsar_sidecar.analysis.ports import UnfinishedDirectory
 from pulsar_sidecar.deduplication.verifying.duplicates.results import (
@@ -82,7 +82,8 @@ def find_duplicates(
         counts = written.counts
         if counts.rows != manifest.messages:
             raise InvalidInputError(
-                f"the extract has {counts.rows:,} messages, and its manifest counts {manifest.messages:,}; "
+                f"the extract has {format_count(counts.rows, 'message')}, and its manifest counts "
+                f"{manifest.messages:,}; "
                 "make the extract again"
             )
         summary = DuplicatesSummary(

@@ -10,6 +10,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Final
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import (
     EMPTY_QUEUE_BYTES,
@@ -300,7 +301,7 @@ def running_tracker(configured: TrackerState, found: Subscription | None, *, in_
         return TrackerState(Tracker.NONE, "no delayed message has arrived since the topic was loaded, or none waits")
     if configured.tracker is Tracker.IN_MEMORY:
         return configured
-    sizes = f"its tracker takes {size:,} bytes for {delayed:,} delayed messages"
+    sizes = f"its tracker takes {format_count(size, 'byte')} for {format_count(delayed, 'delayed message')}"
     if size < 2 * EMPTY_QUEUE_BYTES:
         return TrackerState(Tracker.IN_MEMORY, f"{sizes}, too few for the two queues of the bucket tracker")
     if not in_queue:

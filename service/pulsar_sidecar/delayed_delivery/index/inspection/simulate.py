@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.backlog import EntriesByLedger, answered, common, positions_of, waiting_entries
 from pulsar_sidecar.delayed_delivery.index.inspection.broker_queues import queue_bytes
 from pulsar_sidecar.delayed_delivery.index.inspection.cancellations import (
@@ -162,7 +163,7 @@ def _filled(
     try:
         tracker.add_messages(indexes)
     except TrackerFailedError as error:
-        failure = f"{error}: after {error.row:,} of {len(indexes):,} messages"
+        failure = f"{error}: after {error.row:,} of {format_count(len(indexes), 'message')}"
     snapshots = [decode_metadata(stored.payloads[0]) for stored in storage.snapshots.values()]
     lengths = [stored.length for stored in storage.snapshots.values()]
     queues = [len(tracker.mutable.queue), len(tracker.shared)]

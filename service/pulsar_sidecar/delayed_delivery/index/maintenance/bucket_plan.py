@@ -10,6 +10,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.backlog import waiting_entries
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import TrackerSettings
@@ -139,7 +140,8 @@ def _demand_no_merge(index: StoredIndex, planned: int, settings: TrackerSettings
     count = len(index.buckets) + planned
     if settings.merges_at_next_seal(count):
         raise ConflictError(
-            f"subscription {index.subscription} of {index.topic} would have {count} buckets; a broker with "
+            f"subscription {index.subscription} of {index.topic} would have "
+            f"{format_count(count, 'bucket')}; a broker with "
             f"delayedDeliveryMaxNumBuckets={settings.max_num_buckets} would merge some when it seals the next one, and "
             f"4.0.8 can stop dispatching then; set it to -1, or to {count + 1} or more, on every broker"
         )

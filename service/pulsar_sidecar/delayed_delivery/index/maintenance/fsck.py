@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from pyroaring import BitMap
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.maintenance.findings import Finding, FindingKind
 from pulsar_sidecar.delayed_delivery.index.settings import BUCKET_TRACKER_FACTORY, BrokerTracker
@@ -128,7 +129,7 @@ def _check_snapshot(
     if isinstance(ledger, LedgerMetadata) and ledger.state is LedgerState.CLOSED:
         segments = ledger.last_entry_id
         if segments != len(snapshot):
-            cause = f"entry 0 names {len(snapshot)} segments, and the ledger has {segments}"
+            cause = f"entry 0 names {format_count(len(snapshot), 'segment')}, and the ledger has {segments}"
             yield of_bucket(index, bucket, FindingKind.WRONG_BITMAP, cause)
     if isinstance(bucket.key, BucketKey):
         strangers = {id_ for segment in snapshot for id_ in segment.bitmaps if id_ not in bucket.key}
@@ -203,11 +204,11 @@ def contradictions(metadata: SegmentMetadata, segment: DelayedIndexes) -> list[s
     for ledger_id in sorted(written.bitmaps.keys() | metadata.bitmaps.keys()):
         indexes = written.bitmaps.get(ledger_id, BitMap())
         bits = metadata.bitmaps.get(ledger_id, BitMap())
-        for these, those, what in ((bits, indexes, "bits without an index"), (indexes, bits, "indexes without a bit")):
+        for these, those, one, other in ((bits, indexes, "bit", "an index"), (indexes, bits, "index", "a bit")):
             if surplus := these - those:
-                found.append(f"{len(surplus):,} {what}, such as {ledger_id}:{surplus.min()}")
+                found.append(f"{format_count(len(surplus), one)} without {other}, such as {ledger_id}:{surplus.min()}")
     if written.count != len(segment):
-        found.append(f"{len(segment) - written.count:,} indexes twice")
+        found.append(f"{format_count(len(segment) - written.count, 'index')} twice")
     if np.any(np.diff(segment.deliver_at_ms) < 0):
         found.append("its times do not ascend")
     if (written.min_schedule_timestamp, written.max_schedule_timestamp) != (
@@ -226,7 +227,7 @@ def contradictions_of_segments(snapshot: SnapshotMetadata) -> Iterator[str]:
     """
     distinct = PositionBits.union(segment.bitmaps for segment in snapshot).ledgers.values()
     if twice := sum(segment.count for segment in snapshot) - sum(map(len, distinct)):
-        yield f"{twice:,} indexes are in two segments"
+        yield f"in two segments: {format_count(twice, 'index')}"
     for number, (before, after) in enumerate(pairwise(snapshot), 1):
         if after.min_schedule_timestamp < before.max_schedule_timestamp:
             yield f"segment {number + 1} begins before the end of segment {number}"
@@ -259,7 +260,7 @@ def check_messages(
     }
     if wrong:
         first = min(wrong)
-        cause = f"{len(wrong):,} of {len(due_ms):,} indexes compared, such as {first}: {wrong[first]}"
+        cause = f"{len(wrong):,} of {format_count(len(due_ms), 'index')} compared, such as {first}: {wrong[first]}"
         yield of_bucket(index, bucket, FindingKind.WRONG_DELIVER_AT, cause)
 
 

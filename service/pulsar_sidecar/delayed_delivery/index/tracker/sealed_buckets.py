@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.index.bucket_key import BucketKey
 from pulsar_sidecar.delayed_delivery.index.settings import MAX_MERGE_NUM, Behaviour, TrackerSettings
 from pulsar_sidecar.delayed_delivery.index.snapshot import NO_INDEXES, DelayedIndexes, bitmaps_of, joined
@@ -221,7 +222,7 @@ def select_as_broker(buckets: Sequence[ImmutableBucket], number: int = MAX_MERGE
         TrackerFailedError: not more buckets than are to be merged, or a bucket with exactly one segment to load.
     """
     if number >= len(buckets):
-        raise TrackerFailedError(f"{number} of {len(buckets)} buckets are to be merged")
+        raise TrackerFailedError(f"{number} of {format_count(len(buckets), 'bucket')} are to be merged")
     fewest = earliest = None
     chosen: Sequence[ImmutableBucket] = ()
     for at in range(len(buckets) - number + 1):

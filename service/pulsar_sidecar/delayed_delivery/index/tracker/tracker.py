@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from pyroaring import BitMap
 
+from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.delayed_delivery.index.ports import BucketProperties, BucketSnapshotStorage
 from pulsar_sidecar.delayed_delivery.index.segment_bytes import Longs
 from pulsar_sidecar.delayed_delivery.index.settings import Behaviour, TrackerSettings
@@ -314,7 +315,7 @@ class BucketDelayedDeliveryTracker:
             return None
         next_ms = self.next_delivery_time()
         if next_ms is None and self.behaviour is Behaviour.AS_BROKER:
-            raise TrackerFailedError(f"{self._count} messages are counted and none is in memory")
+            raise TrackerFailedError(f"none of {format_count(self._count, 'counted message')} is in memory")
         return next_ms if self._count > 0 else None
 
     def _cutoff_ms(self) -> int:

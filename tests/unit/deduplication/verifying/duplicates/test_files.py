@@ -32,7 +32,10 @@ def test_the_tables_are_files_that_only_their_owner_reads(tmp_path: Path, monkey
     concluded = look_for_duplicates(DuplicatesRequest(extract, tmp_path / "found"), lines.append)
     assert concluded.exit_code == 2
     assert concluded.sentence == "findings: 36 messages of 2 producers, 6 duplicate, in 1 topic"
-    assert lines == ["looking through 36 rows of 2 topics", "6 messages do not rise; looking for their ids"]
+    assert lines == [
+        "looking through 36 rows of 2 topics",
+        "found 6 messages whose sequence id does not rise; looking for their ids",
+    ]
     findings, producers = by_the_rules(topics)
     tables = {name: ds.dataset(tmp_path / "found" / name).to_table() for name in SCHEMAS}
     assert {name: table.schema for name, table in tables.items()} == SCHEMAS

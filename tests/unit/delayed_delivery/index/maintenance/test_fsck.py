@@ -334,7 +334,7 @@ def lose_entry_0(index: CheckedIndex) -> None:
             (stamp_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^ledger {FIRST}: .*pulsar/delayedIndexVersion"),
             (write_entry_0_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:0: .*upgrade first$"),
             (write_a_segment_as_a_newer_broker_may, (TOPIC, SUBSCRIPTION), f"^entry {FIRST}:2: .*upgrade first$"),
-            (index_a_message_in_two_segments, (TOPIC, SUBSCRIPTION), "^1 indexes are in two segments$"),
+            (index_a_message_in_two_segments, (TOPIC, SUBSCRIPTION), "^in two segments: 1 index$"),
             (disorder_a_segment, (TOPIC, SUBSCRIPTION), "^segment 1: its times do not ascend"),
             (seal_the_later_segment_first, (TOPIC, SUBSCRIPTION), "^segment 2 begins before the end of segment 1$"),
         ]
@@ -571,10 +571,10 @@ def test_contradictions_are_counted_and_named() -> None:
     metadata = segment_metadata_of(DelayedIndexes.of([(4, 7, 1), (9, 7, 8), (9, 7, 6), (9, 11, 0)]))
     assert contradictions(metadata, segment) == [
         "2 bits without an index, such as 7:6",
-        "1 indexes without a bit, such as 7:2",
-        "1 indexes without a bit, such as 9:3",
-        "1 bits without an index, such as 11:0",
-        "1 indexes twice",
+        "1 index without a bit, such as 7:2",
+        "1 index without a bit, such as 9:3",
+        "1 bit without an index, such as 11:0",
+        "1 index twice",
         "its times do not ascend",
         "its first and last time are not those in entry 0",
     ]
