@@ -207,6 +207,16 @@ CASES = [
         "pauses.",
     ),
     Case(
+        "PulsarAckStateOutgrowsEntry",
+        "watched-topics",
+        10,
+        f"The acknowledgement state of with holes of {HOLES} outgrows an entry.",
+        OF_HOLES,
+        "150% of an entry of the cursor's ledger. Larger ones break the broker's connections to bookies, and what the "
+        "metadata store does not take either hangs the broker.",
+        changed={"ack_state_ranges": "ack_state_entry_bytes", "ack_state_max_ranges": "ack_state_max_entry_bytes"},
+    ),
+    Case(
         "PulsarAcknowledgementsNotStored",
         "watched-topics",
         15,

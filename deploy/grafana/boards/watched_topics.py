@@ -44,6 +44,20 @@ _ACK_STATES: Final[Sequence[Panel]] = [
         empty=_NO_ACK_STATE,
         unit="percentunit",
     ),
+    *(
+        lines(
+            f"Bytes of {whose}, used",
+            f"What the cursor's next write takes of what {whose} may have.",
+            {
+                "{{topic}} {{subscription}}": per_subscription(
+                    f"{_SUBSCRIPTION}_ack_state_{name}_bytes", f"{_SUBSCRIPTION}_ack_state_max_{name}_bytes"
+                )
+            },
+            empty=_NO_ACK_STATE,
+            unit="percentunit",
+        )
+        for name, whose in (("entry", "an entry"), ("node", "the cursor's node"))
+    ),
     lines(
         "Ranges",
         "Of acknowledgements that the cursor holds.",

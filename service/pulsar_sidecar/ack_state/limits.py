@@ -8,11 +8,17 @@ again after each acknowledgement.
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby, islice
 from operator import attrgetter
 
+from pulsar_sidecar.model.entry_sizes import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    STOCK_JUTE_MAX_BUFFER,
+    max_entry_bytes,
+    max_node_bytes,
+)
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
 from pulsar_sidecar.model.topic_stats import SubscriptionType
 from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
@@ -31,12 +37,23 @@ class AckStateLimits:
         as_long_array: ``managedLedgerPersistIndividualAckAsLongArray``, which counts entries and not ranges, and leaves
             out whole ledgers.
         pause_enabled: ``dispatcherPauseOnAckStatePersistentEnabled``.
+        max_entry_bytes: of an entry of the cursor's ledger; by ``maxMessageSize``.
+        max_node_bytes: of the cursor's node; by ``jute.maxbuffer`` of ZooKeeper.
+        max_node_ranges: ``managedLedgerMaxUnackedRangesToPersistInMetadataStore``; an unload writes more to the ledger.
     """
 
     max_unacked_ranges: int = 10_000
     max_batch_deleted_indexes: int = 10_000
     as_long_array: bool = False
     pause_enabled: bool = False
+    max_entry_bytes: int = max_entry_bytes(DEFAULT_MAX_MESSAGE_SIZE)
+    max_node_bytes: int = max_node_bytes(STOCK_JUTE_MAX_BUFFER)
+    max_node_ranges: int = 1_000
+
+    @property
+    def in_node(self) -> "AckStateLimits":
+        """The limits of what is written to the cursor's node, which is always a list of ranges."""
+        return replace(self, as_long_array=False)
 
 
 def persisted_ranges(acknowledged: PositionRanges, limits: AckStateLimits) -> PositionRanges:

@@ -14,6 +14,19 @@ _GAUGES: dict[str, tuple[str, Callable[[AckState], float | None]]] = {
     ),
     "ack_state_ranges": ("Ranges of acknowledgements that the cursor holds.", lambda state: state.cursor.ranges),
     "ack_state_max_ranges": ("Ranges that the broker stores at most.", lambda state: state.limits.max_unacked_ranges),
+    "ack_state_entry_bytes": (
+        "Bytes of the cursor's next entry, with properties and batches acknowledged in part.",
+        lambda state: state.sizes.entry,
+    ),
+    "ack_state_max_entry_bytes": (
+        "Bytes that an entry of the cursor's ledger may have (maxMessageSize).",
+        lambda state: state.limits.max_entry_bytes,
+    ),
+    "ack_state_node_bytes": ("Bytes of the cursor's node, if it held everything.", lambda state: state.sizes.node),
+    "ack_state_max_node_bytes": (
+        "Bytes that the cursor's node may have (juteMaxBufferBytes).",
+        lambda state: state.limits.max_node_bytes,
+    ),
     "ack_state_unstored_entries": (
         "Acknowledged entries that brokers would deliver again if the owning broker died now.",
         lambda state: state.after_crash.entries,

@@ -13,7 +13,8 @@ from pulsar_sidecar.ack_state.limits import (
     persisted_ranges,
     written_bytes,
 )
-from pulsar_sidecar.ack_state.stored import StoredCursor
+from pulsar_sidecar.ack_state.sizes import CursorSizes, cursor_sizes, next_write, unload_write
+from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.names import TopicName
 from pulsar_sidecar.model.position_ranges import EntryRange, PositionRanges
@@ -49,6 +50,9 @@ class AckState:
     Attributes:
         ranges_left: ranges that can be added before something no longer fits.
         written_bytes: what the ranges take when they are written next.
+        sizes: what everything takes then.
+        next_write: where that ends; None where it fits nowhere.
+        unload_write: where an orderly unload writes everything; None likewise.
         pause: whether dispatch stops (PIP-299).
         stored: what a broker would recover now; None if the cursor is not in the store.
         after_crash: delivered again if the broker died now, beside what is not acknowledged.
@@ -64,6 +68,9 @@ class AckState:
     policies: PauseSettings
     ranges_left: int
     written_bytes: int
+    sizes: CursorSizes
+    next_write: StoredPlace | None
+    unload_write: StoredPlace | None
     pause: PauseState
     stored: StoredCursor | None
     after_crash: Redelivery
@@ -74,6 +81,26 @@ class AckState:
     def blocked(self) -> bool | None:
         """PIP-299's ``isBlockedOnAckStatePersistent``; None if unknown."""
         return None if self.pause is PauseState.UNKNOWN else self.pause is PauseState.IN_FORCE
+
+    @property
+    def entry_bytes_left(self) -> int:
+        """Bytes that an entry of the cursor's ledger still has room for; negative if it is too large."""
+        return self.limits.max_entry_bytes - self.sizes.entry
+
+    @property
+    def node_bytes_left(self) -> int:
+        """The same of the cursor's node."""
+        return self.limits.max_node_bytes - self.sizes.node
+
+    @property
+    def loadable(self) -> bool:
+        """False if bookies took an entry that is larger than brokers read, so that no broker can load the topic."""
+        stored = self.stored
+        return (
+            stored is None
+            or stored.place is not StoredPlace.CURSOR_LEDGER
+            or stored.size_bytes <= self.limits.max_entry_bytes
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +123,12 @@ def ack_state_of(
 ) -> AckState:
     """Put together what is known; ``stored`` must not be older than ``internal``, nor that than ``subscription``."""
     cursor, lengths = internal.cursor(subscription.name), internal.ledgers
-    after_unload = persisted_ranges(cursor.acknowledged, limits)
     before_everything = Position(min(lengths, default=LedgerId(0)), EntryId(-1))
     recovered = PositionRanges(before_everything) if stored is None else stored.acknowledged
+    sizes = cursor_sizes(cursor, stored, limits)
+    unloaded_to = unload_write(cursor, sizes, limits)
+    written_as = limits.in_node if unloaded_to is StoredPlace.METADATA_STORE else limits
+    after_unload = recovered if unloaded_to is None else persisted_ranges(cursor.acknowledged, written_as)
     return AckState(
         topic=topic,
         subscription=subscription,
@@ -108,6 +138,9 @@ def ack_state_of(
         policies=policies,
         ranges_left=max(0, limits.max_unacked_ranges - cursor.ranges),
         written_bytes=written_bytes(cursor.acknowledged, limits),
+        sizes=sizes,
+        next_write=next_write(sizes, limits),
+        unload_write=unloaded_to,
         pause=pause_state(subscription.type, cursor.ranges, policies, limits),
         stored=stored,
         after_crash=_redelivery(cursor.acknowledged.without(recovered, lengths), options.ranges),

@@ -17,6 +17,8 @@ from pulsar_sidecar.wire import MLDataFormats_pb2 as ml
 _WORD_BITS = 64
 _WORD = 2**_WORD_BITS
 _SET_BITS = re.compile("1+")
+_NO_PROPERTIES = ml.ManagedCursorInfo(cursorsLedgerId=0).ByteSize()
+_NO_BATCHES = ml.PositionInfo(ledgerId=0, entryId=0).ByteSize()
 
 
 class StoredPlace(Enum):
@@ -36,6 +38,8 @@ class StoredCursor:
         ranges: ranges that are written, as they were cut when they were written.
         batch_indexes: entries of which some messages are acknowledged and some are not.
         size_bytes: what the broker wrote for all of it.
+        batch_bytes: of that, for these entries.
+        subscription_properties_bytes: what the subscription's properties take, which are always in the node.
     """
 
     place: StoredPlace
@@ -45,6 +49,8 @@ class StoredCursor:
     size_bytes: int
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
+    batch_bytes: int = 0
+    subscription_properties_bytes: int = 0
 
 
 def stored_in_entry(
@@ -72,6 +78,7 @@ def stored_in_entry(
         size_bytes=len(payload),
         ledger_id=ledger_id,
         entry_id=entry_id,
+        batch_bytes=_batch_bytes(info.batchedEntryDeletionIndexInfo),
     )
 
 
@@ -85,7 +92,22 @@ def stored_in_node(data: bytes, lengths: Mapping[LedgerId, int]) -> StoredCursor
         ranges=len(info.individualDeletedMessages),
         batch_indexes=len(info.batchedEntryDeletionIndexInfo),
         size_bytes=len(data),
+        batch_bytes=_batch_bytes(info.batchedEntryDeletionIndexInfo),
+        subscription_properties_bytes=_properties_bytes(info),
     )
+
+
+def subscription_properties_bytes(data: bytes) -> int:
+    """What the subscription's properties take in a cursor's node."""
+    return _properties_bytes(decode_exactly(ml.ManagedCursorInfo, unwrap(data)))
+
+
+def _properties_bytes(info: ml.ManagedCursorInfo) -> int:
+    return ml.ManagedCursorInfo(cursorsLedgerId=0, cursorProperties=info.cursorProperties).ByteSize() - _NO_PROPERTIES
+
+
+def _batch_bytes(batches: Iterable[ml.BatchedEntryDeletionIndexInfo]) -> int:
+    return ml.PositionInfo(ledgerId=0, entryId=0, batchedEntryDeletionIndexInfo=batches).ByteSize() - _NO_BATCHES
 
 
 def _ranges(written: Iterable[ml.MessageRange], lengths: Mapping[LedgerId, int]) -> Iterator[EntryRange]:

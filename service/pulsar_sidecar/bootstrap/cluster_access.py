@@ -97,7 +97,7 @@ class ClusterAccess:
         self.lengths = BookieLedgerLengths(self.store, self.entries, root)
         self.rest = AdminRest([settings.web_service_url], self.credentials, self.tls, store=self.store)
         self.admin = BrokerTopicAdmin(self.rest)
-        self.ack_states = BrokerAckStates(self.rest, self.store, clock)
+        self.ack_states = BrokerAckStates(self.rest, self.store, clock, settings.jute_max_buffer_bytes)
         self.shadows = BrokerShadows(self.rest, self.store)
         self.owners = self.closing(BrokerLiveOwners(self.rest, self.store))
         self.topics = self.closing(BrokerTopics(self.rest, self.store, clock))

@@ -61,7 +61,8 @@ def own_facts(settings: Settings, warnings: Sequence[str], now_ms: int) -> OwnFa
             "authenticationEnabled=true with superUserRoles and what proves a role, such as tokenPublicKey",
         ),
     )
-    return OwnFacts(features, found, settings.topic_two_phase_deletion_enabled, settings.cluster_name)
+    deletes, buffer = settings.topic_two_phase_deletion_enabled, settings.jute_max_buffer_bytes
+    return OwnFacts(features, found, deletes, settings.cluster_name, buffer)
 
 
 def _certificate_warnings(settings: Settings, now_ms: int) -> Iterator[str]:

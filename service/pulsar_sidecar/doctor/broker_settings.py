@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from pulsar_sidecar.doctor.findings import Finding, Level
+from pulsar_sidecar.model.entry_sizes import DEFAULT_MAX_MESSAGE_SIZE, max_entry_bytes, max_node_bytes
 
 SUBJECT: Final = "broker settings"
+_RANGES: Final = "managedLedgerMaxUnackedRangesToPersist"
+_RANGE_BYTES: Final = 32
+"""As PIP-299 counts; a range of ledgers below 2^28 and entries below 2^21 takes 24 at most."""
 _BUCKETS: Final = "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory"
 
 
@@ -57,8 +61,13 @@ _WANTED: Final = (
 )
 
 
-def settings_findings(settings: Mapping[str, Mapping[str, object]], cluster_name: str | None) -> Iterator[Finding]:
-    """What the configuration of each broker, by its name, means; nothing where none was reported."""
+def settings_findings(
+    settings: Mapping[str, Mapping[str, object]], cluster_name: str | None, jute_max_buffer: int
+) -> Iterator[Finding]:
+    """What the configuration of each broker, by its name, means; nothing where none was reported.
+
+    ``jute_max_buffer`` is the metadata store's.
+    """
     if not settings:
         return
     yield from _cluster(settings, cluster_name)
@@ -68,7 +77,9 @@ def settings_findings(settings: Mapping[str, Mapping[str, object]], cluster_name
         written = str(settings[where[0]][wanted.name]).rpartition(".")[2]  # of a class its own name
         remedy = f"set {wanted.name}={wanted.value} in broker.conf and restart the brokers"
         yield Finding(wanted.level, SUBJECT, f"{wanted.name}={written}{on}: {wanted.otherwise}", remedy)
-    if all(wanted.level is Level.OFF for wanted in unmet):
+    too_many = list(_too_many_ranges(settings, jute_max_buffer))
+    yield from too_many
+    if not too_many and all(wanted.level is Level.OFF for wanted in unmet):
         yield Finding(Level.OK, SUBJECT, "brokers have the settings that the sidecar needs")
 
 
@@ -80,3 +91,31 @@ def _cluster(settings: Mapping[str, Mapping[str, object]], cluster_name: str | N
     else:
         remedy = "set clusterName to the brokers' own, or leave it out; check metadataStoreUrl"
         yield Finding(Level.FAILED, SUBJECT, f"clusterName is {expected}, the brokers' is {', '.join(names)}", remedy)
+
+
+def _too_many_ranges(settings: Mapping[str, Mapping[str, object]], jute_max_buffer: int) -> Iterator[Finding]:
+    """Numbers of ranges that a cursor's entry, or its node, has no room for (PIP-299)."""
+    node = max_node_bytes(jute_max_buffer) // _RANGE_BYTES
+    found: dict[tuple[str, int, int, str, str], list[str]] = {}
+    for broker, written in sorted(settings.items()):
+        size = int(str(written.get("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE)))
+        entry = max_entry_bytes(size) // _RANGE_BYTES
+        raise_entry = "maxMessageSize and bookies' nettyMaxFrameSizeBytes"
+        raise_node = "jute.maxbuffer of ZooKeeper and brokers, and juteMaxBufferBytes"
+        for name, most, place, larger in (
+            (_RANGES, entry, f"an entry (maxMessageSize={size})", raise_entry),
+            (f"{_RANGES}InMetadataStore", node, f"a node (juteMaxBufferBytes={jute_max_buffer})", raise_node),
+        ):
+            value = int(str(written.get(name, 0)))
+            if value > most and not (name == _RANGES and _as_long_array(written)):
+                found.setdefault((name, value, most, place, larger), []).append(broker)
+    for (name, value, most, place, larger), brokers in found.items():
+        on = "" if len(brokers) == len(settings) else f" on {', '.join(brokers)}"
+        text = f"{name}={value}{on}: {place} has room for {most:,} ranges of {_RANGE_BYTES} bytes (PIP-299)"
+        yield Finding(Level.WARNING, SUBJECT, text, f"set {name}={most} at most, or raise {larger}")
+
+
+def _as_long_array(settings: Mapping[str, object]) -> bool:
+    """Whether acknowledgements are bits, and the setting counts entries."""
+    switches = ("managedLedgerPersistIndividualAckAsLongArray", "managedLedgerUnackedRangesOpenCacheSetEnabled")
+    return all(str(settings.get(name)).lower() == "true" for name in switches)

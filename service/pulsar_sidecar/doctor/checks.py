@@ -25,7 +25,7 @@ def examine(facts: Facts) -> list[Finding]:
         *_store(facts.store, deletes=facts.own.deletes),
         *_brokers(facts.brokers),
         *_rights(facts.brokers),
-        *settings_findings(_settings(facts.brokers), facts.own.cluster_name),
+        *settings_findings(_settings(facts.brokers), facts.own.cluster_name, facts.own.jute_max_buffer),
         *_own_topics(facts.brokers, deletes=facts.own.deletes),
         *_bookies(facts.bookies),
         *_clocks(facts.store, facts.brokers),

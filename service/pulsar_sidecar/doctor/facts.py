@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from pulsar_sidecar.model.entry_sizes import STOCK_JUTE_MAX_BUFFER
 from pulsar_sidecar.model.errors import SidecarError
 
 T = TypeVar("T")
@@ -109,12 +110,14 @@ class OwnFacts:
         warnings: what works, and lets others read a credential, or is not a setting.
         deletes: whether it deletes ledgers.
         cluster_name: the setting; None to take the brokers'.
+        jute_max_buffer: the setting.
     """
 
     features: Sequence[Feature]
     warnings: Sequence[str]
     deletes: bool
     cluster_name: str | None
+    jute_max_buffer: int = STOCK_JUTE_MAX_BUFFER
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,8 @@ class Cursor:
         ranges: how many ranges the broker counts, which is what it compares with its limit.
         ledger: where its state is written, None while it has no ledger.
         ledger_last_entry: the last entry of it that the broker knows to be stored, -1 for none.
+        properties: kept with its position, such as the sequence ids of producers.
+        is_open: False while it has no ledger to write to: after a load until the first write, and after a failed one.
     """
 
     acknowledged: PositionRanges
@@ -135,6 +137,8 @@ class Cursor:
     read_position: Position
     ledger: LedgerId | None
     ledger_last_entry: EntryId
+    properties: Mapping[str, int] = field(default_factory=dict)
+    is_open: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,9 @@ class PulsarCluster(_Group):
     metadata_store_session_timeout_millis: int = Field(default=30_000, ge=1_000, le=600_000)
     """Milliseconds until the metadata store ends the session of a sidecar that died; another sidecar then takes over
     its work."""
+    jute_max_buffer_bytes: int = Field(default=1_048_575, ge=65_536)
+    """``jute.maxbuffer`` of ZooKeeper and of the brokers: the largest node that they take. The default is a stock
+    ZooKeeper's; ``bin/pulsar`` starts both with 10485760. Acknowledgement states are compared with it."""
     metadata_store_auth: SecretStr | None = None
     """Credential for a metadata store whose nodes have access control lists: ``digest:user:password``,
     ``sasl:user:password`` (SASL's DIGEST-MD5), or ``file:///path`` of a file with one of these. Secret."""

@@ -127,3 +127,26 @@ def test_the_pause(policies: PauseSettings, kind: str, count: int, state: PauseS
     memory = ranges((3, -1), {(3, 2 * entry + 1) for entry in range(count)})
     found = judged(memory, policies=policies, kind=kind)
     assert (found.pause, found.blocked) == (state, blocked)
+
+
+def test_what_fits_nowhere_leaves_an_unload_with_what_is_stored() -> None:
+    memory, written = ranges((3, -1), {(3, 1), (3, 3)}), ranges((3, -1), {(3, 1)})
+    state = judged(memory, written, limits=AckStateLimits(max_entry_bytes=5, max_node_bytes=5))
+    assert (state.next_write, state.unload_write) == (None, None)
+    assert state.after_unload == state.after_crash
+    assert state.after_unload.entries == 1
+    assert (state.entry_bytes_left, state.node_bytes_left) == (5 - state.sizes.entry, 5 - state.sizes.node)
+
+
+def test_what_is_too_large_for_an_entry_is_kept_by_the_node_at_an_unload() -> None:
+    memory = ranges((3, -1), {(3, 1), (3, 3)})
+    state = judged(memory, ranges((3, -1), set()), limits=AckStateLimits(max_entry_bytes=5, max_node_ranges=1))
+    assert (state.next_write, state.unload_write) == (StoredPlace.METADATA_STORE, StoredPlace.METADATA_STORE)
+    assert (state.after_unload.entries, state.after_crash.entries) == (0, 2)
+
+
+@pytest.mark.parametrize(("most", "loadable"), [(10, True), (9, False)])
+def test_a_stored_entry_that_brokers_cannot_read_ends_loads(most: int, loadable: bool) -> None:
+    memory = ranges((3, -1), {(3, 1)})
+    assert judged(memory, memory, limits=AckStateLimits(max_entry_bytes=most)).loadable is loadable
+    assert judged(memory, None, limits=AckStateLimits(max_entry_bytes=most)).loadable

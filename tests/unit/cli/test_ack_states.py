@@ -48,6 +48,7 @@ def test_the_table_shows_what_fits_and_what_would_come_again(shell: Terminal) ->
         "persistent://public/default/orders  billing  (Shared, 2 consumers)",
         "  acknowledged up to      6:-1",
         "  beyond it               30 ranges of 20 that fit (10 too many), 30 entries, 294 B when written",
+        "  bytes                   307 B of 5.0 MiB in an entry, 325 B of 1023.0 KiB in a node: fits",
         "  dispatch                PAUSED: no new messages are read until ranges merge; due delayed messages"
         " and redeliveries continue",
         "  policy                  topic true, namespace unset, broker false",

@@ -62,6 +62,15 @@ def wrong(facts: Facts) -> list[Finding]:
     return [finding for finding in examine(facts) if finding.level is not Level.OK]
 
 
+def test_as_many_ranges_as_fit_are_well_and_so_are_more_entries_of_long_arrays() -> None:
+    most = {"managedLedgerMaxUnackedRangesToPersist": "164158", "maxMessageSize": "5242880"}
+    as_bits = {"managedLedgerMaxUnackedRangesToPersist": "1000000"} | dict.fromkeys(
+        ("managedLedgerPersistIndividualAckAsLongArray", "managedLedgerUnackedRangesOpenCacheSetEnabled"), "true"
+    )
+    for settings in (most, as_bits):
+        assert wrong(with_settings(**settings)) == []
+
+
 def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
     findings = examine(WELL)
     assert wrong(WELL) == []
@@ -75,6 +84,16 @@ def test_a_cluster_that_is_well_has_nothing_but_good_findings() -> None:
 @pytest.mark.parametrize(
     ("facts", "level", "subject", "text", "remedy"),
     [
+        (
+            with_settings(managedLedgerMaxUnackedRangesToPersist="164159", maxMessageSize="5242880"),
+            "warning", "broker settings", "164159 on broker-2:8080: an entry (maxMessageSize=5242880) has room for "
+            "164,158 ranges", "set managedLedgerMaxUnackedRangesToPersist=164158 at most",
+        ),
+        (
+            with_settings(managedLedgerMaxUnackedRangesToPersistInMetadataStore="32737"),
+            "warning", "broker settings", "a node (juteMaxBufferBytes=1048575) has room for 32,735 ranges",
+            "jute.maxbuffer",
+        ),
         (with_store(servers={"z:2181": AWAY}), "warning", "metadata store", "z:2181 does not answer", "start it"),
         (
             with_store(servers={"z:2181": ZooKeeperServer("3.5.9", "leader")}),

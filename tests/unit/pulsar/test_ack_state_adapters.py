@@ -165,6 +165,28 @@ def test_limits_are_the_owners_and_are_remembered_for_a_while(rest: FakeAdminRes
     assert brokers.limits(None).as_long_array is False, "long arrays need the open cache set"
 
 
+def test_limits_are_in_bytes_too(rest: FakeAdminRest, store: FakeMetadataStore) -> None:
+    brokers = BrokerAckStates(rest, store, FakeClock(), jute_max_buffer=100_000)  # type: ignore[arg-type]
+    in_zookeeper = {"managedLedgerMaxUnackedRangesToPersistInZooKeeper": "-1"}
+    rest.answers[RUNTIME] = configuration(maxMessageSize="20480", **in_zookeeper)
+    limits = brokers.limits(None)
+    assert (limits.max_entry_bytes, limits.max_node_bytes, limits.max_node_ranges) == (30_656, 98_976, 1_000)
+    rest.answers[f"http://b:8080{RUNTIME}"] = configuration(
+        managedLedgerMaxUnackedRangesToPersistInZooKeeper="7", managedLedgerMaxUnackedRangesToPersistInMetadataStore="5"
+    )
+    store.put("/loadbalance/brokers/b:8080", json.dumps({"webServiceUrl": "http://b:8080"}).encode())
+    assert brokers.limits("b:8080").max_node_ranges == 7, "the deprecated name goes before the other"
+
+
+@pytest.mark.parametrize(("state", "is_open"), [({}, True), ({"state": "Open"}, True), ({"state": "NoLedger"}, False)])
+def test_a_cursor_may_have_no_ledger_to_write_to(
+    rest: FakeAdminRest, brokers: BrokerAckStates, state: dict[str, str], is_open: bool
+) -> None:
+    rest.answers[f"{PLACE}/internalStats"] = internal_stats(properties={"a producer": 4}, **state)
+    found = brokers.internal_stats(TOPIC).cursor(SUB)
+    assert (found.is_open, found.properties) == (is_open, {"a producer": 4})
+
+
 def test_a_configuration_without_the_limit_is_no_limit(rest: FakeAdminRest, brokers: BrokerAckStates) -> None:
     rest.answers[RUNTIME] = {}
     with pytest.raises(TemporaryError, match="managedLedgerMaxUnackedRangesToPersist"):

@@ -6,7 +6,12 @@ A cursor is in its node, or in an entry of its ledger that the broker knows to b
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pulsar_sidecar.ack_state.stored import StoredCursor, stored_in_entry, stored_in_node
+from pulsar_sidecar.ack_state.stored import (
+    StoredCursor,
+    stored_in_entry,
+    stored_in_node,
+    subscription_properties_bytes,
+)
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries, StoredEntry
 from pulsar_sidecar.deduplication.snapshots import Snapshot, lost_snapshot, snapshot_in_entry, snapshot_in_node
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
@@ -116,7 +121,8 @@ class BookieStoredCursors:
                 f"ledger {cursor_ledger} of the cursor of {subscription} on {topic} is gone; try again"
             )
         entry = self._entries.read(cursor_ledger, decode_ledger_metadata(ledger.data), known_last_entry)
-        return stored_in_entry(entry.payload, lengths, cursor_ledger, known_last_entry)
+        stored = stored_in_entry(entry.payload, lengths, cursor_ledger, known_last_entry)
+        return replace(stored, subscription_properties_bytes=subscription_properties_bytes(node.data))
 
 
 class BookieLedgerLengths:

@@ -127,6 +127,26 @@ class AckStateAnswer(Answer):
     """Entries in these ranges."""
     serialized_size_bytes: int = Field(validation_alias="written_bytes")
     """Bytes of the ranges when the broker writes them next."""
+    entry_bytes: int = Field(validation_alias=AliasPath("sizes", "entry"))
+    """Bytes of the next entry of the cursor's ledger: the ranges, properties, and batches acknowledged in part as
+    they are stored."""
+    max_entry_bytes: int = Field(validation_alias=AliasPath("limits", "max_entry_bytes"))
+    """Bytes that such an entry may have (the owner's ``maxMessageSize``)."""
+    entry_bytes_left: int
+    """Their difference; negative if the entry is too large."""
+    node_bytes: int = Field(validation_alias=AliasPath("sizes", "node"))
+    """Bytes of the cursor's node, if the broker wrote everything there."""
+    max_node_bytes: int = Field(validation_alias=AliasPath("limits", "max_node_bytes"))
+    """Bytes that the node may have (``juteMaxBufferBytes``)."""
+    node_bytes_left: int
+    """Their difference; negative if the node is too large."""
+    next_write: StoredPlace | None
+    """Where the broker's next write ends; null: neither takes it, so the broker hangs."""
+    unload_write: StoredPlace | None
+    """Where an orderly unload writes everything; null likewise."""
+    loadable: bool
+    """False if the stored entry is larger than brokers read: no broker can load the topic until ``maxMessageSize`` is
+    raised."""
     max_batch_deleted_index_to_persist: int = Field(validation_alias=AliasPath("limits", "max_batch_deleted_indexes"))
     """``managedLedgerMaxBatchDeletedIndexToPersist``; brokers do not report how many they hold in memory."""
     unacked_messages: int = Field(validation_alias=AliasPath("subscription", "unacked_messages"))

@@ -25,6 +25,11 @@ _PAUSES = {
     "in force": "PAUSED: no new messages are read until ranges merge; due delayed messages and redeliveries continue",
     "unknown": "may be paused: brokers do not report whether the topic's own policy is false or unset",
 }
+_WRITES = {
+    "cursor ledger": "fits",
+    "metadata store": "TOO LARGE for an entry: the broker writes to the node, and breaks its connections to bookies",
+    None: "FITS NOWHERE: the broker hangs when it writes this",
+}
 _NAME_WIDTH = 24
 _LEVELS = " .:=#"
 
@@ -114,6 +119,7 @@ def _lines(state: Mapping[str, Any]) -> Iterator[str]:
     yield f"{state['topic']}  {state['subscription']}  ({kind}, {format_count(state['consumers'], 'consumer')})"
     yield _line("acknowledged up to", state["markDeletePosition"])
     yield _line("beyond it", _ranges(state))
+    yield _line("bytes", _bytes(state))
     yield _line("dispatch", _PAUSES.get(state["pause"], state["pause"]))
     yield _line("policy", _policies(state["policies"]))
     yield _line("stored", _stored(state["stored"]))
@@ -138,6 +144,17 @@ def _ranges(state: Mapping[str, Any]) -> str:
         f"{format_count(count, 'range')} of {limit:,} that fit ({room}), {format_count(entries, 'entry')}, "
         f"{size} when written"
     )
+
+
+def _bytes(state: Mapping[str, Any]) -> str:
+    entry, node = (
+        f"{format_bytes(state[f'{name}Bytes'])} of {format_bytes(state[f'max{name.title()}Bytes'])}"
+        for name in ("entry", "node")
+    )
+    sizes = f"{entry} in an entry, {node} in a node: "
+    if not state["loadable"]:
+        return sizes + "NO BROKER CAN LOAD THE TOPIC AGAIN until maxMessageSize is raised"
+    return sizes + _WRITES[state["nextWrite"]]
 
 
 def _policies(policies: Mapping[str, Any]) -> str:

@@ -19,12 +19,11 @@ from pulsar_sidecar.deduplication.snapshots import (
     replicated_positions,
 )
 from pulsar_sidecar.deduplication.stored import Amount, StoredDeduplication
+from pulsar_sidecar.model.entry_sizes import STOCK_JUTE_MAX_BUFFER
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.lookups import Absent, Unreadable
 from pulsar_sidecar.model.names import TopicName
 
-NODE_BYTES: Final = 1_048_575
-"""``jute.maxbuffer`` of a stock ZooKeeper; one that Pulsar's ``bin/pulsar`` starts takes 10,485,760 bytes."""
 _NEARLY_FULL: Final = 0.9
 
 
@@ -108,7 +107,7 @@ class SnapshotLimits:
 
     max_producers: int | None
     max_entry_bytes: int | None
-    max_node_bytes: int = NODE_BYTES
+    max_node_bytes: int = STOCK_JUTE_MAX_BUFFER
 
 
 @dataclass(frozen=True, slots=True)

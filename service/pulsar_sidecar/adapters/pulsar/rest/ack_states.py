@@ -17,6 +17,12 @@ from pulsar_sidecar.adapters.pulsar.rest.broker_configuration import RuntimeConf
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.ledger_ownership.paths import POLICIES
 from pulsar_sidecar.model.clocks import Clock
+from pulsar_sidecar.model.entry_sizes import (
+    DEFAULT_MAX_MESSAGE_SIZE,
+    STOCK_JUTE_MAX_BUFFER,
+    max_entry_bytes,
+    max_node_bytes,
+)
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.metadata import MetadataStore, Node
 from pulsar_sidecar.model.names import TopicName
@@ -27,14 +33,18 @@ _ROUTE: Final = "dispatcherPauseOnAckStatePersistent"
 _FIELD: Final = "dispatcherPauseOnAckStatePersistentEnabled"
 _TRIES: Final = 5
 _BATCH_INDEXES: Final = 10_000
-"""The default of ``ManagedLedgerConfig``, where brokers have no setting for it: 3.3.6 has none."""
+_NODE_RANGES: Final = 1_000
+"""The defaults of ``ManagedLedgerConfig``, where brokers have no setting for it: 3.3.6 has none."""
 
 
 class BrokerAckStates(BrokerTopicAdmin):
     """`ack_state.ports.SubscriptionStats` and `PausePolicies`; safe for use by several threads."""
 
-    def __init__(self, rest: AdminRest, store: MetadataStore, clock: Clock) -> None:
+    def __init__(
+        self, rest: AdminRest, store: MetadataStore, clock: Clock, jute_max_buffer: int = STOCK_JUTE_MAX_BUFFER
+    ) -> None:
         super().__init__(rest)
+        self._max_node_bytes = max_node_bytes(jute_max_buffer)
         self._store = store
         self._lock = threading.Lock()
         self._limits: TTLCache[object, AckStateLimits] = TTLCache(
@@ -54,6 +64,9 @@ class BrokerAckStates(BrokerTopicAdmin):
             as_long_array=configuration.flag("managedLedgerPersistIndividualAckAsLongArray")
             and configuration.flag("managedLedgerUnackedRangesOpenCacheSetEnabled"),
             pause_enabled=configuration.flag(_FIELD),
+            max_entry_bytes=max_entry_bytes(configuration.number("maxMessageSize", DEFAULT_MAX_MESSAGE_SIZE)),
+            max_node_bytes=self._max_node_bytes,
+            max_node_ranges=_max_node_ranges(configuration),
         )
 
     # --- the pause -------------------------------------------------------------------------------------------------
@@ -98,6 +111,12 @@ class BrokerAckStates(BrokerTopicAdmin):
         if node is None:
             raise NotFoundError(f"there is no namespace {namespace}")
         return node, json_object(node.data, node.path)
+
+
+def _max_node_ranges(configuration: RuntimeConfiguration) -> int:
+    deprecated = configuration.number("managedLedgerMaxUnackedRangesToPersistInZooKeeper", -1)
+    current = configuration.number("managedLedgerMaxUnackedRangesToPersistInMetadataStore", _NODE_RANGES)
+    return deprecated if deprecated > 0 else current
 
 
 def _namespace_path(namespace: str) -> str:

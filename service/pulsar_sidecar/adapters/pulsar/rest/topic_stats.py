@@ -99,6 +99,7 @@ class _Cursor(msgspec.Struct, rename="camel"):
     cursor_ledger: int
     cursor_ledger_last_entry: int
     properties: dict[str, int] | None = None
+    state: str | None = None
 
 
 @decodable
@@ -289,6 +290,8 @@ def _cursor(subscription: str, found: _Cursor, lengths: Mapping[LedgerId, int]) 
         read_position=_position_of(found.read_position),
         ledger=LedgerId(found.cursor_ledger) if found.cursor_ledger >= 0 else None,
         ledger_last_entry=EntryId(found.cursor_ledger_last_entry),
+        properties=found.properties or {},
+        is_open=found.state in (None, "Open"),
     )
 
 
