@@ -74,7 +74,7 @@ def test_passed_requests_leave_connections_to_the_sidecars_own(monkeypatch: pyte
             until(lambda: len(opened.arrived()) == MOST, "they wait for the broker")
             refused, own = opened.server.ask("GET", TENANTS), opened.server.ask("GET", STATUS)
             ended.set()
-        assert (refused.status, refused.reason) == (503, "2 passed requests wait for brokers already; try again")
+        assert (refused.status, refused.reason) == (503, "brokers keep 2 passed requests waiting already; try again")
         assert own.status == 200
         assert [answer.status for answer in waited] == [200] * MOST
 
