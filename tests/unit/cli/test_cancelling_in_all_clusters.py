@@ -62,7 +62,7 @@ def test_one_confirmation_and_a_verdict_of_each_cluster(clusters: Clusters) -> N
     lines = [json.loads(line) for line in ran.out.splitlines()]
     assert [(line["cluster"], line["cancelled"]) for line in lines] == [("east", True)] * 3 + [("west", True)] * 3
     assert "east: 3 messages, due from" in ran.err
-    assert "6 of 6 messages are cancelled" in ran.err
+    assert "cancelled 6 of 6 messages" in ran.err
     assert clusters.cancelled() == {"east": 3, "west": 3}
 
 
@@ -105,7 +105,7 @@ def test_a_cluster_that_refuses_does_not_hold_up_the_others(
     ran = clusters.run("--key", "k", "--yes")
     assert ran.code == 4, ran.err
     assert "east: the selection finds other messages now (HTTP 409); repeat the command" in ran.err
-    assert "3 of 6 messages are cancelled" in ran.err
+    assert "cancelled 3 of 6 messages" in ran.err
     assert clusters.cancelled() == {"east": 0, "west": 3}
 
 

@@ -46,7 +46,7 @@ def test_nothing_after_the_snapshot_leaves_its_map(messages: FakeStoredMessages)
 def test_a_limit_is_no_end(messages: FakeStoredMessages) -> None:
     found = replay(messages, TOPIC, AT_4, limit=3)
     assert (found.entries, found.last) == (3, (2, 0))
-    assert found.problems == ("3 entries were replayed, and there are more; raise the limit",)
+    assert found.problems == ("replayed 3 entries, and there are more; raise the limit",)
     assert replay(messages, TOPIC, AT_4, limit=4).is_whole
 
 
