@@ -7,6 +7,7 @@ under test.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from urllib.request import urlopen
 
 import pulsar
 from pulsar_sidecar.ack_state.states import AckState, DetailOptions
@@ -20,6 +21,7 @@ from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerShadows
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
 from pulsar_sidecar.model.clocks import SystemClock
+from pulsar_sidecar.model.entry_sizes import STOCK_JUTE_MAX_BUFFER
 from pulsar_sidecar.model.ids import EntryId, LedgerId, Position
 from pulsar_sidecar.model.metadata import MetadataStore
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
@@ -136,6 +138,12 @@ class AckStateSetup:
     def holes(self, name: str = "holes", namespace: str = "public/default") -> Holes:
         return Holes(self.client, parse_topic_name(f"persistent://{namespace}/{name}-{unique()}"))
 
+    def broker_stats(self, topic: TopicName) -> bytes:
+        """A broker's own answer to ``stats``."""
+        path = str(topic).replace("://", "/")
+        with urlopen(f"{self.cluster.addresses.web_service_urls[0]}/admin/v2/{path}/stats") as answer:
+            return bytes(answer.read())
+
     def state(self, topic: TopicName) -> AckState:
         (state,) = self.states.ack_states(topic, SUBSCRIPTION, EVERYTHING)
         return state
@@ -152,12 +160,12 @@ def dug(setup: AckStateSetup, count: int, namespace: str = "public/default") -> 
 
 
 @contextmanager
-def ack_state_setup(cluster: ClusterUnderTest) -> Iterator[AckStateSetup]:
+def ack_state_setup(cluster: ClusterUnderTest, jute_max_buffer: int = STOCK_JUTE_MAX_BUFFER) -> Iterator[AckStateSetup]:
     clock, addresses = SystemClock(), cluster.addresses
     store = ZooKeeperMetadataStore(addresses.metadata_store_url, clock)
     rest = AdminRest(addresses.web_service_urls, store=store)
     entries = BookieEntries(BookieConnections(store))
-    brokers = BrokerAckStates(rest, store, clock)
+    brokers = BrokerAckStates(rest, store, clock, jute_max_buffer)
     stored = BookieStoredCursors(store, entries, DEFAULT_LEDGERS_ROOT)
     states = AckStateService(Ports(brokers, stored, brokers, BrokerShadows(rest, store).endangered_source), clock)
     client = PatientClient(addresses)
