@@ -1,13 +1,23 @@
 """Acknowledgement states on brokers that crash, unload and pause: what was shown of them must come true."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
+from pulsar_sidecar.ack_state.stats_answers import PausesInStats
 from pulsar_sidecar.ack_state.stored import StoredPlace
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 
-from tests.cluster.acknowledging import AckStateSetup, Holes, ack_state_setup, dug, every_other, positions_in
+from tests.cluster.acknowledging import (
+    SUBSCRIPTION,
+    AckStateSetup,
+    Holes,
+    ack_state_setup,
+    dug,
+    every_other,
+    positions_in,
+)
 from tests.cluster.patience import holds_for, until
 from tests.cluster.plugin import ClusterFactory
 
@@ -43,6 +53,8 @@ def test_a_pause_is_seen_while_it_is_in_force(small: AckStateSetup) -> None:
         state = small.state(holes.topic)
         assert (state.pause, state.blocked) == (PauseState.IN_FORCE, True)
         assert SMALL_LIMIT < state.cursor.ranges < 190, "dispatch has stopped before everything was delivered"
+        stats = PausesInStats(small.brokers, small.brokers).amended(holes.topic, small.broker_stats(holes.topic))
+        assert json.loads(stats)["subscriptions"][SUBSCRIPTION]["blockedOnAckStatePersistent"] is True
         holds_for(lambda: holes.acknowledge(consumer, every_other, 200) == [], "nothing is dispatched", 2)
         holes.give_back(consumer, left)
         more = holes.acknowledge(consumer, lambda position: True)

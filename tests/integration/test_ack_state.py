@@ -1,10 +1,12 @@
 """What is shown of acknowledgement states, against what brokers then really deliver again."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
 from pulsar_sidecar.ack_state.limits import PauseState, TopicPolicy
 from pulsar_sidecar.ack_state.states import DetailOptions
+from pulsar_sidecar.ack_state.stats_answers import PausesInStats
 from pulsar_sidecar.adapters.pulsar.rest.topic_admin import BrokerTopicAdmin
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.names import parse_topic_name
@@ -47,6 +49,16 @@ def test_of_twelve_thousand_holes_what_a_list_has_no_room_for_is_lost(setup: Ack
     assert delivered >= holes.sent - holes.acknowledged, "nothing else is lost"
     after = setup.state(holes.topic)
     assert (after.cursor.ranges, after.after_unload.entries) == (HOLES - lost, 0)
+
+
+def test_brokers_own_statistics_get_one_key_more(setup: AckStateSetup) -> None:
+    topic = dug(setup, 3).topic
+    stats = setup.broker_stats(topic)
+    amended = PausesInStats(setup.brokers, setup.brokers).amended(topic, stats)
+    assert amended.replace(b',"blockedOnAckStatePersistent":false', b"") == stats
+    (subscription,) = json.loads(amended)["subscriptions"].values()
+    assert subscription["nonContiguousDeletedMessagesRanges"] == 3
+    assert subscription["blockedOnAckStatePersistent"] is False
 
 
 def test_what_does_not_exist_is_not_made(setup: AckStateSetup) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from pulsar_sidecar.ack_state.stats_answers import PausesInStats
 from pulsar_sidecar.adapters.metadata.addressing import parse_metadata_store_url
 from pulsar_sidecar.adapters.metadata.tenant_policies import StoredTenantPolicies
 from pulsar_sidecar.adapters.pulsar.rest.admin_rest import AdminRest
@@ -24,6 +25,7 @@ from pulsar_sidecar.api import pass_through
 from pulsar_sidecar.api.app import create_app
 from pulsar_sidecar.api.gate import Gate
 from pulsar_sidecar.api.request_ids import RequestIds
+from pulsar_sidecar.api.rooms.ack_state_in_stats import BrokersWithPauses
 from pulsar_sidecar.api.server import DrainingServer, Limits, listening_socket
 from pulsar_sidecar.bootstrap.broker_versions import BrokerVersions
 from pulsar_sidecar.bootstrap.callers import authentication_of, listener_tls_of, rights_of, sign_in_issuer_of
@@ -44,6 +46,7 @@ from pulsar_sidecar.ledger_deletion.steps import Steps
 from pulsar_sidecar.model.addresses import is_loopback
 from pulsar_sidecar.model.clocks import Clock, SystemClock
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError, SidecarError, TemporaryError
+from pulsar_sidecar.model.passed_requests import Brokers
 from pulsar_sidecar.observability.logging import configure_logging
 from pulsar_sidecar.observability.metrics import process_registry
 from pulsar_sidecar.settings.fields import Settings, load_settings
@@ -234,7 +237,9 @@ class _Process:
             two_phase_deletion=settings.topic_two_phase_deletion_enabled,
         )
         if settings.admin_pass_through_enabled:
-            brokers = PassThrough(cluster.rest, cluster.tls, cluster.store, proxy_identity_of(settings))
+            brokers: Brokers = PassThrough(cluster.rest, cluster.tls, cluster.store, proxy_identity_of(settings))
+            if settings.ack_state_in_stats_enabled:
+                brokers = BrokersWithPauses(brokers, PausesInStats(cluster.ack_states, cluster.ack_states))
             self._server.closing.append(brokers.close)
             at_once = max(1, self._limits.connections // 2)
             self._gate.passing = pass_through.PassThrough(brokers, app.routes, app.state.rights, at_once)

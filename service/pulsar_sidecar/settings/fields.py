@@ -361,6 +361,9 @@ class DelayedMessages(_Group):
 class AckStates(_Group):
     """Acknowledgement states (PIP-299)."""
 
+    ack_state_in_stats_enabled: bool = False
+    """Whether passed ``stats`` and ``partitioned-stats`` of topics have ``blockedOnAckStatePersistent`` for each
+    subscription, null where it is unknown. It costs a few calls to brokers where a subscription is full."""
     ack_state_watched_topics: TextList = ()
     """Comma-separated topics whose subscriptions are always in the metrics. A subscription of another topic is in them
     for 5 minutes after a request for its state. A watched topic stays loaded."""

@@ -1,0 +1,133 @@
+"""``blockedOnAckStatePersistent`` in brokers' answers to ``stats`` and ``partitioned-stats``, where PIP-299 puts it.
+
+Invariants: everything else in an answer stays as the broker wrote it; what cannot be known is null. Brokers are asked
+for policies only where a subscription has more ranges than the broker stores: with fewer it is not blocked.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, PauseState, pause_state
+from pulsar_sidecar.ack_state.ports import PausePolicies, SubscriptionStats
+from pulsar_sidecar.model.decoding import decodable
+from pulsar_sidecar.model.errors import SidecarError
+from pulsar_sidecar.model.names import TopicName
+from pulsar_sidecar.model.topic_stats import SubscriptionType
+
+_KEY: Final = "blockedOnAckStatePersistent"
+"""As Jackson writes ``isBlockedOnAckStatePersistent``."""
+_Document = dict[str, msgspec.Raw]
+
+
+@decodable
+class _Subscription(msgspec.Struct, rename="camel"):
+    type: str | None = None
+    non_contiguous_deleted_messages_ranges: int | None = None
+
+
+@decodable
+class _Topic(msgspec.Struct, rename="camel"):
+    owner_broker: str | None = None
+
+
+_Blocked = Callable[[str, _Subscription], bool | None]
+
+
+class PausesInStats:
+    """Adds the key to answers; safe for use by several threads."""
+
+    def __init__(self, subscriptions: SubscriptionStats, policies: PausePolicies) -> None:
+        self._subscriptions = subscriptions
+        self._policies = policies
+
+    def amended(self, topic: TopicName, body: bytes) -> bytes:
+        """Return a broker's answer about the topic with the key in each subscription."""
+        try:
+            document = _read(body)
+            partitions = {name: _read(raw) for name, raw in _read(document.get("partitions", _NOTHING)).items()}
+            found: dict[str, list[bool | None]] = {}
+            for name, partition in partitions.items():
+                blocked = self._by_ranges(topic, partition)
+                for subscription, value in _add(partition, blocked).items():
+                    found.setdefault(subscription, []).append(value)
+                document["partitions"] = _written({**_read(document["partitions"]), name: _written(partition)})
+            _add(document, self._of_all(topic, document, found))
+        except msgspec.MsgspecError:
+            return body
+        return msgspec.json.encode(document)
+
+    def _of_all(self, topic: TopicName, document: _Document, found: Mapping[str, list[bool | None]]) -> _Blocked:
+        if found:
+            return lambda name, _: _any(found.get(name, [None]))
+        by_ranges = self._by_ranges(topic, document)
+        if "metadata" not in document:  # of one topic
+            return by_ranges
+        # A sum over partitions that are not shown: below the limit each of them is.
+        return lambda name, subscription: by_ranges(name, subscription) and None
+
+    def _by_ranges(self, topic: TopicName, document: _Document) -> _Blocked:
+        broker = msgspec.json.decode(_written(document), type=_Topic).owner_broker
+
+        @cache
+        def limits() -> AckStateLimits:
+            return self._subscriptions.limits(broker)
+
+        @cache
+        def policies() -> PauseSettings:
+            return self._policies.policies(topic, broker)
+
+        def blocked(_: str, subscription: _Subscription) -> bool | None:
+            kind, ranges = _type(subscription.type), subscription.non_contiguous_deleted_messages_ranges
+            try:
+                if ranges is None:
+                    return None
+                if ranges <= limits().max_unacked_ranges or not kind.dispatches_to_many:
+                    return False
+                state = pause_state(kind, ranges, policies(), limits())
+            except SidecarError:
+                return None
+            return None if state is PauseState.UNKNOWN else state is PauseState.IN_FORCE
+
+        return blocked
+
+
+_NOTHING: Final = msgspec.Raw(b"{}")
+
+
+def _read(raw: bytes | msgspec.Raw) -> _Document:
+    return msgspec.json.decode(raw, type=_Document)
+
+
+def _written(document: _Document) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(document))
+
+
+def _add(document: _Document, blocked: _Blocked) -> dict[str, bool | None]:
+    """Put the key into each subscription of a topic's statistics; what each got."""
+    subscriptions = _read(document.get("subscriptions", _NOTHING))
+    found: dict[str, bool | None] = {}
+    for name, raw in subscriptions.items():
+        subscription = _read(raw)
+        if _KEY not in subscription:  # a broker that has it knows better
+            found[name] = blocked(name, msgspec.json.decode(raw, type=_Subscription))
+            subscription[_KEY] = msgspec.Raw(msgspec.json.encode(found[name]))
+            subscriptions[name] = _written(subscription)
+    if found:
+        document["subscriptions"] = _written(subscriptions)
+    return found
+
+
+def _any(values: list[bool | None]) -> bool | None:
+    if True in values:
+        return True
+    return None if None in values else False
+
+
+def _type(text: str | None) -> SubscriptionType:
+    try:
+        return SubscriptionType(text)
+    except ValueError:
+        return SubscriptionType.NONE
