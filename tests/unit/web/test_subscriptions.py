@@ -148,6 +148,10 @@ def state(**changed: Any) -> dict[str, Any]:
         "type": None,
         "pause": "in force",
         "nonContiguousDeletedMessagesRanges": 12_000,
+        "entryBytes": 6_000_000,
+        "maxEntryBytes": 5_253_056,
+        "nextWrite": "metadata store",
+        "loadable": True,
         "maxUnackedRangesToPersist": 10_000,
         "afterCrash": lost,
         "afterUnload": {"entries": 0, "rangeCount": 0, "ranges": []},
@@ -157,10 +161,16 @@ def state(**changed: Any) -> dict[str, Any]:
 
 
 def test_the_broker_is_asked_only_on_request(topic: FakeBrowser) -> None:
-    topic.door.answers[f"GET {PLACE}/ackState"] = [state(), state(pause="unknown"), state(pause="armed", type="Shared")]
+    topic.door.answers[f"GET {PLACE}/ackState"] = [
+        state(),
+        state(pause="unknown", nextWrite=None),
+        state(pause="armed", type="Shared", loadable=False),
+    ]
     shown = topic.get(f"{PAGE}&ask=broker")
     assert asked_broker(topic)
     for words in ("paused 12,000 of 10,000", "may be paused", "continues (pause: armed)", "6:43, 6:45, 6:47, ..."):
+        assert words in shown.words
+    for words in ("too large for an entry 5.7 MiB of 5.0 MiB", "fits nowhere", "cannot be loaded again"):
         assert words in shown.words
 
 
