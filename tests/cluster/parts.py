@@ -5,19 +5,20 @@ Invariant: a deletion counts as done only if it was answered so, or what it was 
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 
 import pulsar
 import requests
-from pulsar_sidecar.audit.reference_scan import scan_references
+from pulsar_sidecar.audit.reference_scan import ReferenceScan, scan_references
 from pulsar_sidecar.model.errors import TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.names import TopicName, parse_topic_name
 
 from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE, SidecarProcess
 from tests.cluster.topics import Workload
 
 VERSIONS = 3
@@ -32,11 +33,31 @@ _DONE = frozenset({200, 202, 204, 404})
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What was made: topics, and below ``/admin/v2`` the paths at which their parts are deleted."""
+    """What was made.
 
-    topics: Sequence[TopicName]
-    paths: Sequence[str]
+    Attributes:
+        subscriptions: each with its topic, by the path below ``/admin/v2`` at which it is deleted.
+        schemas: the paths at which these are.
+    """
+
+    subscriptions: Mapping[str, tuple[TopicName, str]]
+    schemas: Sequence[str]
     ledgers: frozenset[LedgerId]
+
+    @property
+    def paths(self) -> list[str]:
+        return [*self.subscriptions, *self.schemas]
+
+    def broken(self, workload: Workload) -> set[str]:
+        """Subscriptions that 4.0.8 brokers cannot delete any more.
+
+        A broker deletes a bucket's ledger before its pointer; one that dies in between leaves a pointer to nothing, and
+        the next one answers 500 for ever.
+        """
+        left = {topic: workload.ledgers(topic).buckets for topic in {topic for topic, _ in self.subscriptions.values()}}
+        listed = {path: left[topic].get(name, frozenset()) for path, (topic, name) in self.subscriptions.items()}
+        existing = workload.existing(frozenset().union(*listed.values()))
+        return {path for path, ledgers in listed.items() if not ledgers <= existing}
 
 
 def make_parts(workload: Workload, namespace: str, subscriptions: int, schemas: int) -> Parts:
@@ -50,13 +71,13 @@ def make_parts(workload: Workload, namespace: str, subscriptions: int, schemas: 
     with ThreadPoolExecutor(_MAKERS) as pool:
         list(pool.map(lambda topic, count: _subscribe(workload, topic, count), delayed, counts))
         list(pool.map(lambda topic: workload.store_schemas(topic, VERSIONS), typed))
-    paths = [
-        workload.of_topic(topic, f"subscription/s-{number}")
+    paths = {
+        workload.of_topic(topic, f"subscription/s-{number}"): (topic, f"s-{number}")
         for topic, count in zip(delayed, counts, strict=True)
         for number in range(count)
-    ]
-    paths += [f"schemas/{topic.namespace}/{topic.local_name}/schema" for topic in typed]
-    return Parts([*delayed, *typed], paths, _ledgers(workload, delayed, typed))
+    }
+    schema_paths = [f"schemas/{topic.namespace}/{topic.local_name}/schema" for topic in typed]
+    return Parts(paths, schema_paths, _ledgers(workload, delayed, typed))
 
 
 def _ledgers(workload: Workload, delayed: Sequence[TopicName], typed: Sequence[TopicName]) -> frozenset[LedgerId]:
@@ -102,6 +123,29 @@ def delete_parts(url: str, paths: Sequence[str], answered: Callable[[], object] 
         return [path for path, deleted in zip(paths, pool.map(is_deleted, paths), strict=True) if not deleted]
 
 
+def delete_rest(workload: Workload, url: str, parts: Parts, paths: Sequence[str]) -> None:
+    """Delete what was refused while brokers were away, but for those that no broker can delete any more."""
+    left = set(paths)
+
+    def is_over() -> bool:
+        left.intersection_update(delete_parts(url, sorted(left)))
+        return left <= parts.broken(workload)
+
+    until(is_over, "what was refused while brokers were away is deleted")
+
+
+def end_promises(workload: Workload, sidecar: SidecarProcess, parts: Parts) -> set[str]:
+    """Wait until the sidecars have finished what they can, and abandon what no broker can delete; what that is."""
+
+    def running() -> list[str]:
+        return [deletion["operationId"] for deletion in sidecar.call("GET", f"{BASE}/topic-deletions")]
+
+    until(lambda: len(running()) <= len(parts.broken(workload)), "the sidecar has finished what it promised")
+    for operation_id in running():
+        sidecar.call("POST", f"{BASE}/topic-deletions/{operation_id}/abandon")
+    return parts.broken(workload)
+
+
 @contextlib.contextmanager
 def killing_after(answers: int, kill: Callable[[], object]) -> Iterator[Callable[[], object]]:
     """Call ``kill`` in a thread once so many calls came; it has returned when the context ends."""
@@ -121,10 +165,10 @@ def killing_after(answers: int, kill: Callable[[], object]) -> Iterator[Callable
 def unreferenced(workload: Workload) -> frozenset[LedgerId]:
     """Every ledger of the cluster that nothing references, of whatever kind."""
 
-    def look() -> frozenset[LedgerId] | None:
+    def look() -> ReferenceScan | None:
         try:
-            return frozenset(scan_references(workload.tree, workload.compacted).orphans)
+            return scan_references(workload.tree, workload.compacted)
         except TemporaryError:
             return None
 
-    return until(look, "a scan of all references is complete")
+    return frozenset(until(look, "a scan of all references is complete").orphans)
