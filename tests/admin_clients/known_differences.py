@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from tests.admin_clients.comparing import Difference
 
+_OF_A_PARTITIONED_TOPIC = "topics delete {ready}/parted"
+_OWN_COMMAND = "the sidecar names the command of its own that deletes the partitions as well"
+
 KNOWN: Mapping[tuple[str, str], str] = {
-    (
-        "none",
-        "topics delete {ready}/parted",
-    ): "a broker answers whether a topic has partitions before it looks at rights",
+    ("superuser", _OF_A_PARTITIONED_TOPIC): _OWN_COMMAND,
+    ("admin", _OF_A_PARTITIONED_TOPIC): _OWN_COMMAND,
+    ("none", _OF_A_PARTITIONED_TOPIC): "a broker answers whether a topic has partitions before it looks at rights",
 }
 """By kind of role and template. An entry that is not needed any more fails the test."""
 
