@@ -10,7 +10,7 @@ right before each request to a broker. A look-up that failed is never taken for 
 
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
@@ -143,22 +143,9 @@ class TopicDeleter:
             DataLossError: the topic is a shadow, or the source of one and the caller did not confirm the loss.
         """
         partitions = stored_partitions(self.store, topic) if partitioned else None
-        now_ms = self.store.now_ms()
-        planned = Operation(
-            operation_id=operation_id,
-            topic_name=str(topic),
-            partitions=partitions,
-            force=force,
-            requested_by=requested_by,
-            requested_ms=now_ms,
-            incarnations={},
-            recorded=(),
-            attempts=0,
-            last_reason=None,
-            not_before_ms=now_ms + _HEAD_START_MS,
+        planned = replace(
+            self._planned(operation_id, topic, partitions, force=force, requested_by=requested_by, trace=trace),
             source_data_loss_confirmed=source_data_loss_confirmed,
-            request_id=trace.request_id,
-            trace_parent=trace.parent,
         )
         nodes = self.recorder.look(planned)
         require_kind(planned, nodes)
@@ -192,12 +179,24 @@ class TopicDeleter:
         Raises:
             TemporaryError: something could not be read or sent; no broker must be asked.
         """
+        planned = self._planned(operation_id, topic, None, force=force, requested_by=requested_by, trace=trace)
+        return record_part(self.recorder, PartOperation(subscription=subscription, **asdict(planned)))
+
+    def _planned(
+        self,
+        operation_id: OperationId,
+        topic: TopicName,
+        partitions: int | None,
+        *,
+        force: bool,
+        requested_by: str | None,
+        trace: RequestTrace,
+    ) -> Operation:
         now_ms = self.store.now_ms()
-        planned = PartOperation(
+        return Operation(
             operation_id=operation_id,
             topic_name=str(topic),
-            subscription=subscription,
-            partitions=None,
+            partitions=partitions,
             force=force,
             requested_by=requested_by,
             requested_ms=now_ms,
@@ -209,7 +208,6 @@ class TopicDeleter:
             request_id=trace.request_id,
             trace_parent=trace.parent,
         )
-        return record_part(self.recorder, planned)
 
     def promise(self, operation: Operation, nodes: Nodes | None = None) -> HeldOperation:
         """Create the operation's node, held by this sidecar; ``nodes`` were read right before."""
