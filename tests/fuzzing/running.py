@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import requests
+from pulsar_sidecar.api.rights import Right
 
 _HERE = Path(__file__).parent
 _PROJECT = _HERE.parents[1]
@@ -33,6 +34,11 @@ def fuzz(
     header = {"Authorization": f"Bearer {token}"} if token else {}
     paths = requests.get(f"{url}/openapi.json", headers=header, timeout=60).json()["paths"]
     assert set(only) | set(without) <= set(paths)
+    # Brokers answer these, and are laxer about parameters than the document.
+    passed = {
+        path for path, of in paths.items() if all(one["x-takes"] == Right.BROKERS.value.words for one in of.values())
+    }
+    without = set(without) | (set() if only else passed)
     expected = sum(len(paths[path]) for path in only or set(paths) - set(without))
     command = [
         str(Path(sys.executable).parent / "schemathesis"),
