@@ -27,11 +27,15 @@ def errors_have_pulsars_shape(
     assert document["reason"].strip(), document
 
 
+_V1_DELETE_LEDGER = "POST /admin/persistent/{property}/{cluster}/{namespace}/{topic}/deleteLedger"
+"""The body's topic must be the path's, and the document's example of a body is of a V2 topic."""
+
+
 @schemathesis.check
 class EveryOperationSucceeds:
     """Without it the others could pass on a service that refuses everything."""
 
-    def __init__(self, never_succeed: tuple[str, ...] = ()) -> None:
+    def __init__(self, never_succeed: tuple[str, ...] = (_V1_DELETE_LEDGER,)) -> None:
         self._never_succeed = set(never_succeed)
         self._seen: set[str] = set()
         self._succeeded: set[str] = set()
