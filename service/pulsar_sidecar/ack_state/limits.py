@@ -125,6 +125,11 @@ class PauseState(Enum):
     UNKNOWN = "unknown"
     """There are too many ranges, and brokers do not report whether the topic's policy overrides the rest."""
 
+    @property
+    def blocked(self) -> bool | None:
+        """PIP-299's ``isBlockedOnAckStatePersistent``; None if unknown."""
+        return None if self is PauseState.UNKNOWN else self is PauseState.IN_FORCE
+
 
 @dataclass(frozen=True, slots=True)
 class PauseSettings:

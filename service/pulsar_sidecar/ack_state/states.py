@@ -80,7 +80,7 @@ class AckState:
     @property
     def blocked(self) -> bool | None:
         """PIP-299's ``isBlockedOnAckStatePersistent``; None if unknown."""
-        return None if self.pause is PauseState.UNKNOWN else self.pause is PauseState.IN_FORCE
+        return self.pause.blocked
 
     @property
     def entry_bytes_left(self) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, PauseState, pause_state
+from pulsar_sidecar.ack_state.limits import AckStateLimits, PauseSettings, pause_state
 from pulsar_sidecar.ack_state.ports import PausePolicies, SubscriptionStats
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import SidecarError
@@ -47,29 +47,33 @@ class PausesInStats:
         """Return a broker's answer about the topic with the key in each subscription."""
         try:
             document = _read(body)
-            partitions = {name: _read(raw) for name, raw in _read(document.get("partitions", _NOTHING)).items()}
+            partitions = _read(document.get("partitions", _NOTHING))
             found: dict[str, list[bool | None]] = {}
-            for name, partition in partitions.items():
-                blocked = self._by_ranges(topic, partition)
-                for subscription, value in _add(partition, blocked).items():
+            for name, raw in partitions.items():
+                partition = _read(raw)
+                for subscription, value in _add(partition, self._by_ranges(topic, raw)).items():
                     found.setdefault(subscription, []).append(value)
-                document["partitions"] = _written({**_read(document["partitions"]), name: _written(partition)})
-            _add(document, self._of_all(topic, document, found))
+                partitions[name] = _written(partition)
+            if partitions:
+                document["partitions"] = _written(partitions)
+            _add(document, self._of_all(topic, body, document, found))
         except msgspec.MsgspecError:
             return body
         return msgspec.json.encode(document)
 
-    def _of_all(self, topic: TopicName, document: _Document, found: Mapping[str, list[bool | None]]) -> _Blocked:
+    def _of_all(
+        self, topic: TopicName, body: bytes, document: _Document, found: Mapping[str, list[bool | None]]
+    ) -> _Blocked:
         if found:
             return lambda name, _: _any(found.get(name, [None]))
-        by_ranges = self._by_ranges(topic, document)
+        by_ranges = self._by_ranges(topic, body)
         if "metadata" not in document:  # of one topic
             return by_ranges
         # A sum over partitions that are not shown: below the limit each of them is.
         return lambda name, subscription: by_ranges(name, subscription) and None
 
-    def _by_ranges(self, topic: TopicName, document: _Document) -> _Blocked:
-        broker = msgspec.json.decode(_written(document), type=_Topic).owner_broker
+    def _by_ranges(self, topic: TopicName, stats: bytes | msgspec.Raw) -> _Blocked:
+        broker = msgspec.json.decode(stats, type=_Topic).owner_broker
 
         @cache
         def limits() -> AckStateLimits:
@@ -86,10 +90,9 @@ class PausesInStats:
                     return None
                 if ranges <= limits().max_unacked_ranges or not kind.dispatches_to_many:
                     return False
-                state = pause_state(kind, ranges, policies(), limits())
+                return pause_state(kind, ranges, policies(), limits()).blocked
             except SidecarError:
                 return None
-            return None if state is PauseState.UNKNOWN else state is PauseState.IN_FORCE
 
         return blocked
 

@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from pulsar_sidecar.analysis.formatting import format_count
 from pulsar_sidecar.api.callers import Caller
 from pulsar_sidecar.api.errors import BrokenOffError, error_response
-from pulsar_sidecar.api.guard import Change, GuardedRoute
+from pulsar_sidecar.api.guard import READING, Change, GuardedRoute
 from pulsar_sidecar.api.paths import NAMESPACE_PATH, V1_NAMESPACE_PATH, V1_PATH, V2_PATH, is_ambiguous
 from pulsar_sidecar.api.rights import Right, Rights
 from pulsar_sidecar.model.errors import (
@@ -104,8 +104,8 @@ class PassThrough:
         """``routes`` are the sidecar's own; ``at_once`` leaves them connections while brokers do not answer."""
         self._brokers, self._rights = brokers, rights
         self._passed, self._at_once = 0, at_once
-        self._own, self._own_alone = _patterns(routes)
-        self._prepared = [route for route in _guarded(routes) if route.right is Right.BROKERS]
+        self._prepared = _prepared(routes)
+        self._own, self._own_alone = _patterns(routes, self._prepared)
 
     def takes(self, method: str, path: str) -> bool:
         """Whether the request is for a broker; ``path`` as it was sent."""
@@ -149,6 +149,8 @@ class PassThrough:
             self._passed -= 1
 
     async def _first(self, scope: Scope) -> Unanswered | None:
+        if scope["method"] in READING:
+            return None
         plain = {**scope, "path": _plain(scope["path"])}
         for route in self._prepared:
             match, found = route.matches(plain)
@@ -221,13 +223,14 @@ async def _return(answer: BrokerAnswer, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _patterns(routes: Sequence[BaseRoute]) -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str]]:
+def _patterns(
+    routes: Sequence[BaseRoute], passed: Sequence[BaseRoute]
+) -> tuple[Mapping[str, re.Pattern[str]], re.Pattern[str]]:
     """The paths of the routes by method, each method's in one pattern; and those at which brokers have nothing."""
     paths: dict[str, list[str]] = {}
     alone: list[str] = []
-    passed = {id(route) for route in _guarded(routes) if route.right is Right.BROKERS}
     for route in iter_route_contexts(routes):
-        if route.path_regex is not None and id(route.original_route) not in passed:
+        if route.path_regex is not None and route.original_route not in passed:
             pattern = re.sub(r"\?P<\w+>", "?:", route.path_regex.pattern)
             for method in route.methods or ():
                 paths.setdefault(method, []).append(pattern)
@@ -240,9 +243,9 @@ def _plain(path: str) -> str:
     return _UNRESERVED.sub(lambda escape: chr(int(escape[1], 16)), path).rstrip("/")
 
 
-def _guarded(routes: Sequence[BaseRoute]) -> list[GuardedRoute]:
+def _prepared(routes: Sequence[BaseRoute]) -> list[GuardedRoute]:
     originals = (route.original_route for route in iter_route_contexts(routes))
-    return [route for route in originals if isinstance(route, GuardedRoute)]
+    return [route for route in originals if isinstance(route, GuardedRoute) and route.right is Right.BROKERS]
 
 
 def _target(scope: Scope) -> str:

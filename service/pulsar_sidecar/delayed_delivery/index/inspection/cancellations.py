@@ -53,7 +53,7 @@ def cancellations_after_restart(
     restarted = CancellableTracker(settings, snapshots, lambda: times[-1])
     restarted.recover()
     restarted.add_messages(indexes)
-    times.append(max(indexes.deliver_at_ms.tolist(), default=now_ms))
+    times.append(int(indexes.deliver_at_ms.max(initial=now_ms)))
     delivered = set(restarted.pop_scheduled(len(indexes)).positions())
     return SimulatedCancellations(
         outlived=tuple(position for position in rows if position not in delivered),

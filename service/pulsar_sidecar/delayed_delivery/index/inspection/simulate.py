@@ -152,7 +152,7 @@ def simulate_shared(
     for subscription, mark_delete in mark_deletes.items():
         shared.subscribe(subscription, mark_delete)
     found = _filled(tracker, storage, indexes, now_ms)
-    times.append(max(indexes.deliver_at_ms.tolist(), default=now_ms))
+    times.append(int(indexes.deliver_at_ms.max(initial=now_ms)))
     return found, sum(len(shared.get_scheduled_messages(each, len(indexes))) for each in mark_deletes)
 
 
