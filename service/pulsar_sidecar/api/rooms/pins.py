@@ -87,7 +87,7 @@ class PinAnswer(Answer):
     """What helps, the mildest first."""
 
 
-class HeldLedgersAnswer(Answer):
+class LedgersHeldTogetherAnswer(Answer):
     """Ledgers that the same pins hold: they go once all of these have let go."""
 
     pins: list[str]
@@ -121,7 +121,7 @@ class TopicPinsAnswer(Answer):
     """Bytes of its list that tiered storage has."""
     pins: list[PinAnswer]
     """What holds them, the largest first."""
-    held: list[HeldLedgersAnswer]
+    held: list[LedgersHeldTogetherAnswer]
     """Each ledger that a pin holds, counted once, by the pins that hold it together; the largest first."""
 
 
