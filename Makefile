@@ -31,6 +31,9 @@ NEEDS := containers kubernetes browser
 FAULT_ROUNDS ?= 20
 HOURS ?= 2
 FAULTS ?= tests/faults
+# Modules with tests that ask for `full_run`.
+LONGER := $(addprefix tests/integration/,test_cancelling.py test_cancelling_everywhere.py test_pins.py test_ack_state_bytes.py \
+  test_deletion_on_adverse_settings.py) tests/e2e/test_standalone.py tests/spark/test_agreement.py
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --no-annotate --no-header
 SOURCES := service pyspark_jobs tests docs/chart_schema.py docs/generate.py docs/conf.py proto/generate.py deploy/grafana \
@@ -137,7 +140,7 @@ test-faults: $(INSTALLED) ## 20 rounds of every fault on a real cluster (hours);
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q -n auto -m hypothesis tests/unit
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -q \
 	  $(addprefix tests/unit/ledger_deletion/,test_crash_replay.py test_crash_replay_of_other_incarnations.py)
-	$(BIN)/python -m pytest -q --fault-rounds 2 tests/integration/test_cancelling.py tests/integration/test_cancelling_everywhere.py
+	$(BIN)/python -m pytest -q --fault-rounds 2 $(LONGER)
 	$(BIN)/python -m pytest -q --fault-rounds 2 tests/interop/test_tracker_with_java.py
 	$(BIN)/python -m pytest $(FAULTS) --fault-rounds $(FAULT_ROUNDS) --fault-report docs/reliability.json
 	$(BIN)/python -m tests.faults.report docs/reliability.json docs/reliability.md

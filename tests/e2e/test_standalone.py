@@ -92,6 +92,7 @@ def try_page(ports: Ports, directory: Path, environment: Mapping[str, str]) -> N
             assert (audited.returncode, "ledgers in the listing" in audited.stdout) == (0, True), audited.stdout
 
 
+@pytest.mark.usefixtures("full_run")
 def test_every_command_of_the_page_in_its_order(tmp_path: Path) -> None:
     ports = Ports(*free_ports(6))
     listen = f"127.0.0.1:{ports.sidecar}"

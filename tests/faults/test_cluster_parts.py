@@ -3,6 +3,8 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tests.cluster.deletion import Scene
 from tests.cluster.parts import delete_parts, delete_rest, end_promises, killing_after, make_parts
 from tests.faults.tally import Line
@@ -11,6 +13,7 @@ BROKERS = ("broker-1", "broker-2")
 SUBSCRIPTIONS, SCHEMAS = 20, 4
 
 
+@pytest.mark.usefixtures("full_run")
 def test_brokers_killed_while_parts_of_topics_are_deleted(scene: Scene, dice: random.Random, tally: Line) -> None:
     sidecar, workload = scene.sidecar, scene.workload
     parts = make_parts(workload, scene.namespace, SUBSCRIPTIONS, SCHEMAS)

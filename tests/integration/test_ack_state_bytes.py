@@ -22,7 +22,7 @@ SENT_AGAIN = "Connection loss while executing batch operation of 1 PUT"
 
 
 @pytest.fixture(scope="module")
-def small(special_cluster: ClusterFactory) -> Iterator[AckStateSetup]:
+def small(full_run: None, special_cluster: ClusterFactory) -> Iterator[AckStateSetup]:
     """Little room for bytes, and more ranges than fit; cursors are written at first acknowledgements and by unloads."""
     conf = {
         "maxMessageSize": str(MAX_MESSAGE_SIZE),

@@ -240,7 +240,7 @@ def test_topics_that_come_meanwhile_go_too(scene: Scene) -> None:
 def test_its_records_are_judged_while_it_goes_and_what_is_created_again_stays(scene: Scene) -> None:
     workload, sidecar = scene.workload, scene.sidecar
     filled(scene, 10)
-    unfilled(scene, 60)
+    unfilled(scene, 20)
     before = ledgers_in(workload, scene.namespace)
     begin(scene, sidecar)
     until(lambda: sidecar.call("GET", RUNNING) == [], f"the namespace's deletion has ended\n{sidecar.log()}", SECONDS)

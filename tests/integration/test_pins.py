@@ -51,6 +51,7 @@ def pins(special_cluster: ClusterFactory, tmp_path_factory: pytest.TempPathFacto
         yield Pins(cluster, workload, sidecar, java, directory)
 
 
+@pytest.mark.usefixtures("full_run")
 def test_each_remedy_carried_out_as_it_is_printed_frees_what_was_promised(pins: Pins) -> None:
     made = [cause(pins, f"scene-{number}") for number, (cause, _) in enumerate(SCENES)]
     found = [pins.pin(pinned) for pinned in made]
@@ -138,6 +139,7 @@ def test_a_ledger_whose_metadata_is_broken_is_named_and_the_rest_is_answered(pin
         store.create(path, node.data)
 
 
+@pytest.mark.usefixtures("full_run")
 def test_dead_bytes_in_entry_logs_are_bounded_and_a_suspended_compaction_is_resumed(pins: Pins) -> None:
     """A collection without compaction leaves logs of dead bytes, which the bookies' own metrics do not count."""
     topic = backlog(pins, f"dead-{unique()}").topic
