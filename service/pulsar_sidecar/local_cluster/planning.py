@@ -195,8 +195,8 @@ def bookie_settings(spec: ClusterSpec, name: str, ports: Mapping[str, int], meta
     """Settings over the distribution's ``bookkeeper.conf``.
 
     ``journalSyncData`` is off for the reason ``forceSync`` is: what a killed bookie wrote is kept by the system.
-    ZooKeeper is reached by BookKeeper's own driver and racks by its own resolver: each of Pulsar's looks for something to
-    batch every 5 ms, which is nearly all that an idle bookie does.
+    ZooKeeper's driver and the resolver of racks are BookKeeper's own: Pulsar's each look for something to batch every
+    5 ms, which is nearly all that an idle bookie does.
     """
     directory = spec.directory / name
     return {
