@@ -26,10 +26,12 @@ class CursorSizes:
     Attributes:
         entry: bytes of an entry of its ledger.
         node: bytes of its node, where everything is written there.
+        ranges: bytes of the ranges in an entry.
     """
 
     entry: int
     node: int
+    ranges: int
 
 
 def cursor_sizes(cursor: Cursor, stored: StoredCursor | None, limits: AckStateLimits) -> CursorSizes:
@@ -43,12 +45,12 @@ def cursor_sizes(cursor: Cursor, stored: StoredCursor | None, limits: AckStateLi
         lastActive=_A_TIME_MS,
     )
     both = _properties_bytes(cursor.properties) + (stored.batch_bytes if stored else 0)
-    ranges = written_bytes(cursor.acknowledged, limits.in_node)
+    in_node = written_bytes(cursor.acknowledged, limits.in_node)
+    in_entry = written_bytes(cursor.acknowledged, limits) if limits.as_long_array else in_node
     return CursorSizes(
-        entry=entry.ByteSize()
-        + both
-        + (written_bytes(cursor.acknowledged, limits) if limits.as_long_array else ranges),
-        node=node.ByteSize() + both + ranges + (stored.subscription_properties_bytes if stored else 0),
+        entry=entry.ByteSize() + both + in_entry,
+        node=node.ByteSize() + both + in_node + (stored.subscription_properties_bytes if stored else 0),
+        ranges=in_entry,
     )
 
 

@@ -11,7 +11,6 @@ from pulsar_sidecar.ack_state.limits import (
     PauseState,
     pause_state,
     persisted_ranges,
-    written_bytes,
 )
 from pulsar_sidecar.ack_state.sizes import CursorSizes, cursor_sizes, next_write, unload_write
 from pulsar_sidecar.ack_state.stored import StoredCursor, StoredPlace
@@ -49,8 +48,7 @@ class AckState:
 
     Attributes:
         ranges_left: ranges that can be added before something no longer fits.
-        written_bytes: what the ranges take when they are written next.
-        sizes: what everything takes then.
+        sizes: what is written next.
         next_write: where that ends; None where it fits nowhere.
         unload_write: where an orderly unload writes everything; None likewise.
         pause: whether dispatch stops (PIP-299).
@@ -67,7 +65,6 @@ class AckState:
     limits: AckStateLimits
     policies: PauseSettings
     ranges_left: int
-    written_bytes: int
     sizes: CursorSizes
     next_write: StoredPlace | None
     unload_write: StoredPlace | None
@@ -81,6 +78,11 @@ class AckState:
     def blocked(self) -> bool | None:
         """PIP-299's ``isBlockedOnAckStatePersistent``; None if unknown."""
         return self.pause.blocked
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the ranges when they are written next."""
+        return self.sizes.ranges
 
     @property
     def entry_bytes_left(self) -> int:
@@ -137,7 +139,6 @@ def ack_state_of(
         limits=limits,
         policies=policies,
         ranges_left=max(0, limits.max_unacked_ranges - cursor.ranges),
-        written_bytes=written_bytes(cursor.acknowledged, limits),
         sizes=sizes,
         next_write=next_write(sizes, limits),
         unload_write=unloaded_to,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ack_state.limits import AckStateLimits, persisted_ranges
+from pulsar_sidecar.ack_state.limits import AckStateLimits, persisted_ranges, written_bytes
 from pulsar_sidecar.ack_state.sizes import CursorSizes, cursor_sizes, next_write, unload_write
 from pulsar_sidecar.ack_state.stored import StoredPlace, stored_in_entry, stored_in_node
 from pulsar_sidecar.model.ids import EntryId, LedgerId
@@ -44,7 +44,9 @@ def test_the_sizes_are_those_of_the_messages(
     node.individualDeletedMessages.extend(sparse(persisted_ranges(memory, limits.in_node)))
     cursor = Cursor(memory, memory.range_count, at(0, 0), LedgerId(9), EntryId(1), properties)
     stored = stored_in_node(node.SerializeToString(), {})
-    assert cursor_sizes(cursor, stored, limits) == CursorSizes(entry.ByteSize(), node.ByteSize())
+    assert cursor_sizes(cursor, stored, limits) == CursorSizes(
+        entry.ByteSize(), node.ByteSize(), written_bytes(memory, limits)
+    )
     assert stored_in_entry(entry.SerializeToString(), {}, LedgerId(1), EntryId(0)).batch_bytes == stored.batch_bytes
 
 
@@ -55,19 +57,19 @@ def test_the_sizes_are_those_of_the_messages(
 def test_what_is_too_large_for_an_entry_goes_to_the_node_or_nowhere(
     entry: int, node: int, place: StoredPlace | None
 ) -> None:
-    assert next_write(CursorSizes(entry, node), SMALL) is place
+    assert next_write(CursorSizes(entry, node, 0), SMALL) is place
 
 
 @pytest.mark.parametrize(
     ("ranges", "is_open", "sizes", "place"),
     [
-        (10, True, CursorSizes(100, 200), NODE),
-        (10, True, CursorSizes(100, 201), None),
-        (11, True, CursorSizes(100, 201), LEDGER),
-        (11, True, CursorSizes(101, 200), NODE),
-        (11, True, CursorSizes(101, 201), None),
-        (11, False, CursorSizes(100, 200), NODE),
-        (11, False, CursorSizes(100, 201), None),
+        (10, True, CursorSizes(100, 200, 0), NODE),
+        (10, True, CursorSizes(100, 201, 0), None),
+        (11, True, CursorSizes(100, 201, 0), LEDGER),
+        (11, True, CursorSizes(101, 200, 0), NODE),
+        (11, True, CursorSizes(101, 201, 0), None),
+        (11, False, CursorSizes(100, 200, 0), NODE),
+        (11, False, CursorSizes(100, 201, 0), None),
     ],
 )
 def test_an_unload_writes_few_ranges_or_those_of_a_closed_ledger_to_the_node(
@@ -77,4 +79,4 @@ def test_an_unload_writes_few_ranges_or_those_of_a_closed_ledger_to_the_node(
     assert unload_write(cursor, sizes, SMALL) is place
     if is_open:
         no_ledger = replace(SMALL, max_unacked_ranges=0)
-        assert unload_write(cursor, CursorSizes(1, 1), no_ledger) is NODE
+        assert unload_write(cursor, CursorSizes(1, 1, 0), no_ledger) is NODE
