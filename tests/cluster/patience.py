@@ -19,6 +19,8 @@ PATIENCE_SECONDS = 300.0
 Longer than a broker that blocks itself stands still (`tests.cluster.buckets`)."""
 
 _PAUSE_SECONDS = 0.1
+_GROWTH, _LONGEST_PAUSE_SECONDS = 1.2, 0.5
+"""Several tests wait side by side on few cores, and looking costs brokers and sidecars more than waiting."""
 
 
 class NotInTime(AssertionError):  # noqa: N818 - a wait that ended, as `pytest` has Failed and Skipped
@@ -30,17 +32,23 @@ def until(
     what: str,
     seconds: float = PATIENCE_SECONDS,
     *,
-    pause_seconds: float = _PAUSE_SECONDS,
+    pause_seconds: float | None = None,
 ) -> Found:
-    """Look until the answer is true (or anything that counts as true); that answer."""
+    """Look until the answer is true (or anything that counts as true); that answer.
+
+    Pauses between looks grow, unless their length is given.
+    """
     deadline = time.monotonic() + seconds
+    pause = pause_seconds or _PAUSE_SECONDS
     while True:
         found = look()
         if found:
             return found
         if time.monotonic() >= deadline:
             raise NotInTime(f"not within {seconds:.0f} s: {what}")
-        time.sleep(pause_seconds)
+        time.sleep(pause)
+        if pause_seconds is None:
+            pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)
 
 
 def holds_soon(look: Callable[[], bool], seconds: float) -> bool:
