@@ -13,8 +13,8 @@ report, then run "pulsar-sidecar audit apply".
 Everything is set in the environment:
   AUDIT_DIRECTORY      where listings/, dumps/ and audits/ are kept; required
   METADATA_STORE_URL   zk:HOST:PORT[,HOST:PORT][/CHROOT], as in broker.conf; required
-  DUMP_SOURCE          another source for the dump, such as zk-admin:http://HOST:PORT; then the cursors of compaction
-                       are still read from METADATA_STORE_URL
+  DUMP_SOURCE          another source for the dump, such as an observer's zk://HOST:PORT; then the cursors of
+                       compaction are still read from METADATA_STORE_URL
   AUDIT_ENGINE         embedded (default); spark for submit.sh beside this file; none to make the inputs only
   AUDIT_OPTIONS        more options for the audit, such as "--min-age-hours 96"; nothing can be deleted without
                        --bookkeeper-exclusive-to-cluster, your assurance that this BookKeeper serves only this Pulsar cluster

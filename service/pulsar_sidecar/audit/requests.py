@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 EXCLUSIVE = "bookkeeperExclusiveToCluster"
 """In a summary's policy: whether the audit may assume that this BookKeeper serves only its Pulsar cluster."""
 
-_DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT], zk-snapshot:FILE or zk-admin:http://HOST:PORT"
+_DUMP_FORMS = "zk://HOST:PORT[,HOST:PORT...][/CHROOT] or zk-snapshot:FILE"
 _LISTING_FORMS = "metadata or bookie-http://HOST:PORT[,HOST:PORT...]"
 METADATA = "metadata"
 DEFAULT_NODES_PER_SECOND = 20_000.0
@@ -69,7 +69,7 @@ class DumpRequest:
         cursors_from: the running cluster's metadata store for the cursors' ledgers, as ``metadataStoreUrl``; None for
             ``source`` itself if it is a running ZooKeeper.
         nodes_per_second: from a running ZooKeeper; None for the default, 0 for no limit.
-        metadata_store_auth: ``scheme:credential`` for ZooKeeper and its AdminServer.
+        metadata_store_auth: ``scheme:credential`` for ZooKeeper.
     """
 
     source: str
@@ -80,7 +80,6 @@ class DumpRequest:
     cursors_from: str | None = None
     nodes_per_second: float | None = None
     metadata_store_auth: str | None = field(default=None, repr=False)
-    trusted_certificates: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +136,9 @@ def dump_source(text: str) -> tuple[SourceKind, str]:
         (SourceKind.ZOOKEEPER, "zk://"),
         (SourceKind.ZOOKEEPER, "zk:"),
         (SourceKind.ZOOKEEPER_SNAPSHOT, "zk-snapshot:"),
-        (SourceKind.ZOOKEEPER_ADMIN, "zk-admin:"),
     ):
         address = text.removeprefix(beginning)
-        is_address = kind is not SourceKind.ZOOKEEPER_ADMIN or address.startswith(("http://", "https://"))
-        if address.strip("/") and address != text and is_address:
-            if kind is SourceKind.ZOOKEEPER_ADMIN:
-                _demand_no_password(address)
+        if address.strip("/") and address != text:
             return kind, address
     raise InvalidInputError(f"{text!r:.200} is not a source of a dump; write {_DUMP_FORMS}")
 

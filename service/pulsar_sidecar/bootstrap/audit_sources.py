@@ -13,7 +13,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.snapshots import AdminServer, snapshot_file
+from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
@@ -38,7 +38,7 @@ def make_dump(request: DumpRequest, report: Report) -> Manifest:
     kind, address = dump_source(request.source)
     clock = SystemClock()
     with ended_in_order(), ExitStack() as stack:
-        source = _node_source(request, kind, address, clock, report)
+        source = _node_source(request, kind, address, clock)
         url = request.cursors_from or (f"zk:{address}" if kind is SourceKind.ZOOKEEPER else None)
         return dump(
             source,
@@ -66,7 +66,7 @@ def make_listing(request: ListingRequest, report: Report) -> Manifest:
         )
 
 
-def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock, report: Report) -> NodeSource:
+def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Clock) -> NodeSource:
     skip = tuple(f"{request.ledgers_root}/{digit}" for digit in _DIGITS) if request.without_ledgers else ()
     if kind is SourceKind.ZOOKEEPER:
         if request.chroot:
@@ -83,16 +83,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         )
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reads from a running ZooKeeper; leave it out for a snapshot")
-    if kind is SourceKind.ZOOKEEPER_SNAPSHOT:
-        return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
-    return AdminServer(
-        address,
-        report,
-        credential=parse_credential(request.metadata_store_auth),
-        trusted_certificates=request.trusted_certificates,
-        chroot=request.chroot,
-        skip=skip,
-    )
+    return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:

@@ -220,13 +220,14 @@ def test_a_cursor_that_never_holds_still_is_unreadable(store: FakeMetadataStore,
     ("zk://a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
     ("zk:a:1,b:2/c", SourceKind.ZOOKEEPER, "a:1,b:2/c"),
     ("zk-snapshot:/x/snapshot.1", SourceKind.ZOOKEEPER_SNAPSHOT, "/x/snapshot.1"),
-    ("zk-admin:https://a:8080", SourceKind.ZOOKEEPER_ADMIN, "https://a:8080"),
 ])  # fmt: skip
 def test_sources_of_dumps(text: str, kind: SourceKind, address: str) -> None:
     assert dump_source(text) == (kind, address)
 
 
-@pytest.mark.parametrize("text", ["", "zk:", "zk://", "zk-admin:a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"])
+@pytest.mark.parametrize(
+    "text", ["", "zk:", "zk://", "zk-admin:http://a:8080", "zk-snapshot:", "/x/snapshot.1", "http://a"]
+)
 def test_what_is_no_source_of_a_dump(text: str) -> None:
     with pytest.raises(InvalidInputError, match="zk-snapshot:FILE"):
         dump_source(text)
@@ -241,7 +242,6 @@ def test_sources_of_listings() -> None:
 
 
 @pytest.mark.parametrize(("read", "text"), [
-    (dump_source, "zk-admin:http://me:s3cret@a:8080"),
     (listing_source, "bookie-http://me:s3cret@a:8000"),
     (listing_source, "bookie-http://a:8000,me:s3cret@b:8000"),
     (pushgateway_group, "http://me:s3cret@a:9091/metrics/job/audit"),

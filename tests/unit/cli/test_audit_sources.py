@@ -48,9 +48,8 @@ def test_a_dump_as_it_is_usually_asked_for(terminal: Terminal) -> None:
 def test_every_option_of_a_dump(terminal: Terminal) -> None:
     terminal.manifest = MADE
     ran = terminal.run(
-        "--output", "json", "--tls-trust-cert-path", "ca.pem",
-        "metadata", "dump", "--source", "zk-admin:https://z:1", "--output", "out", "--chroot", "/c/", "--rate", "50",
-        "--ledgers-root-path", "/l", "--without-ledgers", "--cursors-from", "zk:z:2",
+        "--output", "json", "metadata", "dump", "--source", "zk-snapshot:/z/snapshot.1", "--output", "out",
+        "--chroot", "/c/", "--rate", "50", "--ledgers-root-path", "/l", "--without-ledgers", "--cursors-from", "zk:z:2",
         "--metadata-store-auth", "digest:a:b",
     )  # fmt: skip
     assert ran.code == 0
@@ -58,7 +57,7 @@ def test_every_option_of_a_dump(terminal: Terminal) -> None:
     (request,) = terminal.dumped
     assert (request.chroot, request.ledgers_root, request.without_ledgers) == ("/c", "/l", True)
     assert (request.cursors_from, request.nodes_per_second) == ("zk:z:2", 50)
-    assert (request.metadata_store_auth, request.trusted_certificates) == ("digest:a:b", Path("ca.pem"))
+    assert request.metadata_store_auth == "digest:a:b"
     assert "digest" not in repr(request)
 
 

@@ -76,15 +76,6 @@ def test_a_bookie_that_is_away_is_no_answer(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_an_admin_server_that_is_away_is_no_answer(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    address = f"http://127.0.0.1:{port}"
-    with command("metadata", "dump", "--source", f"zk-admin:{address}", "--output", str(tmp_path / "out")) as process:
-        _, output = process.communicate(timeout=60)
-    assert process.returncode == 3, output
-    assert address in output
-
-
 def test_a_command_that_waits_for_a_hung_zookeeper_ends_soon_after_it_is_interrupted(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as hung,
@@ -128,14 +119,6 @@ def test_a_trusted_certificate_that_cannot_be_used_is_reported_in_a_sentence(
     ran = terminal.run("--tls-trust-cert-path", str(file), "ledger-deletion", "status")
     assert ran.code == 1
     assert str(file) in ran.err
-    with command(
-        "--tls-trust-cert-path", str(file), "metadata", "dump", "--source", "zk-admin:https://127.0.0.1:1",
-        "--output", str(tmp_path / "out"),
-    ) as process:  # fmt: skip
-        _, output = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert str(file) in output
-    assert "Traceback" not in output
 
 
 def test_a_command_whose_output_is_read_no_further_does_its_work() -> None:

@@ -192,7 +192,6 @@ def test_addresses_that_no_resolver_takes(
     for host in (TOO_LONG, "[", "a b", "a:b", "a:99999", "\xe9..", ""):
         for scheme in ("http", "https"):
             ends_well(terminal, "--admin-url", f"{scheme}://{host}", "ledger-deletion", "status")
-            ends_well(terminal, "metadata", "dump", "--source", f"zk-admin:{scheme}://{host}", *new)
         ends_well(terminal, "ledgers", "list", "--source", f"bookie-http://{host}", *new)
 
 

@@ -106,7 +106,7 @@ def test_options_that_the_audit_does_not_know_are_no_findings(night: Night, engi
 def test_a_listing_or_a_dump_that_fails_ends_the_night_and_is_no_finding(night: Night, engine: str, code: str) -> None:
     assert night.run(AUDIT_ENGINE=engine, LIST_CODE=code).returncode == 1
     assert len(night.called()) == 1
-    for source in ("", "zk-admin:http://z1:8080"):
+    for source in ("", "zk://observer:2181"):
         assert night.run(AUDIT_ENGINE=engine, DUMP_CODE=code, DUMP_SOURCE=source).returncode == 1
         assert len(night.called()) == 2
 
@@ -143,9 +143,9 @@ def test_metrics_that_are_not_pushed_fail_the_night_after_tidying_up(night: Nigh
 
 
 def test_inputs_alone_and_other_sources(night: Night) -> None:
-    assert night.run(AUDIT_ENGINE="none", DUMP_SOURCE="zk-admin:http://z1:8080").returncode == 0
+    assert night.run(AUDIT_ENGINE="none", DUMP_SOURCE="zk://observer:2181").returncode == 0
     listed, dumped, pruned = night.called()
-    assert "--source zk-admin:http://z1:8080 --cursors-from zk:z1:2181,z2:2181/chroot" in dumped
+    assert "--source zk://observer:2181 --cursors-from zk:z1:2181,z2:2181/chroot" in dumped
     assert listed.startswith("ledgers list")
     assert pruned.startswith("audit prune")
 

@@ -31,7 +31,6 @@ class SourceKind(StrEnum):
 
     ZOOKEEPER = "zk"
     ZOOKEEPER_SNAPSHOT = "zk-snapshot"
-    ZOOKEEPER_ADMIN = "zk-admin"
     BOOKIE_HTTP = "bookie-http"
 
 

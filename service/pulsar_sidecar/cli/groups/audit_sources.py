@@ -31,7 +31,7 @@ _Rate = Annotated[
 @metadata_app.command(epilog=EXIT_CODES)
 def dump(
     ctx: Context,
-    source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://..., zk-admin:http://... or zk-snapshot:...")],
+    source: Annotated[str, typer.Option(metavar="SOURCE", help="zk://... or zk-snapshot:...")],
     directory: NewDirectory,
     chroot: Annotated[
         str,
@@ -50,15 +50,13 @@ def dump(
 ) -> None:
     """Copy the metadata store's nodes into Parquet tables for an audit.
 
-    Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] reads a running ZooKeeper with its own protocol.
-    zk-admin:http://HOST:PORT requests a snapshot from the AdminServer of ZooKeeper 3.9 or later: fastest, and with the
-    least load on the cluster. zk-snapshot:FILE reads a file of ZooKeeper's data directory; it lacks later changes, so
-    an audit of it plans no deletion.
+    Sources: zk://HOST:PORT[,HOST:PORT][/CHROOT] reads a running ZooKeeper with its own protocol. zk-snapshot:FILE reads
+    a file of ZooKeeper's data directory; it lacks later changes, so an audit of it plans no deletion.
 
     Make the listing (ledgers list) first and the dump second: a ledger that is linked in between is then in the dump.
 
     While a topic is loaded, its compacted ledger is named only by an entry on the bookies. With zk:// the
-    command reads those entries too, without fencing. With the other sources, name the running metadata store with
+    command reads those entries too, without fencing. With a snapshot, name the running metadata store with
     --cursors-from; otherwise they are marked unreadable, and no ledger that they may name is deletable.
 
     The directory appears when the dump is complete; a failure leaves nothing. The command writes progress to standard
@@ -66,7 +64,6 @@ def dump(
 
     Example: pulsar-sidecar metadata dump --source zk://zookeeper:2181 --output dumps/monday
     """
-    trusted = ctx.obj.flags.get("tls_trust_certs_file_path")
     request = DumpRequest(
         source=source,
         output=directory,
@@ -76,7 +73,6 @@ def dump(
         cursors_from=cursors_from,
         nodes_per_second=rate,
         metadata_store_auth=auth or environment_settings(os.environ).get("metadata_store_auth"),
-        trusted_certificates=Path(trusted) if trusted else None,
     )
     output.document(_summary(ctx.obj.programs.make_dump(request, output.info), directory), ctx.obj.format)
 
