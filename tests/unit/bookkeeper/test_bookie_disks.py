@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from pulsar_sidecar.adapters.bookkeeper import bookie_disks
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_disks import RegisteredBookies
 from pulsar_sidecar.ledger_ownership.paths import DEFAULT_LEDGERS_ROOT
@@ -112,6 +113,16 @@ def test_figures_that_cannot_be_read_are_not_zero(
     found = bookies.figures([BOOKIE])[BOOKIE]
     assert isinstance(found, Unreadable)
     assert reason in found.reason
+
+
+def test_all_that_a_slow_bookie_is_asked_has_one_deadline(
+    bookies: RegisteredBookies, server: BookieHttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bookie_disks, "_DEADLINE_SECONDS", 0.3)
+    server.delay_seconds = 0.15
+    found = bookies.figures([BOOKIE])[BOOKIE]
+    assert isinstance(found, Unreadable)
+    assert "gave no answer" in found.reason
 
 
 def test_bookies_that_are_read_only_or_down_are_known_too(store: FakeMetadataStore, bookies: RegisteredBookies) -> None:

@@ -53,31 +53,37 @@ def damaged(fake_pulsar: FakePulsar) -> tuple[TopicName, str, bytes]:
 
 def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeletionStatus:
     for _ in range(STUCK_AFTER):
-        (status,) = running(fake_pulsar.store)
+        (status,) = running(fake_pulsar.store, "/ledgers")
         if status.state is OperationState.STUCK:
             return status
         assert status.next_attempt_ms is not None
         fake_pulsar.clock.advance_ms(max(0, status.next_attempt_ms - fake_pulsar.clock.now_ms()))
         sidecar.drive()
-    (status,) = running(fake_pulsar.store)
+    (status,) = running(fake_pulsar.store, "/ledgers")
     return status
 
 
 def test_a_deletion_says_what_its_first_attempt_waits_for(fake_pulsar: FakePulsar) -> None:
-    sidecar = Sidecar(fake_pulsar)
+    sidecar, store = Sidecar(fake_pulsar), fake_pulsar.store
     begin(sidecar, fake_pulsar.topic(NAME))
-    (status,) = running(fake_pulsar.store)
-    followed = follow(fake_pulsar.store, OP, "/ledgers")
+    store.put("/ledgers/available/a:3181")
+    for bookie in "ab":
+        store.put(f"/ledgers/cookies/{bookie}:3181")
+    (status,) = running(store, "/ledgers")
+    followed = follow(store, OP, "/ledgers")
     assert followed is not None
     assert status.reason == followed.status.reason
-    assert status.reason == "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
+    assert status.reason == (
+        "brokers or bookies have not answered yet; bookies registered as writable: 1 of 2 "
+        "(pulsar-sidecar pins bookies shows them); the sidecar goes on"
+    )
 
 
 def test_an_attempt_that_is_due_is_due_now(fake_pulsar: FakePulsar) -> None:
     sidecar = Sidecar(fake_pulsar)
     begin(sidecar, fake_pulsar.topic(NAME))
     fake_pulsar.clock.advance_ms(3_600_000)
-    (status,) = running(fake_pulsar.store)
+    (status,) = running(fake_pulsar.store, "/ledgers")
     followed = follow(fake_pulsar.store, OP, "/ledgers")
     assert followed is not None
     assert status.next_attempt_ms == followed.status.next_attempt_ms == fake_pulsar.store.now_ms()
@@ -210,7 +216,7 @@ def test_another_failure_is_counted_anew(fake_pulsar: FakePulsar, topic: TopicNa
     fake_pulsar.admin.lose_answer_next(applied=False)
     fake_pulsar.clock.advance_ms(60_000)
     sidecar.drive()
-    assert [status.failures for status in running(fake_pulsar.store)] == [1]
+    assert [status.failures for status in running(fake_pulsar.store, "/ledgers")] == [1]
 
 
 def test_warnings_name_the_first_five() -> None:
@@ -260,7 +266,7 @@ def test_of_an_unreadable_deletion_only_what_is_known_is_shown() -> None:
 def test_an_empty_leftover_is_not_a_deletion() -> None:
     fake_pulsar = FakePulsar()
     fake_pulsar.store.create(operation_path(OP), b"")
-    assert running(fake_pulsar.store) == []
+    assert running(fake_pulsar.store, "/ledgers") == []
     assert follow(fake_pulsar.store, OP, "/ledgers") is None
     assert Sidecar(fake_pulsar).deleter.abandon(OP) is None
 

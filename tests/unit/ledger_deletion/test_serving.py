@@ -15,7 +15,7 @@ from pulsar_sidecar.ledger_deletion.ports import DeletionTopic, OutgoingMessage
 from pulsar_sidecar.ledger_deletion.service import OperationState, SidecarInstance, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import OPERATIONS, STUCK_AFTER, operation_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import NO_ANSWER, OPERATIONS, STUCK_AFTER, operation_path
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow import serving
 from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
@@ -407,10 +407,12 @@ class HangingSteps(Steps):
     """The cluster does not answer to one step until the test wants it."""
 
     step: Step
+    hangs: Callable[[], object] = bool
     answers: threading.Event = field(default_factory=threading.Event)
 
     def about_to(self, step: Step) -> None:
         if step is self.step:
+            self.hangs()
             self.answers.wait(10)
 
 
@@ -421,10 +423,21 @@ def test_a_deletion_answers_in_time_though_the_cluster_hangs_and_goes_on(
     service = ready_service(fake_pulsar, steps=steps)
     monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
     status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
-    assert (status.state, "have not answered yet" in (status.reason or "")) == (OperationState.RUNNING, True)
-    assert [each.operation_id for each in service.topic_deletions()] == [status.operation_id]
+    assert (status.state, "registered as writable: 0 of 0" in (status.reason or "")) == (OperationState.RUNNING, True)
+    assert service.topic_deletions() == [status]
     steps.answers.set()
     until(lambda: not service.topic_deletions(), "the deletion has ended", 10)
+
+
+def test_a_deletion_answers_in_time_though_the_metadata_store_does_not(
+    fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = HangingSteps(Step.BROKER_ASKED, lambda: fake_pulsar.store.fail_next("read", TemporaryError("no session")))
+    service = ready_service(fake_pulsar, steps=steps)
+    monkeypatch.setattr(serving, "_LAST_ATTEMPT_SECONDS", 0.05)
+    status = service.delete_topic(topic, partitioned=False, force=False, requested_by="me")
+    assert (status.state, status.reason) == (OperationState.RUNNING, NO_ANSWER)
+    steps.answers.set()
 
 
 def test_a_deletion_that_could_not_be_promised_in_time_is_of_unknown_outcome(

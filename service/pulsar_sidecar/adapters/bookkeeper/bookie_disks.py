@@ -4,6 +4,7 @@ A bookie's HTTP service is found where the bookie has registered it; without ``h
 """
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
@@ -13,19 +14,17 @@ import requests
 from pulsar_sidecar.adapters.bookkeeper.bookie_addresses import endpoints_of
 from pulsar_sidecar.adapters.bookkeeper.bookie_connections import LAST_STORED, BookieConnections
 from pulsar_sidecar.adapters.bookkeeper.bookie_entries import cumulative_bytes
-from pulsar_sidecar.ledger_ownership.paths import (
-    READ_ONLY_BOOKIES,
-    available_bookies_path,
-    bookie_registration_paths,
-    read_only_bookies_path,
-)
+from pulsar_sidecar.ledger_ownership.paths import bookie_registration_paths
 from pulsar_sidecar.ledger_ownership.pins.ports import BookieFigures, BookieState, Compaction, StoredCopies
+from pulsar_sidecar.ledger_ownership.registrations import bookie_states
 from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import BookieId, LedgerId
 from pulsar_sidecar.model.lookups import Unreadable
 from pulsar_sidecar.model.metadata import MetadataStore
 
-_TIMEOUT_SECONDS: Final = 10.0
+_DEADLINE_SECONDS: Final = 5.0
+"""For all that one bookie is asked; bookies are asked side by side."""
+_LEAST_SECONDS: Final = 0.1
 _DOWN: Final = "it is down: it is not registered in the metadata store"
 _NO_SERVICE: Final = "it has registered no HTTP service: set httpServerEnabled=true in its bookkeeper.conf"
 _PATHS: Final = (
@@ -44,13 +43,7 @@ class RegisteredBookies:
         self._session.trust_env = False
 
     def known(self) -> Mapping[BookieId, BookieState]:
-        folders = {
-            BookieState.DOWN: f"{self._root}/cookies",
-            BookieState.READ_ONLY: read_only_bookies_path(self._root),
-            BookieState.WRITABLE: available_bookies_path(self._root),
-        }
-        found = {name: state for state, folder in folders.items() for name in self._store.children(folder) or ()}
-        return {BookieId(name): found[name] for name in sorted(found) if name != READ_ONLY_BOOKIES}
+        return bookie_states(self._store, self._root)
 
     def copies(self, ledger_id: LedgerId) -> StoredCopies:
         bookies = list(self.known())
@@ -71,8 +64,9 @@ class RegisteredBookies:
             url = self._service(bookie)
             if isinstance(url, Unreadable):
                 return url
-            answers = [self._json(url, path) for path in _PATHS]
-            return figures_of(url, self._ask(url, "/metrics").text, *answers)
+            give_up = time.monotonic() + _DEADLINE_SECONDS
+            answers = [self._json(url, path, give_up) for path in _PATHS]
+            return figures_of(url, self._ask(url, "/metrics", give_up).text, *answers)
         except SidecarError as error:
             return Unreadable(str(error))
 
@@ -92,17 +86,18 @@ class RegisteredBookies:
                 return f"http://{endpoint.host}:{endpoint.port}"
         return Unreadable(_NO_SERVICE if registered else _DOWN)
 
-    def _json(self, url: str, path: str) -> Mapping[str, Any]:
-        answer = self._ask(url, path)
+    def _json(self, url: str, path: str, give_up: float) -> Mapping[str, Any]:
+        answer = self._ask(url, path, give_up)
         try:
             document = answer.json()
         except ValueError as error:
             raise TemporaryError(f"{url}{path} did not answer with JSON; try again") from error
         return document if isinstance(document, dict) else {}
 
-    def _ask(self, url: str, path: str) -> requests.Response:
+    def _ask(self, url: str, path: str, give_up: float) -> requests.Response:
+        left = max(_LEAST_SECONDS, give_up - time.monotonic())
         try:
-            answer = self._session.get(f"{url}{path}", timeout=_TIMEOUT_SECONDS, allow_redirects=False)
+            answer = self._session.get(f"{url}{path}", timeout=left, allow_redirects=False)
         except requests.RequestException as error:
             raise TemporaryError(f"{url} gave no answer ({type(error).__name__}); try again") from error
         if answer.status_code != requests.codes.ok:

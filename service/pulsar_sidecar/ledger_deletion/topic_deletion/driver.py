@@ -374,7 +374,7 @@ class TopicDeleter:
 
     def running(self) -> list[TopicDeletionStatus]:
         """The deletions that have not ended, those included that this version cannot read."""
-        return running(self.store)
+        return running(self.store, self.recorder.root)
 
     # --- taking over ------------------------------------------------------------------------------------------------
 

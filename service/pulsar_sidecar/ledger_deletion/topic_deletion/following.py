@@ -16,6 +16,7 @@ from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import PREFIX
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    NO_ANSWER,
     OPERATIONS,
     Operation,
     decode_operation,
@@ -25,6 +26,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
     remaining_nodes,
 )
 from pulsar_sidecar.ledger_ownership.paths import ledger_path
+from pulsar_sidecar.ledger_ownership.registrations import describe_registered
 from pulsar_sidecar.model.errors import InvalidInputError, NotFoundError, UndecodableError
 from pulsar_sidecar.model.ids import LedgerId, OperationId
 from pulsar_sidecar.model.metadata import MetadataStore, Node
@@ -72,11 +74,18 @@ def _backoff_ms(operation: Operation, *, lasting: bool) -> int:
 # --- running ---------------------------------------------------------------------------------------------------------
 
 
-def running(store: MetadataStore) -> list[TopicDeletionStatus]:
+def running(store: MetadataStore, root: str) -> list[TopicDeletionStatus]:
     """The deletions that have not ended, those included that this version cannot read."""
     nodes = _promises(store)
-    now_ms = store.now_ms()
-    return [_as_of(now_ms, status_of(node)) for node in nodes]
+    if not nodes:
+        return []
+    now_ms, awaited = store.now_ms(), _awaited(store, root)
+    return [_as_of(now_ms, status_of(node, awaited)) for node in nodes]
+
+
+def _awaited(store: MetadataStore, root: str) -> str:
+    """Say what attempts wait for that have not failed, now that the metadata store answers."""
+    return f"brokers or bookies have not answered yet; {describe_registered(store, root)}; the sidecar goes on"
 
 
 def _promises(store: MetadataStore) -> list[Node]:
@@ -92,7 +101,7 @@ def follow(store: MetadataStore, operation_id: OperationId, root: str) -> Follow
         return None
     driver = store.read(driver_path(operation_id))
     return FollowedDeletion(
-        _as_of(store.now_ms(), status_of(node)),
+        _as_of(store.now_ms(), status_of(node, _awaited(store, root))),
         None if driver is None else driver.data.decode("utf-8", "replace"),
         remains(store, node, root),
     )
@@ -131,8 +140,8 @@ def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
     return Remains(tuple(remaining_nodes(store, operation.incarnations)), len(left), tuple(left[:_MOST_NAMED]))
 
 
-def status_of(node: Node) -> TopicDeletionStatus:
-    """What the node of a deletion shows."""
+def status_of(node: Node, awaited: str = NO_ANSWER) -> TopicDeletionStatus:
+    """What the node of a deletion shows; ``awaited`` is its reason until an attempt has failed."""
     try:
         operation = decode_operation(node.data)
     except UndecodableError as error:
@@ -140,7 +149,7 @@ def status_of(node: Node) -> TopicDeletionStatus:
         return TopicDeletionStatus(
             operation_id, None, OperationState.UNREADABLE, None, None, node.created_ms, str(error)
         )
-    return operation.unfinished()
+    return operation.unfinished(awaited)
 
 
 def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:

@@ -57,7 +57,7 @@ SHADOW_DELETIONS = "/pulsar-sidecar/ledger-deletion/shadow-deletions"
 STUCK_AFTER = 10
 MAX_NODE_BYTES = 900_000
 """A node is at most 1 MB. Where the records do not fit in, a deletion that is taken over sends all of them again."""
-_NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
+NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
 
 
 class OperationEndedError(TemporaryError):
@@ -181,10 +181,10 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         """With more records stored."""
         return replace(self, recorded=self.recorded + keys)
 
-    def unfinished(self) -> TopicDeletionStatus:
+    def unfinished(self, awaited: str = NO_ANSWER) -> TopicDeletionStatus:
         """Its status before it ends; until an attempt has failed, its reason is what every attempt waits for."""
         state = OperationState.STUCK if self.stuck else OperationState.RUNNING
-        return self.status(state, self.last_reason or _NO_ANSWER)
+        return self.status(state, self.last_reason or awaited)
 
     def status(self, state: OperationState, reason: str | None = None) -> TopicDeletionStatus:
         return TopicDeletionStatus(

@@ -46,8 +46,6 @@ from pulsar_sidecar.ledger_ownership.compaction import CompactedLedgers, CursorL
 from pulsar_sidecar.ledger_ownership.ledger_metadata import decode_ledger_metadata
 from pulsar_sidecar.ledger_ownership.paths import (
     POLICIES,
-    READ_ONLY_BOOKIES,
-    available_bookies_path,
     cursor_path,
     identity_paths,
     instance_id_of,
@@ -63,11 +61,11 @@ from pulsar_sidecar.ledger_ownership.references import (
     managed_ledger_references,
     schema_references,
 )
+from pulsar_sidecar.ledger_ownership.registrations import describe_registered
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE, partition_count
 from pulsar_sidecar.model.errors import (
     DataLossError,
     OutcomeUnknownError,
-    SidecarError,
     TemporaryError,
     UndecodableError,
 )
@@ -421,15 +419,8 @@ class Recorder:
             raise TemporaryError(
                 f"no receipt from __ledger_deletion for {missing} of "
                 f"{format_count(len(records), 'record')}: bookies do not store "
-                f"them, or a broker hangs; {self._registered_bookies()}"
+                f"them, or a broker hangs; {describe_registered(self.store, self.root)}"
             )
-
-    def _registered_bookies(self) -> str:
-        try:
-            bookies = sorted(set(self.store.children(available_bookies_path(self.root)) or ()) - {READ_ONLY_BOOKIES})
-        except SidecarError:
-            return "which bookies are registered is not known"
-        return f"registered bookies: {', '.join(bookies) or 'none'} (pulsar-sidecar pins bookies shows them)"
 
 
 def is_marked_as_deleted(policies: Node | None) -> bool:

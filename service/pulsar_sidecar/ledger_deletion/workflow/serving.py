@@ -51,7 +51,7 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.following import (
     status_of,
     warnings_of,
 )
-from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, PartOperation
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import HeldOperation, Operation, PartOperation
 from pulsar_sidecar.ledger_deletion.undelete import end_protection, last_logged, protections, undelete
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Runtime
 from pulsar_sidecar.ledger_deletion.workflow.trend import DeletionTrend
@@ -225,7 +225,14 @@ class LedgerDeletion:
                     "the metadata store has not answered, so the deletion may begin yet; list the topic deletions that "
                     "run before you repeat it"
                 ) from error
-        return promised[0].operation.unfinished(), None
+        return self._unfinished(promised[0].operation), None
+
+    def _unfinished(self, operation: Operation) -> TopicDeletionStatus:
+        """Return its status by a look now, or as it was promised where the metadata store does not answer."""
+        look = self._deletions.submit(self.topic_deletion, operation.operation_id)
+        with suppress(TimeoutError, SidecarError):
+            return look.result(_LAST_ATTEMPT_SECONDS).status
+        return operation.unfinished()
 
     def _follow(self, operation_id: OperationId) -> TopicDeletionStatus:
         clock, stop = self._runtime.ports.clock, self._runtime.stop
