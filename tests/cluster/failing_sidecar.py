@@ -74,8 +74,10 @@ REPLAYED_IN_MEMORY = (
     Step.NAMESPACE_ASKED,
     Step.NAMESPACE_NODES_REMOVED,
     Step.LEFTOVER_NODE_REMOVED,
+    Step.BUCKET_PUT_BACK,
 )
-"""Steps of a namespace's deletion and of a damaged schema's: `unit.ledger_deletion` stops the service around each."""
+"""Steps of a namespace's deletion, and of a damaged schema's or index's: `unit.ledger_deletion` stops the service
+around each."""
 
 
 def points_of(steps: Iterable[Step]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pulsar_sidecar.ledger_ownership.paths import (
     partitioned_topic_path,
     schema_path,
 )
-from pulsar_sidecar.ledger_ownership.references import schema_references
+from pulsar_sidecar.ledger_ownership.references import CursorReferences, schema_references
 from pulsar_sidecar.model.errors import BrokerRefusedError, NotFoundError, OutcomeUnknownError
 from pulsar_sidecar.model.names import CursorName, TopicName, encode_cursor, parse_topic_name
 from pulsar_sidecar.model.topic_stats import COMPACTION_CURSOR
@@ -99,23 +99,31 @@ def _pending_acks_of(fake_pulsar: "FakePulsar", topic: TopicName, cursors: Itera
 
 
 def _subscription_steps(fake_pulsar: "FakePulsar", topic: TopicName, subscription: str) -> Iterator[Callable[[], None]]:
-    # PersistentTopic.unsubscribe: pending acknowledgements, each bucket's pointer and then its ledger, the cursor.
+    # PersistentTopic.unsubscribe: pending acknowledgements, each bucket's ledger and then its pointer, the cursor.
     name = encode_cursor(subscription)
     cursor = fake_pulsar.cursors(topic).get(name)
     if cursor is None:
         raise NotFoundError(f"Subscription {subscription} not found for topic {topic}")
     for pending_acks in _pending_acks_of(fake_pulsar, topic, {name}):
         yield from _unloaded_steps(fake_pulsar, pending_acks)
-    path, buckets = cursor_path(topic.managed_ledger_name, name), dict(cursor.buckets)
-    for key, ledger_id in cursor.buckets.items():
-        del buckets[key]
-        left = cursor_bytes(cursor.cursor_ledger, buckets=buckets)
-        yield lambda left=left: fake_pulsar.store.put(path, left)
-        yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
+    path = cursor_path(topic.managed_ledger_name, name)
+    yield from _bucket_steps(fake_pulsar, path, cursor)
     gone = fake_pulsar.compacted(cursor) if name == COMPACTION_CURSOR else frozenset()
     yield lambda: fake_pulsar.remove_node(path)
     for ledger_id in sorted(gone | ({cursor.cursor_ledger} - {None})):
         yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
+
+
+def _bucket_steps(fake_pulsar: "FakePulsar", path: str, cursor: CursorReferences) -> Iterator[Callable[[], None]]:
+    # ImmutableBucket.asyncDeleteBucketSnapshot; BookKeeper answers -25, which Pulsar does not take for success.
+    buckets = dict(cursor.buckets)
+    for key, ledger_id in cursor.buckets.items():
+        if fake_pulsar.store.peek(ledger_path(ledger_id)) is None:
+            raise OutcomeUnknownError("500: No such ledger exists on Metadata Server")
+        del buckets[key]
+        left = cursor_bytes(cursor.cursor_ledger, buckets=buckets)
+        yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
+        yield lambda left=left: fake_pulsar.store.put(path, left)
 
 
 def _schema_steps(fake_pulsar: "FakePulsar", topic: TopicName, *, force: bool = False) -> Iterator[Callable[[], None]]:
@@ -155,8 +163,8 @@ def _loaded_steps(fake_pulsar: "FakePulsar", topic: TopicName) -> Iterator[Calla
     # PersistentTopic: subscriptions (buckets, node, cursor ledger), then the topic's ledgers, then its node.
     path = managed_ledger_path(topic.managed_ledger_name)
     for name, cursor in fake_pulsar.cursors(topic).items():
-        gone = [*cursor.buckets.values(), *(fake_pulsar.compacted(cursor) if name == COMPACTION_CURSOR else ())]
-        for ledger_id in gone:
+        yield from _bucket_steps(fake_pulsar, cursor_path(topic.managed_ledger_name, name), cursor)
+        for ledger_id in fake_pulsar.compacted(cursor) if name == COMPACTION_CURSOR else ():
             yield lambda ledger_id=ledger_id: fake_pulsar.remove_ledger(ledger_id)
         yield lambda name=name: fake_pulsar.remove_node(cursor_path(topic.managed_ledger_name, name))
         if cursor.cursor_ledger is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pulsar_sidecar.ledger_ownership.paths import (
     MANAGED_LEDGERS,
     SCHEMAS,
+    available_bookies_path,
     cursor_path,
     instance_id_path,
     ledger_id_of_path,
@@ -164,6 +165,7 @@ class FakePulsar:
         self.admin = FakeTopicAdmin(self.delete_by_broker)
         self.shadows = FakeShadows(self.store)
         self.store.put(instance_id_path(), INSTANCE_ID.encode())
+        self.store.put(f"{available_bookies_path()}/bookie:3181")
 
     # --- making things -------------------------------------------------------------------------------------------
 

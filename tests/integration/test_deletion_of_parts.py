@@ -4,7 +4,7 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS
+from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
 from pulsar_sidecar.model.ledgers import LedgerComponent
 from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
 
@@ -67,6 +67,21 @@ def test_a_subscription_goes_with_its_cursor_and_its_delayed_index(scene: Scene,
     after = scene.workload.ledgers(topic)
     assert after.cursors == {"neighbour": before.cursors["neighbour"]}
     assert after.data == before.data
+
+
+def test_what_brokers_cannot_delete_for_a_bucket_that_is_gone_goes(scene: Scene) -> None:
+    topic, workload = scene.topic("dangling"), scene.workload
+    before = subscribed(scene, topic)
+    bucket = min(before.buckets[SUBSCRIPTION])
+    workload.store.delete(ledger_path(bucket))
+    for path in (unsubscribing(topic), path_of(topic, "").rstrip("/")):
+        own = by_broker(scene, path, force="true")
+        assert (own.status_code, "No such ledger exists" in own.text) == (500, True)
+    left = workload.ledgers(topic)
+    assert bucket in left.buckets[SUBSCRIPTION]
+    scene.oracles.add_accepted(left.all)
+    assert scene.sidecar.request("DELETE", path_of(topic, "").rstrip("/"), force="true").status_code == 204
+    demand_gone(scene, left.all)
 
 
 def test_a_subscription_of_all_partitions_goes(scene: Scene) -> None:

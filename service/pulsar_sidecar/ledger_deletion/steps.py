@@ -21,6 +21,7 @@ class Step(Enum):
     REFERENCES_GATHERED = "references-gathered"
     SIGNING_KEY_CREATED = "signing-key-created"
     RECORDS_SENT = "records-sent"
+    BUCKET_PUT_BACK = "bucket-put-back"
     TOPIC_LOADED = "topic-loaded"
     BROKER_ASKED = "broker-asked"
     LEFTOVER_NODE_REMOVED = "leftover-node-removed"

@@ -26,14 +26,15 @@ ELSEWHERE = {
     Step.LEAK_KEPT,
     Step.LEAKS_APPENDED,
     Step.LEAK_FORGOTTEN,
+    Step.BUCKET_PUT_BACK,
     Step.LEFTOVER_NODE_REMOVED,
     Step.NAMESPACE_PROGRESS_KEPT,
     Step.NAMESPACE_ASKED,
     Step.NAMESPACE_NODES_REMOVED,
 }
 """Steps of an operator's calls, of the watch and of namespaces: replayed in `test_crash_replay_of_verbs`, in
-`watch.test_watching_faults`, in `test_leftover_nodes` and in `test_crash_replay_of_namespaces`, the first two only in
-`tests.faults`."""
+`watch.test_watching_faults`, in `test_dangling_buckets`, in `test_leftover_nodes` and in
+`test_crash_replay_of_namespaces`, the first two only in `tests.faults`."""
 TROUBLE = {
     Step.ATTEMPT_PUT_OFF,
     Step.OPERATION_RELEASED,

@@ -17,6 +17,7 @@ from pulsar_sidecar.ledger_deletion.ports import TopicAdmin
 from pulsar_sidecar.ledger_deletion.service import OperationState, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.asking import delete_marked, made_again
+from pulsar_sidecar.ledger_deletion.topic_deletion.dangling_buckets import put_back_buckets
 from pulsar_sidecar.ledger_deletion.topic_deletion.following import after_failure, operation_in, running
 from pulsar_sidecar.ledger_deletion.topic_deletion.leftover_nodes import LeftoverNodes
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
@@ -274,6 +275,8 @@ class TopicDeleter:
     def _delete_marked(self, trying: "_Trying") -> list[str]:
         """Record what the marked nodes reference and ask a broker once; those of them that are left."""
         if not self._is_over(trying.held.operation, trying.nodes):
+            if trying.held.operation.attempts:
+                self._put_back_buckets(trying)
             self._record(trying)
         # While records were sent an earlier request may have done its work.
         if not self._is_over(trying.held.operation, trying.nodes):
@@ -283,6 +286,11 @@ class TopicDeleter:
                 delete_marked(self.store, self.admin, operation, trying.nodes)
             trying.seen = self.recorder.look(operation)
         return remaining_of(trying.nodes, trying.held.operation.incarnations)
+
+    def _put_back_buckets(self, trying: "_Trying") -> None:
+        """After a broker failed: it, or one that died before, may have left pointers to nothing."""
+        operation = put_back_buckets(self.recorder, trying.held.operation, trying.nodes)
+        trying.held = trying.held.knowing(operation)
 
     def _record(self, trying: "_Trying") -> None:
         held = trying.held.knowing(trying.held.operation)

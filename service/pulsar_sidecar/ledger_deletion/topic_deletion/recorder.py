@@ -307,24 +307,40 @@ class Recorder:
 
         ``details`` of ledgers that were read before are not read again; those of new ones are added.
         """
-        references = self._references(operation, nodes, details)
+        references = self.references(operation, nodes, details)
         records = [record for each in references for record in records_of(each)]
         records += schema_records(operation.topic, _schema_ledgers(operation, nodes))
-        self._read_details((record.ledger_id for record in records), details)
+        self.read_details((record.ledger_id for record in records), details)
         for each in references:
             _refuse_former_shadow(each, details)
         known = set(operation.recorded)
         new = [record for record in records if record_key(record) not in known]
-        if not new:
-            return []
-        instance_id = instance_id_of(map(nodes.get, identity_paths(self.root)), self.root)
-        mark = Mark(operation_id=operation.operation_id, instance_id=instance_id, requested_by=operation.requested_by)
-        key = signing_key(self.store, self.steps, nodes[SIGNING_KEY])
-        return [signed(marked_record(record, details, mark), key) for record in new]
+        return self.signed(operation, new, nodes, details) if new else []
 
-    def _references(
+    def signed(
+        self,
+        operation: Operation,
+        records: Sequence[PendingDeleteLedgerInfo],
+        nodes: Nodes,
+        details: Mapping[LedgerId, LedgerDetails],
+    ) -> list[PendingDeleteLedgerInfo]:
+        """Return the records with the operation's mark, signed; ``nodes`` are of one `look`."""
+        mark = Mark(
+            operation_id=operation.operation_id,
+            instance_id=self.require_identity(nodes),
+            requested_by=operation.requested_by,
+        )
+        key = signing_key(self.store, self.steps, nodes[SIGNING_KEY])
+        return [signed(marked_record(record, details, mark), key) for record in records]
+
+    def require_identity(self, nodes: Nodes) -> str:
+        """Return BookKeeper's instance id by one `look`; raises `TemporaryError` below a wrong root."""
+        return instance_id_of(map(nodes.get, identity_paths(self.root)), self.root)
+
+    def references(
         self, operation: Operation, nodes: Nodes, details: dict[LedgerId, LedgerDetails]
     ) -> list[TopicReferences]:
+        """Return what the operation's incarnations reference; adds the listed ledgers' ``details``."""
         found: dict[TopicName, ManagedLedgerReferences] = {}
         parents: list[TopicName] = []
         for topic in operation.whole_ledgers:
@@ -396,7 +412,8 @@ class Recorder:
                     cursors.setdefault(topic, {})[name] = cursor_references(node.data)
         return cursors
 
-    def _read_details(self, ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]) -> None:
+    def read_details(self, ledger_ids: Iterable[LedgerId], details: dict[LedgerId, LedgerDetails]) -> None:
+        """Add what is not known yet of those of the ledgers that exist."""
         unknown = sorted(set(ledger_ids) - details.keys())
         nodes = self.store.read_many([ledger_path(each, self.root) for each in unknown])
         details.update(_details(unknown, nodes))
