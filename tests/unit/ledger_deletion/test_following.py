@@ -66,9 +66,7 @@ def driven_until_stuck(fake_pulsar: FakePulsar, sidecar: Sidecar) -> TopicDeleti
 def test_a_deletion_says_what_its_first_attempt_waits_for(fake_pulsar: FakePulsar) -> None:
     sidecar, store = Sidecar(fake_pulsar), fake_pulsar.store
     begin(sidecar, fake_pulsar.topic(NAME))
-    store.put("/ledgers/available/a:3181")
-    for bookie in "ab":
-        store.put(f"/ledgers/cookies/{bookie}:3181")
+    store.put("/ledgers/cookies/down:3181")
     (status,) = running(store, "/ledgers")
     followed = follow(store, OP, "/ledgers")
     assert followed is not None

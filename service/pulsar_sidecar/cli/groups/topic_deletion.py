@@ -28,7 +28,8 @@ from pulsar_sidecar.model.names import parse_topic_name
 from pulsar_sidecar.model.progress import Report
 
 _FIRST_PAUSE_SECONDS = 0.3
-_LONGEST_PAUSE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 3.0
+"""Less than the 5 s after which a sidecar closes an idle connection, perhaps under the next request."""
 _LOOKS_FOR_THE_END = 5
 """The sidecar that ends a deletion notes its end right after; the note may come a moment later than the end."""
 _NOT_FOUND = 404
