@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pulsar_sidecar.ledger_deletion.control import INSTANCES
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import named_ledgers
+from pulsar_sidecar.ledger_deletion.watch.named_ledgers import named_ledgers
 from pulsar_sidecar.ledger_ownership.paths import MANAGED_LEDGERS, SCHEMAS, ledger_id_of_path
 from pulsar_sidecar.ledger_ownership.places import Place, locate
 from pulsar_sidecar.ledger_ownership.references import cursor_references

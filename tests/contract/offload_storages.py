@@ -6,9 +6,9 @@ the code under test.
 
 import struct
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
@@ -187,9 +187,17 @@ class S3Storage:
     def parts(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> set[str]:
         return {part for part in PARTS if self._exists(self._key(ledger_id, context, part))}
 
+    def remove(self, key: str) -> None:
+        self._client.delete_object(Bucket=BUCKET, Key=key)
+
+    def object_names(self) -> set[str]:
+        """Every object's name."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+        return {item["Key"] for page in pages for item in page.get("Contents", [])}
+
     def disappear(self) -> None:
-        for item in self._client.list_objects_v2(Bucket=BUCKET).get("Contents", []):
-            self._client.delete_object(Bucket=BUCKET, Key=item["Key"])
+        for key in self.object_names():
+            self.remove(key)
         self._client.delete_bucket(Bucket=BUCKET)
 
     def _key(self, ledger_id: LedgerId, context: OffloadContext, part: str) -> str:
@@ -255,10 +263,27 @@ class DirectoryStorage:
         return self._base / managed_ledger / f"{ledger_id}-{attempt_of(context)}"
 
 
+@dataclass(slots=True)
+class Refusals:
+    """What an S3 server answers 503 to for now, as a bucket does that is over its limits."""
+
+    deletions: bool = False
+    indexes: bool = False
+    """Writes of index objects, which come last in an offload."""
+
+    def refuses(self, environ: Mapping[str, Any]) -> bool:
+        """Whether this request is refused; several objects are deleted by a POST."""
+        method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]
+        is_deletion = method == "DELETE" or (method == "POST" and query.startswith("delete"))
+        is_index = method == "PUT" and path.endswith("-index")
+        return (self.deletions and is_deletion) or (self.indexes and is_index)
+
+
 @contextmanager
-def s3_server() -> Iterator[str]:
+def s3_server(refusals: Refusals | None = None) -> Iterator[str]:
     """The URL of an S3 server of one's own."""
-    server = make_server("127.0.0.1", 0, _OldSignatures(), threaded=True, request_handler=MotoRequestHandler)
+    application = _OldSignatures(refusals or Refusals())
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -275,8 +300,16 @@ class _OldSignatures(DomainDispatcherApplication):  # type: ignore[misc]  # moto
     That is one signature of a thousand.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Refusals) -> None:
         super().__init__(create_backend_app)
+        self._refusals = refusals
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if self._refusals.refuses(environ):
+            start_response("503 Slow Down", [("Content-Length", "0")])
+            return []
+        answer: Iterable[bytes] = super().__call__(environ, start_response)
+        return answer
 
     def infer_service_region_host(self, environ: dict[str, Any], path: str) -> str | None:
         if environ.get("HTTP_AUTHORIZATION", "").startswith("AWS "):

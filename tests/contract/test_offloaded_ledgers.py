@@ -144,6 +144,43 @@ def test_a_storage_that_is_missing_is_no_absence(storage: OffloadStorage) -> Non
         storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
 
 
+@pytest.mark.parametrize("parts", [["data"], ["index"], ["data", "index"]])
+def test_what_there_is_of_a_copy_exists_until_it_is_deleted(storage: OffloadStorage, parts: list[str]) -> None:
+    context, another = storage.context(MSB, LSB), storage.context(MSB, LSB + 1)
+    assert not storage.ledgers.exists(LEDGER, context, ORDERS)
+    storage.put(LEDGER, context, ORDERS, parts)
+
+    assert storage.ledgers.exists(LEDGER, replace(context, complete=False), ORDERS)
+    assert not storage.ledgers.exists(LEDGER, another, ORDERS)
+    assert storage.parts(LEDGER, context, ORDERS) == set(parts)
+
+    storage.ledgers.delete_offloaded(LEDGER, context, ORDERS)
+    assert not storage.ledgers.exists(LEDGER, context, ORDERS)
+
+
+def test_nothing_is_looked_for_that_is_not_ours_or_not_allowed(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put_foreign(LEDGER, context, ORDERS)
+
+    for refused in (
+        context,
+        storage.elsewhere(context),
+        replace(context, driver_name="glacier"),
+        storage.context(0, 0),
+    ):
+        with pytest.raises(PermanentError):
+            storage.ledgers.exists(LEDGER, refused, ORDERS)
+
+
+def test_a_failed_look_is_not_an_absence(storage: OffloadStorage) -> None:
+    context = storage.context(MSB, LSB)
+    storage.put(LEDGER, context, ORDERS)
+    storage.disappear()
+
+    with pytest.raises(TemporaryError):
+        storage.ledgers.exists(LEDGER, context, ORDERS)
+
+
 def test_a_finished_copy_is_whole(storage: OffloadStorage) -> None:
     context = storage.context(MSB, LSB)
     storage.put(LEDGER, context, ORDERS)

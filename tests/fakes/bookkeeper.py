@@ -243,6 +243,9 @@ def _offload_context(context: OffloadContext) -> ml.OffloadContext:
         bookkeeperDeleted=context.bookkeeper_deleted,
         timestamp=1_700_000_000_000,
     )
+    for segment in context.segments:
+        part = written.offloadSegment.add(uidMsb=segment.uid_msb, uidLsb=segment.uid_lsb, complete=segment.complete)
+        part.driverMetadata.name = segment.driver_name
     written.driverMetadata.name = context.driver_name
     for key, value in context.driver_metadata.items():
         written.driverMetadata.properties.add(key=key, value=value)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
+from uuid import UUID
 
 from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
@@ -77,8 +78,8 @@ class FakeWatchCalls:
         trend = trend_of([leak.since_ms for leak in found])
         return ListedLeaks(tuple(found[offset : offset + limit]), len(found), by_cause, trend)
 
-    def append(self, ledger_id: LedgerId) -> Leak | Redirect:
-        self.asked("append_leak", ledger_id)
+    def append(self, ledger_id: LedgerId, offload_attempt: UUID | None = None) -> Leak | Redirect:
+        self.asked("append_leak", ledger_id if offload_attempt is None else (ledger_id, offload_attempt))
         if self.redirect is not None:
             return self.redirect
         for leak in self.found:

@@ -49,6 +49,7 @@ def watching(braked: str | None = None) -> WatchStatus:
         leaks={LeakState.LEAKED: 3},
         leaked={LeakCause.TRIM: 2, LeakCause.NEVER_LINKED: 1},
         appended=4,
+        unsought_copies={"s3://b is not in offloadAllowedLocations": 2},
     )
 
 

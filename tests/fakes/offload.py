@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from pulsar_sidecar.ledger_deletion.ports import OffloadDeletion
-from pulsar_sidecar.model.errors import OutcomeUnknownError, PermanentError, SidecarError
+from pulsar_sidecar.model.errors import DisabledError, OutcomeUnknownError, PermanentError, SidecarError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.names import ManagedLedgerName
@@ -48,10 +48,12 @@ class FakeOffloadedLedgers:
 
     Attributes:
         journal: every call for a deletion, in order; failed ones too.
+        looks: calls of `exists`.
     """
 
     def __init__(self, cluster_name: str = FAKE_CLUSTER) -> None:
         self.journal: list[DeleteOffloaded] = []
+        self.looks = 0
         self._cluster_name = cluster_name
         self._copies: dict[_Name, _Copy] = {}
         self._failures: list[SidecarError] = []
@@ -108,6 +110,12 @@ class FakeOffloadedLedgers:
             self._delete(ledger_id, context, managed_ledger)
         raise OutcomeUnknownError(f"the answer to the deletion of the copy of ledger {ledger_id} was lost; look again")
 
+    def exists(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        self.looks += 1
+        if self._failures:
+            raise self._failures.pop(0)
+        return self._found(ledger_id, context, managed_ledger) is not None
+
     def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         if self._failures:
             raise self._failures.pop(0)
@@ -132,7 +140,7 @@ class FakeOffloadedLedgers:
         if context.driver_name != FAKE_DRIVER:
             raise PermanentError(f"offload driver {context.driver_name!r} is unknown")
         if context.driver_metadata.get("bucket") != FAKE_BUCKET:
-            raise PermanentError("the bucket is not in offloadAllowedLocations; add it and send the record again")
+            raise DisabledError("the bucket is not in offloadAllowedLocations; add it and send the record again")
         copy = self._copies.get(_Name(ledger_id, context.uid_msb, context.uid_lsb))
         if copy is not None and (copy.managed_ledger, copy.cluster_name) != (managed_ledger, self._cluster_name):
             raise PermanentError(f"the copy of ledger {ledger_id} belongs to somebody else")

@@ -1,8 +1,9 @@
 """What a real broker offloads is located, recognised and deleted, and the managed ledger's list stays as it was."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -25,15 +26,15 @@ from pulsar_sidecar.wire.MLDataFormats_pb2 import ManagedLedgerInfo
 from tests.cluster.audits import Audits, demand_unused
 from tests.cluster.broker_view import BrokerView
 from tests.cluster.clients import PatientClient
+from tests.cluster.offload_leaks import KEYS, Copy, OffloadingTopics, offloading_to, watching
 from tests.cluster.offloading import offload_closed_ledgers, offload_to_directory, topic_url
 from tests.cluster.patience import until
 from tests.cluster.plugin import ClusterFactory
 from tests.cluster.running import ClusterUnderTest
-from tests.cluster.sidecars import BASE, Sidecars
+from tests.cluster.sidecars import BASE, SidecarProcess, Sidecars
 from tests.cluster.topics import Workload, unique
-from tests.contract.offload_storages import ACCESS_KEY, BUCKET, DirectoryStorage, S3Storage, s3_server
+from tests.contract.offload_storages import BUCKET, DirectoryStorage, Refusals, S3Storage, s3_server
 
-KEYS = {"ACCESS_KEY_ID": ACCESS_KEY.key_id, "ACCESS_KEY_SECRET": ACCESS_KEY.secret}
 ENTRIES_PER_LEDGER = 5
 CLOSED_LEDGERS = 2
 _CLOCK = SystemClock()
@@ -41,8 +42,13 @@ _POLL_SECONDS = 0.1
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[S3Storage]:
-    with s3_server() as endpoint:
+def refusals() -> Refusals:
+    return Refusals()
+
+
+@pytest.fixture(scope="module")
+def bucket(refusals: Refusals) -> Iterator[S3Storage]:
+    with s3_server(refusals) as endpoint:
         yield S3Storage(endpoint)
 
 
@@ -54,19 +60,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStorage:
 @pytest.fixture(scope="module")
 def offloading_cluster(special_cluster: ClusterFactory, bucket: S3Storage) -> Iterator[ClusterUnderTest]:
     """Offloads to the bucket, unless a namespace's policy sets otherwise."""
-    metadata = bucket.context(1, 2).driver_metadata
-    broker_conf = {
-        "managedLedgerOffloadDriver": metadata["managedLedgerOffloadDriver"],
-        "managedLedgerOffloadBucket": BUCKET,
-        "managedLedgerOffloadServiceEndpoint": metadata["serviceEndpoint"],
-        "managedLedgerMaxEntriesPerLedger": str(ENTRIES_PER_LEDGER),
-        "managedLedgerMinLedgerRolloverTimeMinutes": "0",
-    }
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in KEYS.items():
-            environment.setenv(name, value)
-        with special_cluster(offloaders=True, broker_conf=broker_conf) as cluster:
-            yield cluster
+    with offloading_to(bucket, special_cluster, ENTRIES_PER_LEDGER) as cluster:
+        yield cluster
 
 
 def offloaded(cluster: ClusterUnderTest, topic: TopicName) -> dict[LedgerId, OffloadContext]:
@@ -201,18 +196,11 @@ def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_
     (whole, context), (broken, kept) = sorted(offloaded(offloading_cluster, topic).items())
     requests.put(f"{topic_url(offloading_cluster, topic)}/unload", timeout=30).raise_for_status()
     bucket.cut(broken, kept, topic.managed_ledger_name, "data")
-    watching = {
-        "ledger_deletion_watch": "append",
-        "ledger_deletion_watch_settle_in_seconds": 10,
-        "offload_allowed_locations": f"s3://{BUCKET}@{context.driver_metadata['serviceEndpoint']}",
-        "s3_managed_ledger_offload_credential_id": ACCESS_KEY.key_id,
-        "s3_managed_ledger_offload_credential_secret": ACCESS_KEY.secret,
-    }
     with (
         closing(Workload(offloading_cluster)) as workload,
         closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars,
     ):
-        sidecar = sidecars.start(**watching)
+        sidecar = sidecars.start(**watching(bucket, "append"))
         until(lambda: sidecar.call("GET", f"{BASE}/watch")["state"] == "watching", "the sidecar watches")
         mark_replaced(workload.store, topic)
 
@@ -229,6 +217,52 @@ def test_a_copy_that_tiered_storage_replaced_is_deleted_only_where_the_other_is_
         assert bucket.parts(whole, context, topic.managed_ledger_name) == {"data", "index"}
     # An audit would hand the other one to the second phase, which keeps it.
     requests.delete(topic_url(offloading_cluster, topic), params={"force": "true"}, timeout=30).raise_for_status()
+
+
+def test_what_killed_brokers_leave_in_the_bucket_is_reported_and_then_deleted(
+    offloading_cluster: ClusterUnderTest, bucket: S3Storage, refusals: Refusals, tmp_path: Path
+) -> None:
+    """A broker that dies in a trim, and one that dies between a failed offload and the deletion of what it left."""
+    trimmed, failing = (parse_topic_name(f"persistent://public/default/left-{unique()}") for _ in range(2))
+    topics = OffloadingTopics(offloading_cluster, bucket, refusals)
+    offloaded(offloading_cluster, trimmed)
+    fill(offloading_cluster, failing)
+    with closing(Sidecars(offloading_cluster.addresses, tmp_path)) as sidecars:
+        reporting = sidecars.start(**watching(bucket, "report"))
+        until(lambda: reporting.call("GET", f"{BASE}/watch")["state"] == "watching", "the sidecar watches")
+        failed = topics.fail_offload(failing)
+        left = topics.leave_trimmed(trimmed, "keeps-everything")
+        topics.leave_replaced(failed)
+        topics.kill_brokers()
+        everything = [*left, *failed]
+        assert len(everything) > CLOSED_LEDGERS
+        wait_for_states(reporting, everything, "leaked")
+        assert topics.left(everything) == everything, "report deletes nothing"
+        causes = {(leak["ledgerId"], leak["cause"]) for leak in leaks_in_storage(reporting).values()}
+        assert causes == {(each[0], "trim") for each in left} | {(each[0], "failed-offload") for each in failed}
+        reporting.kill()
+
+        appending = sidecars.start(**watching(bucket, "append"))
+        until(lambda: not topics.left(everything), f"what was left is deleted\n{appending.log()}", 60)
+        wait_for_states(appending, everything, "deleted")
+        offload_closed_ledgers(offloading_cluster, failing)
+    kept = [(ledger_id, context, failing) for ledger_id, context in topics.contexts(failing).items()]
+    assert len(kept) == CLOSED_LEDGERS
+    assert topics.left(kept) == kept
+
+
+def leaks_in_storage(sidecar: SidecarProcess) -> Mapping[str, Mapping[str, Any]]:
+    """Leaks of copies in tiered storage by offload attempt."""
+    answer = sidecar.call("GET", f"{BASE}/watch/leaks", ended="true", limit="1000")
+    return {leak["offloadAttempt"]: leak for leak in answer["leaks"] if leak["offloadAttempt"] is not None}
+
+
+def wait_for_states(sidecar: SidecarProcess, copies: Sequence[Copy], state: str) -> None:
+    def reached() -> bool:
+        found = leaks_in_storage(sidecar)
+        return all(found.get(str(each[1].attempt), {}).get("state") == state for each in copies)
+
+    until(reached, f"all of them are {state}\n{sidecar.log()}", 60)
 
 
 def mark_replaced(store: ZooKeeperMetadataStore, topic: TopicName) -> None:

@@ -216,7 +216,12 @@ def _values(readings: GaugeReadings) -> dict[str, tuple[str, float | None]]:
 def _watch_values(watch: WatchStatus) -> dict[str, tuple[str, float | None]]:
     """What the watch counts; nothing is known before its first whole reading, the brake included."""
     braked = None if watch.walked_ms is None else watch.braked is not None
+    unsought = None if watch.unsought_copies is None else sum(watch.unsought_copies.values())
     return {
+        "watch_unsought_copies": (
+            "Copies in tiered storage that lists no longer name and that the sidecar does not look for.",
+            unsought,
+        ),
         "watch_braked": ("1 while the brake holds: nothing is appended until an operator resumes.", braked),
         "watch_lag_seconds": ("Delay between a change and the watch's reading of it.", watch.lag_seconds),
         "watch_walk_seconds": ("Duration of the last whole reading.", watch.walk_seconds),

@@ -320,6 +320,12 @@ class OffloadedLedgers(Protocol):
             PermanentError: the driver is unknown or not configured, or the objects belong to another owner.
         """
 
+    def exists(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        """Whether anything is there of an offload attempt, successful or not, that `delete_offloaded` would delete.
+
+        Raises `PermanentError` as that does, and `TemporaryError` where storage could not be asked.
+        """
+
     def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         """Whether both objects of a finished offload attempt are there, theirs, and as long as the index gives.
 

@@ -96,6 +96,21 @@ class PendingDeleteLedgerInfo:
         return replace(self, mark=mark)
 
 
+def record_key(record: PendingDeleteLedgerInfo) -> str:
+    """What two records that mean the same copy of the same ledger have in common."""
+    return copy_key(
+        record.ledger_id, record.offload_context if record.ledger_type is LedgerType.OFFLOAD_LEDGER else None
+    )
+
+
+def copy_key(ledger_id: LedgerId, offload: OffloadContext | None) -> str:
+    """A ledger's copy, by a text that may name a node: BookKeeper's, or the one of an offload attempt."""
+    if offload is None:
+        return str(ledger_id)
+    # A failed offload is tried again under another id, and leaves a copy of its own.
+    return f"{ledger_id}o{offload.uid_msb:x}.{offload.uid_lsb:x}"
+
+
 # --- writing -------------------------------------------------------------------------------------------------------
 
 

@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from uuid import UUID
 
 from pulsar_sidecar.model.ids import BookieId, EntryId, LedgerId
+
+_HALF_MASK = 2**64 - 1
 
 
 class LedgerComponent(Enum):
@@ -101,6 +104,11 @@ class OffloadContext:
     bookkeeper_deleted: bool = False
     segments: tuple[OffloadSegment, ...] = ()
     offloaded_ms: int = field(default=0, compare=False)
+
+    @property
+    def attempt(self) -> UUID:
+        """The UUID of the offload attempt, ``new java.util.UUID(long, long)`` of the two halves."""
+        return UUID(int=(self.uid_msb & _HALF_MASK) << 64 | (self.uid_lsb & _HALF_MASK))
 
 
 @dataclass(frozen=True, slots=True)

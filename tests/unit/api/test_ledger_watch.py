@@ -1,3 +1,5 @@
+from uuid import UUID
+
 import pytest
 from msgspec.structs import replace
 from pulsar_sidecar.ledger_deletion.service import Redirect
@@ -11,6 +13,7 @@ from tests.unit.api.serving import Served
 
 BASE = "/admin/v2/ledger-deletion/watch"
 LEADER = {"name": "east-1", "advertisedUrl": "http://east-1:8750", "brokerUrl": None, "startedMs": 5}
+ATTEMPT = "5facb921-a29a-41f6-bc28-bf15d5273bac"
 LEAK = {
     "ledgerId": 7,
     "state": "leaked",
@@ -22,6 +25,7 @@ LEAK = {
     "lengthBytes": 900,
     "appendedMs": None,
     "endedMs": None,
+    "offloadAttempt": None,
 }
 
 
@@ -47,6 +51,7 @@ def test_status_of_the_sidecar_that_watches(service: FakeDeletionService, server
         "leaks": {"leaked": 3},
         "leaked": {"trim": 2, "never-linked": 1},
         "appended": 4,
+        "unsoughtCopies": {"s3://b is not in offloadAllowedLocations": 2},
     }
 
 
@@ -84,6 +89,7 @@ def test_a_ledger_is_explained(service: FakeDeletionService, server: Served) -> 
         "hold": "public",
         "verdict": "nothing references it, and it may be deleted",
         "leak": LEAK,
+        "copies": [],
     }
     assert service.calls("explain") == [7]
 
@@ -112,9 +118,13 @@ def test_one_leaked_ledger_is_appended(service: FakeDeletionService, server: Ser
     service.watch.found = [leak(7)]
     answer = server.ask("POST", f"{BASE}/leaks/7/append")
     assert (answer.status, answer.json) == (202, LEAK)
+    of_one = f"{BASE}/leaks/7/append?offloadAttempt={ATTEMPT}"
+    assert server.ask("POST", of_one).status == 202
+    assert server.ask("POST", f"{BASE}/leaks/7/append?offloadAttempt=7").status == 400
+    assert service.calls("append_leak") == [7, (7, UUID(ATTEMPT))]
     service.watch.redirect = Redirect("http://east-1:8750/")
-    answer = server.ask("POST", f"{BASE}/leaks/7/append")
-    assert (answer.status, answer.headers["location"]) == (307, f"http://east-1:8750{BASE}/leaks/7/append")
+    answer = server.ask("POST", of_one)
+    assert (answer.status, answer.headers["location"]) == (307, f"http://east-1:8750{of_one}")
 
 
 def test_brake(service: FakeDeletionService, server: Served) -> None:

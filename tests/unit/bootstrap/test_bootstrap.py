@@ -21,7 +21,7 @@ from pulsar_sidecar.bootstrap.rooms.ledger_deletion import configuration_of, ope
 from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.local_cluster.processes import free_ports
 from pulsar_sidecar.model.clocks import SystemClock
 from pulsar_sidecar.model.errors import DisabledError, InvalidInputError

@@ -1,5 +1,6 @@
 import json
 import re
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
@@ -39,8 +40,9 @@ def test_leaks_are_listed_with_a_summary_by_cause(terminal: Terminal, service: F
     service.watch.found = [leak(7, LeakCause.SCHEMA), leak(8), leak(9), leak(10, cause=None)]
     table = terminal.run(*WATCH, "leaks", "--limit", "2")
     header, first, _ = table.out.splitlines()
-    assert header.split() == ["ledger", "id", "state", "cause", "since", "length", "topic", "detail"]
-    assert first.split() == ["7", "leaked", "schema", "2023-11-14T22:13:20Z", "900", "B", TOPIC, "why"]
+    columns = ["ledger", "id", "offload", "attempt", "state", "cause", "since", "length", "topic", "detail"]
+    assert header.split() == columns
+    assert first.split() == ["7", "-", "leaked", "schema", "2023-11-14T22:13:20Z", "900", "B", TOPIC, "why"]
     assert (
         table.err == "4 ledgers: 2 trim, 1 schema, 1 unknown; 2 of them are shown, --limit and --offset show others\n"
     )
@@ -56,6 +58,9 @@ def test_brake_and_append(terminal: Terminal, service: FakeDeletionService) -> N
     assert "leaked" in terminal.run(*WATCH, "append", "7").out
     assert "maintenance" in terminal.run(*WATCH, "brake", "--reason", "maintenance").out
     assert (service.calls("append_leak"), service.calls("brake")) == ([7], ["maintenance"])
+    attempt = "5facb921-a29a-41f6-bc28-bf15d5273bac"
+    assert terminal.run(*WATCH, "append", "7", "--offload-attempt", attempt).code == 0
+    assert service.calls("append_leak")[1:] == [(7, UUID(attempt))]
 
 
 def test_no_leaks(terminal: Terminal) -> None:

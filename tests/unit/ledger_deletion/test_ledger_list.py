@@ -2,13 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.ledger_deletion.record import Mark, encode_record, parse_record
+from pulsar_sidecar.ledger_deletion.record import Mark, encode_record, parse_record, record_key
 from pulsar_sidecar.ledger_deletion.second_phase.decide import matches
 from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import (
     LedgerDetails,
     TopicReferences,
     marked_record,
-    record_key,
     records_of,
     schema_records,
 )

@@ -18,9 +18,9 @@ from pulsar_sidecar.ledger_deletion.topic_deletion.following import END_STEP
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import NO_ANSWER, OPERATIONS, STUCK_AFTER, operation_path
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
 from pulsar_sidecar.ledger_deletion.workflow import serving
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.ledger_ownership.migration import MIGRATION
 from pulsar_sidecar.ledger_ownership.paths import managed_ledger_path
 from pulsar_sidecar.model.errors import (

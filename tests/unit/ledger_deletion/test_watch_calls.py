@@ -7,9 +7,9 @@ import pytest
 from pulsar_sidecar.ledger_deletion.service import Redirect, SidecarInstance
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, ListedLeaks, WatchMode, WatchState
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
 from pulsar_sidecar.ledger_deletion.workflow.watch_calls import WatchCalls
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.paths import ledger_path, replication_lock_path
 from pulsar_sidecar.model.clocks import Clock

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pulsar_sidecar.adapters.offload.locations import ObjectRole, OffloadedCopy, copy_of, java_uuid
+from pulsar_sidecar.adapters.offload.locations import ObjectRole, OffloadedCopy, copy_of
 from pulsar_sidecar.adapters.offload.offloaded_ledgers import check_identity
 from pulsar_sidecar.model.errors import InvalidInputError, PermanentError
 from pulsar_sidecar.model.ids import LedgerId
@@ -38,7 +38,7 @@ def test_names_are_those_of_the_offloader() -> None:
 
 @given(LONG, LONG)
 def test_a_uuid_has_the_two_halves_of_java(most: int, least: int) -> None:
-    digits = java_uuid(most, least).hex
+    digits = replace(CONTEXT, uid_msb=most, uid_lsb=least).attempt.hex
     assert int.from_bytes(bytes.fromhex(digits[:16]), "big", signed=True) == most
     assert int.from_bytes(bytes.fromhex(digits[16:]), "big", signed=True) == least
 
@@ -101,4 +101,5 @@ def test_what_differs_is_named(name: str, value: str | None) -> None:
 
 
 def test_java_prints_what_python_prints() -> None:
-    assert str(java_uuid(0x0123456789ABCDEF, -1)) == str(uuid.UUID("01234567-89ab-cdef-ffff-ffffffffffff"))
+    context = replace(CONTEXT, uid_msb=0x0123456789ABCDEF, uid_lsb=-1)
+    assert str(context.attempt) == str(uuid.UUID("01234567-89ab-cdef-ffff-ffffffffffff"))

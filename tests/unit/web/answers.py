@@ -54,6 +54,7 @@ def watch_status(**changed: Any) -> dict[str, Any]:
         "leaks": {"leaked": 0},
         "leaked": {},
         "appended": 0,
+        "unsoughtCopies": {},
         **changed,
     }
 
@@ -61,6 +62,7 @@ def watch_status(**changed: Any) -> dict[str, Any]:
 def leak(ledger_id: int, **changed: Any) -> dict[str, Any]:
     return {
         "ledgerId": ledger_id,
+        "offloadAttempt": None,
         "state": "leaked",
         "cause": "trim",
         "sinceMs": START_MS - 3_600_000,
@@ -79,7 +81,7 @@ def listed_leaks(*leaks: dict[str, Any], **changed: Any) -> dict[str, Any]:
     return {"total": len(leaks), "byCause": {"trim": 3, "schema": 1}, "trend": trend, "leaks": list(leaks), **changed}
 
 
-def leak_explanation(ledger_id: int, leak: dict[str, Any] | None) -> dict[str, Any]:
+def leak_explanation(ledger_id: int, leak: dict[str, Any] | None, *copies: dict[str, Any]) -> dict[str, Any]:
     return {
         "ledgerId": ledger_id,
         "exists": True,
@@ -88,6 +90,7 @@ def leak_explanation(ledger_id: int, leak: dict[str, Any] | None) -> dict[str, A
         "hold": None,
         "verdict": "nothing references it, and it may be deleted",
         "leak": leak,
+        "copies": copies,
     }
 
 

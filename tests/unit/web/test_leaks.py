@@ -6,6 +6,7 @@ from tests.fakes.clock import START_MS
 from tests.fakes.rest_door import FakeBrowser
 from tests.unit.web.answers import leak, leak_explanation, listed_leaks, watch_status
 
+ATTEMPT = "5facb921-a29a-41f6-bc28-bf15d5273bac"
 WATCH = "/admin/v2/ledger-deletion/watch"
 HOSTILE = "persistent://public/default/<img src=x onerror=alert(1)>\"'&{{7*7}}"
 
@@ -80,6 +81,12 @@ def test_a_watch_that_is_off_is_shown_with_the_reason(leaks: FakeBrowser) -> Non
         ("hold", {"hold": "7", "ledger": "7"}, ("POST", f"{WATCH}/holds", {"hold": "7"}), "/ui/leaks/ledger?id=7"),
         ("unhold", {"hold": "a/b"}, ("DELETE", f"{WATCH}/holds?hold=a%2Fb", None), "/ui/leaks"),
         ("append", {"ledger": "7"}, ("POST", f"{WATCH}/leaks/7/append", None), "/ui/leaks/ledger?id=7"),
+        (
+            "append",
+            {"ledger": "7", "attempt": ATTEMPT},
+            ("POST", f"{WATCH}/leaks/7/append?offloadAttempt={ATTEMPT}", None),
+            "/ui/leaks/ledger?id=7",
+        ),
     ],
 )
 def test_each_action_asks_the_rest_door_once(
@@ -108,3 +115,19 @@ def test_one_ledger(leaks: FakeBrowser) -> None:
     assert "not leaked" in other.words
     assert "watch append" not in other.words
     assert leaks.get("/ui/leaks/ledger?id=x").status == 400
+
+
+def test_a_ledgers_copies_in_tiered_storage(leaks: FakeBrowser) -> None:
+    copy = leak(9, offloadAttempt=ATTEMPT)
+    leaks.door.answers[f"GET {WATCH}/leaks/9"] = leak_explanation(9, None, copy)
+    shown = leaks.get("/ui/leaks/ledger?id=9")
+    assert "Copies in tiered storage" in shown.words
+    assert f"{ATTEMPT} ▲ leaked trim" in shown.words
+    assert f"watch append 9 --offload-attempt={ATTEMPT}" in shown.words
+    leaks.door.answers[f"GET {WATCH}/leaks"] = listed_leaks(copy)
+    leaks.door.answers[f"GET {WATCH}"] = watch_status(unsoughtCopies={"s3://b is not in offloadAllowedLocations": 3})
+    leaks.clock.advance_ms(10_000)
+    shown = leaks.get("/ui/leaks")
+    assert "9 in tiered storage" in shown.words
+    assert "Not looked for: 3 copies in tiered storage" in shown.words
+    assert "s3://b is not in offloadAllowedLocations" in shown.words

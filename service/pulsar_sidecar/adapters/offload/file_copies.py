@@ -43,6 +43,12 @@ def delete_map_file(base: Path, copy: OffloadedCopy) -> OffloadDeletion:
         return OffloadDeletion.DELETED
 
 
+def map_file_exists(base: Path, copy: OffloadedCopy) -> bool:
+    """Whether there is such a directory; raises what `delete_map_file` does."""
+    with _found(base, copy) as found:
+        return found is not None
+
+
 def is_whole_map_file(base: Path, copy: OffloadedCopy) -> bool:
     """Whether a copy's files match their checksums, and its data hold every entry of the ledger; reads all of it.
 

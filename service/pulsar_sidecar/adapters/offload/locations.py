@@ -23,7 +23,6 @@ _AWS_HOST = re.compile(r"s3[.-](?:dualstack\.)?(?P<region>[a-z]{2}(?:-[a-z]+)+-\
 _DEFAULT_REGION = "us-east-1"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HALF_RANGE = range(-(2**63), 2**63)
-_HALF_MASK = 2**64 - 1
 
 
 class OffloadDriver(Enum):
@@ -129,12 +128,7 @@ def copy_of(ledger_id: LedgerId, context: OffloadContext, managed_ledger: Manage
         raise InvalidInputError(f"ledger {ledger_id} or a half of its offload UUID is out of range")
     if halves == (0, 0):
         raise PermanentError(f"the offload context of ledger {ledger_id} names no attempt, so nothing can be located")
-    return OffloadedCopy(ledger_id, java_uuid(*halves), managed_ledger)
-
-
-def java_uuid(most_significant: int, least_significant: int) -> UUID:
-    """``new java.util.UUID(long, long)`` of two signed 64-bit halves."""
-    return UUID(int=(most_significant & _HALF_MASK) << 64 | (least_significant & _HALF_MASK))
+    return OffloadedCopy(ledger_id, context.attempt, managed_ledger)
 
 
 class AllowedLocations:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file
+from pulsar_sidecar.adapters.offload.file_copies import delete_map_file, is_whole_map_file, map_file_exists
 from pulsar_sidecar.adapters.offload.locations import (
     AllowedLocations,
     ObjectRole,
@@ -102,6 +102,14 @@ class ObjectStoreOffloadedLedgers:
             return delete_map_file(Path(target.location.container), copy)
         return self._bucket(target).delete(copy)
 
+    def exists(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
+        """Whether there is anything that `delete_offloaded` would delete; raises what that does before it deletes."""
+        copy = copy_of(ledger_id, context, managed_ledger)
+        target = self._permitted(context)
+        if target.driver is OffloadDriver.FILESYSTEM:
+            return map_file_exists(Path(target.location.container), copy)
+        return self._bucket(target).exists(copy)
+
     def is_whole(self, ledger_id: LedgerId, context: OffloadContext, managed_ledger: ManagedLedgerName) -> bool:
         """Whether a copy is there in full; see `ledger_deletion.ports.OffloadedLedgers`.
 
@@ -153,6 +161,9 @@ class _Bucket:
         for role in found:
             self._verify_gone(copy.key(role))
         return OffloadDeletion.DELETED
+
+    def exists(self, copy: OffloadedCopy) -> bool:
+        return bool(self._owned(copy))
 
     def is_whole(self, copy: OffloadedCopy) -> bool:
         """Whether both objects are there and as long as in the index."""

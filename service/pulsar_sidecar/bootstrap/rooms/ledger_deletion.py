@@ -23,9 +23,9 @@ from pulsar_sidecar.ledger_deletion.second_phase.retry import RetryPolicy
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import WatchMode
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
 from pulsar_sidecar.ledger_deletion.workflow.runtime import Configuration, Ports, Runtime
 from pulsar_sidecar.ledger_deletion.workflow.serving import LedgerDeletion
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.file_urls import content_of
 from pulsar_sidecar.settings.fields import Settings
 

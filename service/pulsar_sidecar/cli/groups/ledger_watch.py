@@ -14,9 +14,9 @@ _BASE = "/admin/v2/ledger-deletion/watch"
 _STATES = "settling, kept, leaked, appended, deleted or linked"
 _CAUSES = (
     "trim, cursor-switch, subscription, schema, topic-deletion, namespace-deletion, compaction, delayed-index, "
-    "offload or never-linked"
+    "offload, failed-offload or never-linked"
 )
-_SHOWN = ("ledgerId", "state", "cause", "sinceMs", "lengthBytes", "topic", "detail")
+_SHOWN = ("ledgerId", "offloadAttempt", "state", "cause", "sinceMs", "lengthBytes", "topic", "detail")
 Hold = Annotated[
     str,
     typer.Argument(
@@ -90,15 +90,29 @@ def explain(ctx: Context, ledger_id: LedgerIdArgument) -> None:
 
 
 @app.command(epilog=EXIT_CODES)
-def append(ctx: Context, ledger_id: LedgerIdArgument) -> None:
-    """Append one leaked ledger to the pending-deletion topic.
+def append(
+    ctx: Context,
+    ledger_id: LedgerIdArgument,
+    offload_attempt: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UUID",
+            help="The copy in tiered storage that this offload attempt made.  [default: "
+            "BookKeeper's copy, or the only one that leaked]",
+        ),
+    ] = None,
+) -> None:
+    """Append one leaked ledger, or its leaked copy in tiered storage, to the pending-deletion topic.
 
     For a watch that only reports. It judges the ledger once more and appends it, which takes seconds; the deletion
     service checks it again before it deletes it.
 
     Example: pulsar-sidecar ledger-deletion watch append 4711
+
+    Example: pulsar-sidecar ledger-deletion watch append 4711 --offload-attempt 5facb921-a29a-41f6-bc28-bf15d5273bac
     """
-    show_answer(ctx, "POST", f"{_BASE}/leaks/{ledger_id}/append")
+    parameters = {"offloadAttempt": offload_attempt} if offload_attempt else None
+    show_answer(ctx, "POST", f"{_BASE}/leaks/{ledger_id}/append", parameters=parameters)
 
 
 @app.command(epilog=EXIT_CODES)

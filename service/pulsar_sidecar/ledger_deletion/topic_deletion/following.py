@@ -166,7 +166,7 @@ def warnings_of(deletions: Sequence[TopicDeletionStatus]) -> list[str]:
 
 
 def _recorded_ledgers(keys: Iterable[str]) -> set[LedgerId]:
-    # A key is a ledger's id, with the offload attempt behind an "o" (`recorder.record_key`).
+    # A key is a ledger's id, with the offload attempt behind an "o" (`record.copy_key`).
     return {LedgerId(int(ledger_id)) for ledger_id in (key.partition("o")[0] for key in keys) if ledger_id.isdigit()}
 
 

@@ -27,6 +27,7 @@ from pulsar_sidecar.ledger_deletion.record import (
     Mark,
     PendingDeleteLedgerInfo,
     encode_record,
+    record_key,
     signed,
     signing_key,
 )
@@ -147,15 +148,6 @@ def marked_record(
     if ledger is None or record.ledger_type is LedgerType.OFFLOAD_LEDGER:
         return record.marked(mark)
     return record.marked(replace(mark, created_ms=ledger.created_ms, length_bytes=ledger.length_bytes))
-
-
-def record_key(record: PendingDeleteLedgerInfo) -> str:
-    """What makes two records of one first phase the same record."""
-    offload = record.offload_context
-    if record.ledger_type is LedgerType.LEDGER or offload is None:
-        return str(record.ledger_id)
-    # A failed offload is tried again under another id, and leaves a copy of its own.
-    return f"{record.ledger_id}o{offload.uid_msb:x}.{offload.uid_lsb:x}"
 
 
 def _record(

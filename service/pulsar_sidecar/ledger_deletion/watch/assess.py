@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     Delete,
+    DeleteOffloaded,
     DeletionPolicy,
     Facts,
     Keep,
@@ -20,10 +21,10 @@ from pulsar_sidecar.ledger_deletion.second_phase.decide import (
     decide,
 )
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer, stored_ledger
-from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, cause_of, record_of
+from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause, cause_of, record_of, record_of_copy
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence, LeakStore
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
-from pulsar_sidecar.ledger_ownership.claims import Claim, ForeignLedger, UnknownClaim, owner_path
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedCopy, VanishedReference
+from pulsar_sidecar.ledger_ownership.claims import Claim, DataClaim, ForeignLedger, UnknownClaim, owner_path
 from pulsar_sidecar.ledger_ownership.paths import (
     LOCAL_POLICIES,
     POLICIES,
@@ -38,7 +39,7 @@ from pulsar_sidecar.model.errors import SidecarError, TemporaryError
 from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.ledgers import OffloadContext
 from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import ManagedLedgerName
+from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
 
 _RETRY_MS = 60_000
 
@@ -109,8 +110,20 @@ class Assessor:
         cause = self._cause(candidate.record, vanished.path, replaced=vanished.replaced)
         return Evidence(self.leaks.signed(candidate.record), cause, vanished.path)
 
+    def evidence_of_copy(self, vanished: VanishedCopy, topic: TopicName, dereferenced_ms: int) -> Evidence:
+        """What proves that this topic's list named a copy in tiered storage."""
+        instance_id = instance_id_of(self.store.read_many(identity_paths(self.root)), self.root)
+        record = record_of_copy(topic, vanished.ledger_id, vanished.context, instance_id, dereferenced_ms)
+        cause = LeakCause.FAILED_OFFLOAD
+        if not vanished.still_listed:
+            cause = self._cause(record, vanished.path, replaced=False)
+        unfinished = not vanished.context.complete
+        return Evidence(self.leaks.signed(record), cause, vanished.path, unfinished=unfinished)
+
     def with_cause(self, evidence: Evidence) -> Evidence:
         """The same, with its cause by what is around it now."""
+        if evidence.cause is LeakCause.FAILED_OFFLOAD:
+            return evidence
         replaced = evidence.cause is LeakCause.OFFLOAD
         return replace(evidence, cause=self._cause(evidence.record, evidence.path, replaced=replaced))
 
@@ -124,17 +137,23 @@ class Assessor:
 
     def _verdict(self, facts: Facts, protection: Protection) -> Verdict:
         verdict = decide(facts, self.policy)
+        if isinstance(verdict, DeleteOffloaded):
+            return self._protected(DataClaim(facts.record.topic.managed_ledger_name), protection) or verdict
         if not isinstance(verdict, Delete):
             return verdict
         claim = verdict.ledger.claim
         if isinstance(claim, ForeignLedger | UnknownClaim):
             return Keep(OutcomeReason.UNKNOWN_COMPONENT, "its metadata names no kind of ledger that this version knows")
-        protected = protection.reason(claim.kind, owner_path(claim))
-        if protected is not None:
-            return RetryLater(OutcomeReason.REFERENCES_UNKNOWN, protected, _RETRY_MS)
+        if (protected := self._protected(claim, protection)) is not None:
+            return protected
         if isinstance(facts.references, Unreferenced) and facts.references.other_copy_listed:
             return self._last_copy(facts.record) or verdict
         return verdict
+
+    @staticmethod
+    def _protected(claim: Claim, protection: Protection) -> RetryLater | None:
+        reason = protection.reason(claim.kind, owner_path(claim))
+        return None if reason is None else RetryLater(OutcomeReason.REFERENCES_UNKNOWN, reason, _RETRY_MS)
 
     def _last_copy(self, record: PendingDeleteLedgerInfo) -> RetryLater | None:
         """The verdict while BookKeeper's copy may be the last one; None when tiered storage has the ledger whole."""

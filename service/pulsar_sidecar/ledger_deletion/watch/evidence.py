@@ -21,7 +21,7 @@ from pulsar_sidecar.ledger_ownership.claims import (
 from pulsar_sidecar.ledger_ownership.ledger_metadata import length_bytes
 from pulsar_sidecar.ledger_ownership.places import topic_of_schema
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType
+from pulsar_sidecar.model.ledgers import LedgerComponent, LedgerType, OffloadContext
 from pulsar_sidecar.model.names import TopicName, decode_cursor, topic_of_managed_ledger
 
 REQUESTED_BY = "ledger-deletion watch"
@@ -45,6 +45,8 @@ class LeakCause(StrEnum):
     """Its bucket of the delayed index was merged or used up."""
     OFFLOAD = "offload"
     """The copy in tiered storage replaced BookKeeper's."""
+    FAILED_OFFLOAD = "failed-offload"
+    """Another offload attempt replaced the one that made this copy in tiered storage."""
     NEVER_LINKED = "never-linked"
     """No node was ever seen to name it."""
 
@@ -101,6 +103,15 @@ def record_of(
     return PendingDeleteLedgerInfo(
         topic, component, LedgerType.LEDGER, ledger_id, cursor_name=cursor_name, schema_id=schema_id, mark=mark
     )
+
+
+def record_of_copy(
+    topic: TopicName, ledger_id: LedgerId, context: OffloadContext, instance_id: str, dereferenced_ms: int
+) -> PendingDeleteLedgerInfo:
+    """The record about a copy in tiered storage that a list no longer names, not yet signed."""
+    mark = Mark(unreferenced=True, instance_id=instance_id, requested_by=REQUESTED_BY, dereferenced_ms=dereferenced_ms)
+    component, ledger_type = LedgerComponent.MANAGED_LEDGER, LedgerType.OFFLOAD_LEDGER
+    return PendingDeleteLedgerInfo(topic, component, ledger_type, ledger_id, offload_context=context, mark=mark)
 
 
 def _named_by(claim: Claim) -> tuple[TopicName | None, LedgerComponent, str | None, str | None]:

@@ -1,4 +1,6 @@
-"""Evidence that outlives the sidecar that saw it: one node for each leaked ledger, until the ledger is gone.
+"""Evidence that outlives the sidecar that saw it: one node for each leaked copy of a ledger, until the copy is gone.
+
+A broker that dies in a trim leaves BookKeeper's copy of a ledger and the one in tiered storage: two leaks.
 
 In steady state there is none: a broker deletes a ledger milliseconds after its last reference, and only what is still
 there seconds later is written down.
@@ -15,6 +17,7 @@ from pulsar_sidecar.ledger_deletion.record import (
     is_signed,
     parse_record_document,
     record_document,
+    record_key,
     signed,
     signing_key,
 )
@@ -23,7 +26,6 @@ from pulsar_sidecar.ledger_deletion.watch.control import WATCH
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.model.decoding import decodable
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
-from pulsar_sidecar.model.ids import LedgerId
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore, Node
 
 LEAKS = f"{WATCH}/leaks"
@@ -31,18 +33,20 @@ LEAKS = f"{WATCH}/leaks"
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A ledger that was seen referenced, and then not.
+    """A ledger, or its copy in tiered storage, that was seen referenced, and then not.
 
     Attributes:
         record: what is appended, signed.
         path: the node that named the ledger.
         appended_ms: when it was appended, on the store's clock; None before.
+        unfinished: the offload attempt had not succeeded, so a broker may still be uploading the copy.
     """
 
     record: PendingDeleteLedgerInfo
     cause: LeakCause
     path: str
     appended_ms: int | None = None
+    unfinished: bool = False
 
     @property
     def dereferenced_ms(self) -> int:
@@ -56,6 +60,7 @@ class _Kept(msgspec.Struct, frozen=True, rename="camel"):
     cause: LeakCause
     path: str
     appended_ms: int | None = None
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +75,26 @@ class LeakStore:
         return signed(record, signing_key(self.store, self.steps))
 
     def keep(self, evidence: Evidence) -> None:
-        """Write it down, over what is there about the same ledger."""
-        kept = _Kept(record_document(evidence.record), evidence.cause, evidence.path, evidence.appended_ms)
-        path, data = _path(evidence.record.ledger_id), msgspec.json.encode(kept)
+        """Write it down, over what is there about the same copy."""
+        kept = _Kept(
+            record_document(evidence.record), evidence.cause, evidence.path, evidence.appended_ms, evidence.unfinished
+        )
+        path, data = _path(record_key(evidence.record)), msgspec.json.encode(kept)
         with self.steps.taking(Step.LEAK_KEPT):
             put_node(self.store, path, data)
 
-    def forget(self, ledger_id: LedgerId) -> None:
-        """Drop it: the ledger is gone, or referenced again; idempotent."""
+    def forget(self, key: str) -> None:
+        """Drop it: the copy is gone, or referenced again; idempotent. ``key`` is the record's (`record.record_key`)."""
         with self.steps.taking(Step.LEAK_FORGOTTEN):
-            if self.store.delete(_path(ledger_id)) is DeletionResult.UNKNOWN:
-                raise TemporaryError(f"the outcome of deleting {_path(ledger_id)} is unknown; the watch tries again")
+            if self.store.delete(_path(key)) is DeletionResult.UNKNOWN:
+                raise TemporaryError(f"the outcome of deleting {_path(key)} is unknown; the watch tries again")
 
-    def all(self, known: Collection[LedgerId] = ()) -> tuple[list[Evidence], list[str]]:
-        """What is kept of other ledgers than ``known``.
+    def all(self, known: Collection[str] = ()) -> tuple[list[Evidence], list[str]]:
+        """What is kept under other keys than ``known``.
 
         And the paths of nodes that hold nothing under this cluster's key, which count for nothing.
         """
-        left_out = {_path(ledger_id) for ledger_id in known}
+        left_out = {_path(key) for key in known}
         paths = [path for name in self.store.children(LEAKS) or () if (path := f"{LEAKS}/{name}") not in left_out]
         nodes = [node for node in self.store.read_many(paths) if node is not None] if paths else []
         key = signing_key(self.store, self.steps) if nodes else None
@@ -95,8 +102,8 @@ class LeakStore:
         return [each for _, each in found if each is not None], [node.path for node, each in found if each is None]
 
 
-def _path(ledger_id: LedgerId) -> str:
-    return f"{LEAKS}/{ledger_id}"
+def _path(key: str) -> str:
+    return f"{LEAKS}/{key}"
 
 
 def _evidence(node: Node, key: bytes | None) -> Evidence | None:
@@ -105,6 +112,6 @@ def _evidence(node: Node, key: bytes | None) -> Evidence | None:
         record = parse_record_document(kept.record)
     except (msgspec.MsgspecError, InvalidInputError, RecursionError):
         return None
-    if not is_signed(record, key) or record.mark.dereferenced_ms is None or node.path != _path(record.ledger_id):
+    if not is_signed(record, key) or record.mark.dereferenced_ms is None or node.path != _path(record_key(record)):
         return None
-    return Evidence(record, kept.cause, kept.path, kept.appended_ms)
+    return Evidence(record, kept.cause, kept.path, kept.appended_ms, kept.unfinished)

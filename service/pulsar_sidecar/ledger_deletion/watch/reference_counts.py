@@ -6,13 +6,13 @@ read, names it; what an unread node may name is never counted as unreferenced by
 ledger that tiered storage replaced is marked (`VanishedReference.replaced`).
 
 Ten million ledgers take 35 MB here at most (two sets of ids, which lie close together), and three million nodes that
-name them 0.8 GB. A ledger that several nodes name, as a shadow topic's, takes 100 bytes more.
+name them 0.8 GB. A ledger that several nodes name, as a shadow topic's, takes 100 bytes more, and one with a copy in
+tiered storage 32.
 """
 
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -20,35 +20,22 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_ownership.places import Place, locate
-from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, undecodable_node, unreadable_node, upwards
-from pulsar_sidecar.ledger_ownership.references import (
-    cursor_references,
-    managed_ledger_references,
-    schema_references,
+from pulsar_sidecar.ledger_deletion.watch.named_ledgers import (
+    NamedLedgers,
+    PackedNodes,
+    has_copies,
+    named_ledgers,
+    packed_attempt,
+    packed_ids,
 )
-from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
+from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
+from pulsar_sidecar.ledger_ownership.places import locate
+from pulsar_sidecar.ledger_ownership.protections import UnreadableNode, undecodable_node, unreadable_node, upwards
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
 
 _AT_ONCE = 1_000_000
-_SCHEMA_SLASHES = 2
-
-
-@dataclass(frozen=True, slots=True)
-class NamedLedgers:
-    """What one node names.
-
-    Attributes:
-        ids: ledgers of which BookKeeper's copy is referenced.
-        replaced: ledgers whose copy in tiered storage has replaced BookKeeper's.
-        of_shadow: the node is a shadow topic's, so the ledgers are its source's.
-    """
-
-    ids: frozenset[LedgerId] = frozenset()
-    replaced: frozenset[LedgerId] = frozenset()
-    of_shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,56 +52,22 @@ class VanishedReference:
     replaced: bool
 
 
-def named_ledgers(path: str, data: bytes) -> NamedLedgers:
-    """The ledgers that a node below ``/managed-ledgers`` or ``/schemas`` names.
+@dataclass(frozen=True, slots=True)
+class VanishedCopy:
+    """An offload attempt that was in one reading of a list and not in the next, whether it succeeded or not.
 
-    Raises:
-        UndecodableError: not all of them could be read.
+    Attributes:
+        path: the managed ledger's node.
+        still_listed: the list still names the ledger: another attempt has replaced this one.
     """
-    located = locate(path)
-    match located.place:
-        case Place.MANAGED_LEDGER:
-            return _of_managed_ledger(data)
-        case Place.CURSOR:
-            return _of_cursor_node(data)
-        case Place.SCHEMA:
-            # Nodes above schemas have no data; a schema without data is one that was lost.
-            is_above = not data and located.owner.count("/") < _SCHEMA_SLASHES
-            return NamedLedgers() if is_above else NamedLedgers(schema_references(data))
-        case Place.EITHER:
-            return _of_either(path, data)
-        case Place.ODD:
-            if data:
-                raise UndecodableError(f"this version knows nothing that Pulsar keeps at {path}")
-            return NamedLedgers()
+
+    ledger_id: LedgerId
+    path: str
+    context: OffloadContext
+    still_listed: bool
 
 
-def _of_either(path: str, data: bytes) -> NamedLedgers:
-    """Where the path fits a managed ledger and a cursor: what the value names as either, if it could be both."""
-    read: list[NamedLedgers] = []
-    for place in (_of_managed_ledger, _of_cursor_node):
-        with suppress(UndecodableError):
-            read.append(place(data))
-    if not read:
-        raise UndecodableError(f"{path} is neither a managed ledger nor a cursor that this version can read")
-    return NamedLedgers(
-        frozenset().union(*(each.ids for each in read)),
-        frozenset().union(*(each.replaced for each in read)),
-        any(each.of_shadow for each in read),
-    )
-
-
-def _of_cursor_node(data: bytes) -> NamedLedgers:
-    cursor = cursor_references(data)
-    # While the topic is loaded a node's compacted ledger may be an old one; then it stays until an audit.
-    named = (*cursor.buckets.values(), cursor.cursor_ledger, cursor.compacted_ledger)
-    return NamedLedgers(frozenset(ledger_id for ledger_id in named if ledger_id is not None))
-
-
-def _of_managed_ledger(data: bytes) -> NamedLedgers:
-    references = managed_ledger_references(data)
-    kept = frozenset(ledger_id for ledger_id, entry in references.ledgers.items() if entry.in_bookkeeper)
-    return NamedLedgers(kept, frozenset(references.ledgers.keys() - kept), SHADOW_SOURCE in references.properties)
+Vanished = VanishedReference | VanishedCopy
 
 
 class ReferenceCounts:
@@ -136,8 +89,9 @@ class ReferenceCounts:
         self._referenced = BitMap64()
         self._further: Counter[LedgerId] = Counter()
         self._linked: list[LedgerId] = []
-        # Only nodes that name something; what a shadow names begins with a byte of its own.
+        # Only nodes that name something.
         self._named: dict[str, bytes] = {}
+        self._packing = PackedNodes()
 
     @property
     def ledgers(self) -> int:
@@ -155,7 +109,14 @@ class ReferenceCounts:
         """The nodes that name a ledger; looks at all of them, also while another thread walks."""
         wanted = array("q", [ledger_id]).tobytes()
         named = ((path, self._named.get(path, b"")) for path in list(self._named))
-        return tuple(path for path, data in named if wanted in data and ledger_id in _unpacked(data)[0])
+        return tuple(path for path, data in named if wanted in data and ledger_id in self._packing.unpack(data).ids)
+
+    def copy_named_by(self, ledger_id: LedgerId, context: OffloadContext) -> tuple[str, ...]:
+        """The lists, shadows' as well, that name this offload attempt; looks at all that name any."""
+        wanted = packed_attempt(ledger_id, context)
+        found = [(path, data) for path, data in self._named.items() if has_copies(data) and wanted in data]
+        named = ((path, self._packing.unpack(data).copies.get(ledger_id)) for path, data in found)
+        return tuple(path for path, each in named if each is not None and each.attempt == context.attempt)
 
     def is_unreferenced(self, ledger_id: LedgerId) -> bool:
         """Whether the ledger exists and no node names it."""
@@ -174,8 +135,11 @@ class ReferenceCounts:
         """A ledger's node was made or removed."""
         (self._existing.add if exists else self._existing.discard)(ledger_id)
 
-    def read(self, path: str, data: bytes | None) -> list[VanishedReference]:
-        """A node as it is now, None if it is gone; the ledgers that lost their last reference by that."""
+    def read(self, path: str, data: bytes | None) -> list[Vanished]:
+        """A node as it is now, None if it is gone.
+
+        The ledgers that lost their last reference by that, and the offload attempts that the node no longer names.
+        """
         self.unreadable.pop(path, None)
         try:
             named = NamedLedgers() if data is None else named_ledgers(path, data)
@@ -183,34 +147,27 @@ class ReferenceCounts:
             # What it named before counts on; what it may name now protects.
             self.unreadable[path] = undecodable_node(path, locate(path).place, str(error))
             return []
-        before, was_shadow = _unpacked(self._named.get(path, b""))
-        if packed := _packed(named):
+        before = self._packing.unpack(self._named.get(path, b""))
+        if packed := self._packing.pack(named):
             self._named[path] = packed
         else:
             self._named.pop(path, None)
-        linked = named.ids - before
+        linked = named.ids - before.ids
         for ledger_id in linked:
             if ledger_id in self._referenced:
                 self._further[ledger_id] += 1
             self._referenced.add(ledger_id)
         self._linked += linked
-        gone = before - named.ids
-        for ledger_id in gone:
+        for ledger_id in before.ids - named.ids:
             if self._further[ledger_id]:
                 self._further[ledger_id] -= 1
             else:
                 self._referenced.discard(ledger_id)
-        self.references += len(named.ids) - len(before)
-        if was_shadow or named.of_shadow:
-            return []
-        return [
-            VanishedReference(ledger_id, path, replaced=ledger_id in named.replaced)
-            for ledger_id in sorted(gone)
-            if ledger_id not in self._referenced
-        ]
+        self.references += len(named.ids) - len(before.ids)
+        return self._without_references(_vanished(path, before, named))
 
-    def walk(self, ledger_ids: Iterable[LedgerIds], nodes: Iterable[Sequence[WalkedNode]]) -> list[VanishedReference]:
-        """Everything anew, from a whole reading; what lost its last reference since the reading before.
+    def walk(self, ledger_ids: Iterable[LedgerIds], nodes: Iterable[Sequence[WalkedNode]]) -> list[Vanished]:
+        """Everything anew, from a whole reading; what vanished since the reading before, as `read` has it.
 
         Nothing is changed when an iteration raises. Ledgers are read first, so that one that is linked meanwhile is
         not missed.
@@ -223,7 +180,7 @@ class ReferenceCounts:
         differing: dict[str, bytes] = {}
         hashes = array("q")
         unreadable: dict[str, UnreadableNode] = {}
-        vanished: list[VanishedReference] = []
+        vanished: list[Vanished] = []
         hidden: str | None = None
         for node in (each for piece in nodes for each in piece):
             hidden = hidden or (node.path if node.unreadable is not None else None)
@@ -241,24 +198,25 @@ class ReferenceCounts:
         del differing, hashes
         named = array("Q")
         for data in self._named.values():
-            named.frombytes(data[len(data) % 8 :])
+            named.frombytes(packed_ids(data))
         self.unreadable, self.references, self.hidden = unreadable, len(named), hidden
         ascending = np.frombuffer(named, np.uint64)
         ascending.sort()
         self._existing, self._referenced = existing, BitMap64(named)
         self._further = Counter(ascending[1:][ascending[1:] == ascending[:-1]].tolist())
         for path, data in removed:
-            ids, of_shadow = _unpacked(data)
-            if not of_shadow:
-                vanished += [VanishedReference(each, path, replaced=False) for each in sorted(ids)]
-        return [each for each in vanished if each.ledger_id not in self._referenced]
+            vanished += _vanished(path, self._packing.unpack(data), NamedLedgers())
+        return self._without_references(vanished)
+
+    def _without_references(self, vanished: Iterable[Vanished]) -> list[Vanished]:
+        return [each for each in vanished if isinstance(each, VanishedCopy) or each.ledger_id not in self._referenced]
 
     def _walk_node(
         self,
         node: WalkedNode,
         differing: dict[str, bytes],
         unreadable: dict[str, UnreadableNode],
-        vanished: list[VanishedReference],
+        vanished: list[Vanished],
     ) -> None:
         before = self._named.get(node.path, b"")
         # What an unreadable node named counts on.
@@ -270,14 +228,11 @@ class ReferenceCounts:
         except UndecodableError as error:
             unreadable[node.path] = undecodable_node(node.path, locate(node.path).place, str(error))
             return
-        data = _packed(now)
+        data = self._packing.pack(now)
         if data == before:
             return
         differing[node.path] = data
-        ids, was_shadow = _unpacked(before)
-        if not (was_shadow or now.of_shadow):
-            gone = sorted(ids - now.ids)
-            vanished += [VanishedReference(each, node.path, replaced=each in now.replaced) for each in gone]
+        vanished += _vanished(node.path, self._packing.unpack(before), now)
 
     def _not_among(self, hashes: "array[int]") -> Iterator[tuple[str, bytes]]:
         """Nodes that named something, and whose paths have none of these hashes.
@@ -291,17 +246,20 @@ class ReferenceCounts:
             yield from (node for node, is_found in zip(piece, found.tolist(), strict=True) if not is_found)
 
 
-def _packed(named: NamedLedgers) -> bytes:
-    """Ids as 8 bytes each, after one byte where they are a shadow's; empty for none."""
-    ids = array("q", named.ids).tobytes()
-    return b"s" + ids if named.of_shadow and ids else ids
-
-
-def _unpacked(data: bytes) -> tuple[frozenset[LedgerId], bool]:
-    of_shadow = len(data) % 8 == 1
-    ids = array("q")
-    ids.frombytes(data[1:] if of_shadow else data)
-    return frozenset(map(LedgerId, ids)), of_shadow
+def _vanished(path: str, before: NamedLedgers, now: NamedLedgers) -> list[Vanished]:
+    """What a node named and no longer does; of a shadow nothing, whose ledgers and copies are its source's."""
+    if before.of_shadow or now.of_shadow:
+        return []
+    gone: list[Vanished] = [
+        VanishedReference(ledger_id, path, replaced=ledger_id in now.replaced)
+        for ledger_id in sorted(before.ids - now.ids)
+    ]
+    listed = now.ids | now.replaced
+    for ledger_id, context in before.copies.items():
+        left = now.copies.get(ledger_id)
+        if left is None or left.attempt != context.attempt:
+            gone.append(VanishedCopy(ledger_id, path, context, still_listed=ledger_id in listed))
+    return gone
 
 
 def _is_among(wanted: LedgerIds, ascending: LedgerIds) -> npt.NDArray[np.bool_]:

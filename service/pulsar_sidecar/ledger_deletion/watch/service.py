@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+from uuid import UUID
 
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
@@ -59,7 +60,7 @@ class LeakState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """One ledger that nothing references, or that nothing did.
+    """One copy of a ledger that nothing references, or that nothing did.
 
     Times are milliseconds on the metadata store's clock.
 
@@ -67,6 +68,7 @@ class Leak:
         cause: None until the ledger's own metadata was read.
         path: the node that named it last; None if none ever did.
         since_ms: when the watch saw that it was not referenced (any more).
+        offload_attempt: the offload attempt whose copy in tiered storage leaked; None for BookKeeper's copy.
     """
 
     ledger_id: LedgerId
@@ -79,6 +81,7 @@ class Leak:
     length_bytes: int | None = None
     appended_ms: int | None = None
     ended_ms: int | None = None
+    offload_attempt: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class LedgerExplanation:
         hold: the hold that it falls under.
         verdict: the decision of the evaluation now, and the reason.
         leak: as in the list of leaks; None if it is not among them.
+        copies: leaks of its copies in tiered storage, the oldest first.
     """
 
     ledger_id: LedgerId
@@ -101,6 +105,7 @@ class LedgerExplanation:
     hold: str | None
     verdict: str
     leak: Leak | None
+    copies: tuple[Leak, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,8 @@ class WatchStatus:
         unlinked: ledgers that no node was ever seen to name; compacted ledgers of loaded topics are among them.
         leaks: ledgers that lost their last reference and are still there, by state.
         leaked: ledgers that were found leaked since the watch began here, by cause.
+        unsought_copies: offload attempts that lists no longer name, and whose objects the sidecar may not or cannot
+            look for, by reason.
     """
 
     mode: WatchMode
@@ -183,3 +190,4 @@ class WatchStatus:
     leaks: Mapping[LeakState, int] | None = None
     leaked: Mapping[LeakCause, int] | None = None
     appended: int | None = None
+    unsought_copies: Mapping[str, int] | None = None

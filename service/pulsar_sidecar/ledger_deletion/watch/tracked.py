@@ -1,57 +1,92 @@
-"""One ledger on its way from a vanished reference, or from never having had one, to its end."""
+"""One copy of a ledger on its way from a vanished reference, or from never having had one, to its end."""
 
 from dataclasses import dataclass, replace
 
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.watch.assess import Candidate
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, copy_key
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.leaks import Evidence
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import VanishedReference
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import Vanished, VanishedCopy
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
 
-_KEPT_LOOK_MS = 10_000
+FIRST_PAUSE_MS = 10_000
 
 
 @dataclass(slots=True)
 class TrackedLedger:
-    """A ledger that lost its last reference, or never had one.
+    """A copy of a ledger that lost its last reference, or never had one.
 
     Attributes:
         look_ms: when it is looked at next, on the store's clock.
         vanished: its last reference, if this watch saw it vanish.
+        context: the offload attempt that made the copy in tiered storage; None for BookKeeper's.
         is_noted: the brake has counted it.
         is_counted: it was reported as leaked.
+        is_found: the copy in tiered storage was found to be there since `look_ms`; it is judged then.
     """
 
     leak: Leak
     look_ms: int
-    vanished: VanishedReference | None = None
+    vanished: Vanished | None = None
     evidence: Evidence | None = None
     record: PendingDeleteLedgerInfo | None = None
-    pause_ms: int = _KEPT_LOOK_MS
+    context: OffloadContext | None = None
+    pause_ms: int = FIRST_PAUSE_MS
     is_noted: bool = False
     is_counted: bool = False
+    is_found: bool = False
 
     @property
     def ledger_id(self) -> LedgerId:
         return self.leak.ledger_id
 
     @property
+    def key(self) -> str:
+        """What tells it from other copies of the same ledger."""
+        return copy_key(self.ledger_id, self.context)
+
+    @property
     def is_open(self) -> bool:
         return self.leak.state in (LeakState.SETTLING, LeakState.KEPT, LeakState.LEAKED)
 
-    def enter(self, candidate: Candidate, evidence: Evidence | None) -> None:
-        """Its own metadata was read: whose it is, and why it is not referenced."""
-        record = candidate.record if evidence is None else evidence.record
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a broker may still be uploading the copy."""
+        if self.evidence is not None:
+            return self.evidence.unfinished
+        return self.context is not None and not self.context.complete
+
+    def enter(self, record: PendingDeleteLedgerInfo, evidence: Evidence | None) -> None:
+        """It is known whose it is, and why it is not referenced."""
         cause = LeakCause.NEVER_LINKED if evidence is None else evidence.cause
         self.record, self.evidence = record, evidence
         self.leak = replace(self.leak, cause=cause, topic=str(record.topic), length_bytes=record.mark.length_bytes)
 
+    def __str__(self) -> str:
+        if self.context is None:
+            return f"ledger {self.ledger_id}"
+        return f"the copy of ledger {self.ledger_id} that offload attempt {self.context.attempt} made"
+
+
+def tracked_since(vanished: Vanished, now_ms: int, grace_ms: int, evidence: Evidence | None) -> TrackedLedger:
+    """What has just lost its last reference, with the evidence of an earlier time."""
+    context = context_of(vanished)
+    detail, attempt = "a broker may still delete it", None if context is None else context.attempt
+    leak = Leak(
+        vanished.ledger_id, LeakState.SETTLING, None, now_ms, detail, path=vanished.path, offload_attempt=attempt
+    )
+    return TrackedLedger(leak, now_ms + grace_ms, vanished, evidence, context=context)
+
+
+def context_of(vanished: Vanished) -> OffloadContext | None:
+    """The offload attempt that made a copy in tiered storage; None for BookKeeper's."""
+    return vanished.context if isinstance(vanished, VanishedCopy) else None
+
 
 def restored(evidence: Evidence, settle_ms: int) -> TrackedLedger:
     """What an earlier watch has seen, and the brake has noted."""
-    record = evidence.record
+    record, context = evidence.record, evidence.record.offload_context
     leak = Leak(
         record.ledger_id,
         LeakState.SETTLING if evidence.appended_ms is None else LeakState.APPENDED,
@@ -62,5 +97,7 @@ def restored(evidence: Evidence, settle_ms: int) -> TrackedLedger:
         evidence.path,
         record.mark.length_bytes,
         evidence.appended_ms,
+        offload_attempt=None if context is None else context.attempt,
     )
-    return TrackedLedger(leak, evidence.dereferenced_ms + settle_ms, evidence=evidence, record=record, is_noted=True)
+    look_ms = evidence.dereferenced_ms + settle_ms
+    return TrackedLedger(leak, look_ms, evidence=evidence, record=record, context=context, is_noted=True)

@@ -1,146 +1,86 @@
-"""The leaks of one watch, each on its way from a vanished reference to a deleted ledger.
+"""The leaks of one watch: which ledgers, and which of their copies, nothing references, and since when.
 
-Invariant: nothing is appended that the evaluation of the second phase would not delete at that moment, nor before the
-brake has seen everything that is to be appended.
+`leak_handling` takes each of them on from there.
 """
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from operator import itemgetter
-from typing import TypeVar, assert_never
+from uuid import UUID
 
 import structlog
 
-from pulsar_sidecar.ledger_deletion.ports import Publisher
-from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
-from pulsar_sidecar.ledger_deletion.second_phase.decide import (
-    Delete,
-    DeleteOffloaded,
-    Keep,
-    Postpone,
-    RetryLater,
-    SendToDeadLetters,
-    Verdict,
-)
-from pulsar_sidecar.ledger_deletion.send import is_own_topic, send
-from pulsar_sidecar.ledger_deletion.steps import Step, Steps
-from pulsar_sidecar.ledger_deletion.watch.assess import Assessor, Candidate, NotDeletable
+from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo, copy_key
+from pulsar_sidecar.ledger_deletion.send import is_own_topic
 from pulsar_sidecar.ledger_deletion.watch.brake import Brake
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControl, WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
-from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, WholeStore
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedReference
+from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, Vanished
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode
-from pulsar_sidecar.ledger_deletion.watch.tracked import TrackedLedger, restored
-from pulsar_sidecar.ledger_ownership.claims import CompactedClaim
-from pulsar_sidecar.ledger_ownership.protections import UnreadableNode
-from pulsar_sidecar.model.clocks import Clock
-from pulsar_sidecar.model.errors import ConflictError, NotFoundError, SidecarError, TemporaryError
+from pulsar_sidecar.ledger_deletion.watch.tracked import TrackedLedger, context_of, restored, tracked_since
+from pulsar_sidecar.ledger_deletion.workflow.leak_orders import LeakOrders
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
+from pulsar_sidecar.model.errors import ConflictError, NotFoundError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.metadata import MetadataStore
-from pulsar_sidecar.model.names import TopicName
-
-T = TypeVar("T")
 
 log = structlog.get_logger("ledger-deletion")
 
 GRACE_MS = 5_000
 """A broker deletes a ledger within 50 ms of its last reference; what is there after this time is written down."""
 _LONGEST_LOOK_MS = 3_600_000
-_TAKE_OVER_MS = 10_000
-_JUDGED_AT_ONCE = 200
-_MOST_UNLINKED = 10_000
 _MOST_TRACKED = 100_000
 """Each takes a kilobyte; see `LeakTracker`."""
 _ENDED = 10_000
-_SEND_AGAIN_MS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class WatchConfiguration:
-    """The settings of the watch, in its own words; times on the store's clock.
-
-    Attributes:
-        settle_ms: how long a ledger must have been unreferenced; by then a broker has used up its own retries.
-        brake_references: see `Brake`.
-        walk_interval_ms: how often everything is read again, even if nothing was missed.
-        unlinked_min_age_ms: how old a ledger must be that was never seen referenced, as for an audit.
-        unlinked_window_ms: how long this watch must have seen that, in one reading after the other.
-    """
-
-    mode: WatchMode = WatchMode.REPORT
-    settle_ms: int = 200_000
-    brake_references: int = 1_000
-    walk_interval_ms: int = 21_600_000
-    nodes_per_second: float | None = 20_000.0
-    unlinked_min_age_ms: int = 72 * 3_600_000
-    unlinked_window_ms: int = 12 * 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class WatchPorts:
-    """What the watch works with.
-
-    Attributes:
-        publisher: this sidecar's producer on ``__ledger_deletion``; raises `TemporaryError` while the topics are not
-            ready.
-        recorded_topics: the topics that the sidecars are deleting, whose references vanish on purpose.
-    """
-
-    clock: Clock
-    store: MetadataStore
-    changes: StoreChanges
-    whole: WholeStore
-    assessor: Assessor
-    publisher: Callable[[], Publisher]
-    recorded_topics: Callable[[], frozenset[TopicName]]
 
 
 class LeakTracker:
-    """The ledgers that nothing references; the loop of the watch calls it, and readers hold its lock.
+    """What nothing references; the loop of the watch calls it, and readers hold its lock.
 
     It tracks 100,000 at a time, or ten times as many as the brake lets vanish: a ``deleteall`` must not fill the
-    memory. Whatever vanishes beyond that waits as if it had never been referenced. Ledgers that never were referenced
-    take at most half of that room, so that old ones never hide what vanishes now.
+    memory. Whatever vanishes beyond that waits as if it had never been referenced; of copies in tiered storage only
+    the number is kept then. Ledgers that never were referenced take at most half of that room, so that old ones never
+    hide what vanishes now.
 
     Attributes:
+        tracked: BookKeeper's ledgers and copies in tiered storage, by `TrackedLedger.key`.
         unlinked: ledgers that were never seen referenced, and since when, in the order of these times.
+        unsought: copies that were not looked for, by reason.
     """
 
     def __init__(
         self,
         configuration: WatchConfiguration,
-        ports: WatchPorts,
+        control_node: WatchControlNode,
+        leaks: LeakStore,
         counts: ReferenceCounts,
-        steps: Steps,
         lock: threading.Lock,
     ) -> None:
-        self._configuration, self._ports, self._counts, self._steps = configuration, ports, counts, steps
-        self._lock = lock
-        self._most_tracked = max(_MOST_TRACKED, 10 * configuration.brake_references)
-        self._control_node = WatchControlNode(ports.store)
+        self._configuration, self._leaks, self._counts, self._lock = configuration, leaks, counts, lock
+        self.most_tracked = max(_MOST_TRACKED, 10 * configuration.brake_references)
+        self._control_node = control_node
         self.control = WatchControl()
         self.brake = Brake(configuration.brake_references)
-        self.tracked: dict[LedgerId, TrackedLedger] = {}
+        self.tracked: dict[str, TrackedLedger] = {}
         self.unlinked: dict[LedgerId, int] = {}
         self.ended: deque[Leak] = deque(maxlen=_ENDED)
         self.leaked: Counter[LeakCause] = Counter()
+        self.unsought: Counter[str] = Counter()
         self.appended = 0
-        self._orders: dict[LedgerId, Future[Leak]] = {}
-        self._taken_over_ms = 0
-        self._unsent: SidecarError | None = None
-        self._send_again_ms = 0
+        self.orders = LeakOrders()
         self._strange: set[str] = set()
 
-    def walked(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> int:
+    # --- what the watch saw ----------------------------------------------------------------------------------------
+
+    def walked(self, vanished: Iterable[Vanished], now_ms: int) -> int:
         """Take over what a walk found; how many ledgers nothing references."""
-        self._note(vanished_references, now_ms)
+        self._note(vanished, now_ms)
         unreferenced = {LedgerId(each) for each in self._counts.unreferenced().tolist()}
-        since = {each: self.unlinked.get(each, now_ms) for each in unreferenced - self.tracked.keys()}
+        tracked = {each.ledger_id for each in self.tracked.values() if each.context is None}
+        since = {each: self.unlinked.get(each, now_ms) for each in unreferenced - tracked}
         self.unlinked = dict(sorted(since.items(), key=itemgetter(1)))
         return len(unreferenced)
 
@@ -150,7 +90,7 @@ class LeakTracker:
             self._counts.hear(ledger_id, exists=exists)
             if not exists:
                 self.unlinked.pop(ledger_id, None)
-            elif self._counts.is_unreferenced(ledger_id) and ledger_id not in self.tracked:
+            elif self._counts.is_unreferenced(ledger_id) and copy_key(ledger_id, None) not in self.tracked:
                 self.unlinked.setdefault(ledger_id, now_ms)
 
     def read(self, path: str, data: bytes | None, now_ms: int) -> None:
@@ -159,95 +99,103 @@ class LeakTracker:
         for ledger_id in self._counts.take_linked():
             self.unlinked.pop(ledger_id, None)
 
+    def _note(self, vanished_references: Iterable[Vanished], now_ms: int) -> None:
+        for vanished in vanished_references:
+            context = context_of(vanished)
+            if context is None and not self._counts.is_unreferenced(vanished.ledger_id):
+                continue
+            before = self.tracked.get(copy_key(vanished.ledger_id, context))
+            if before is None and len(self.tracked) >= self.most_tracked:
+                if context is None:
+                    self.unlinked[vanished.ledger_id] = now_ms
+                else:
+                    self.unsought["more vanished than the watch follows at a time"] += 1
+                continue
+            tracked = tracked_since(vanished, now_ms, GRACE_MS, None if before is None else before.evidence)
+            self.tracked[tracked.key] = tracked
+
+    def restore(self) -> None:
+        """Take over what others have seen; one that was frozen writes it down after another has begun to lead."""
+        own = {each.key for each in self.tracked.values() if each.evidence or each.vanished}
+        kept, unknown = self._leaks.all(own)
+        for path in set(unknown) - self._strange:
+            log.warning("a node holds no evidence under this cluster's key; it counts for nothing", path=path)
+        self._strange = set(unknown)
+        with self._lock:
+            for evidence in sorted(kept, key=lambda each: each.dereferenced_ms):
+                # What vanished before another sidecar's eyes vanished all the same.
+                self.brake.note(evidence.dereferenced_ms)
+                tracked = restored(evidence, self._configuration.settle_ms)
+                if tracked.context is None:
+                    self.unlinked.pop(tracked.ledger_id, None)
+                self.tracked[tracked.key] = tracked
+
+    # --- what calls ask --------------------------------------------------------------------------------------------
+
     def leaks(self, *, ended: bool) -> list[Leak]:
-        """The ledgers that are unreferenced now, the oldest first; with those that came to an end, if wanted."""
+        """What is unreferenced now, the oldest first; with what came to an end, if wanted."""
         found = [each.leak for each in self.tracked.values()] + (list(self.ended) if ended else [])
-        return sorted(found, key=lambda leak: (leak.since_ms, leak.ledger_id))
+        return sorted(found, key=lambda leak: (leak.since_ms, leak.ledger_id, str(leak.offload_attempt or "")))
 
     def find(self, ledger_id: LedgerId) -> tuple[Leak | None, PendingDeleteLedgerInfo | None]:
-        """A ledger that is unreferenced now, or was, with its record once it has one."""
-        tracked = self.tracked.get(ledger_id)
+        """A ledger of BookKeeper that is unreferenced now, or was, with its record once it has one."""
+        tracked = self.tracked.get(copy_key(ledger_id, None))
         if tracked is not None:
             return tracked.leak, tracked.record
-        return next((leak for leak in reversed(self.ended) if leak.ledger_id == ledger_id), None), None
+        ended = (leak for leak in reversed(self.ended) if leak.ledger_id == ledger_id and not leak.offload_attempt)
+        return next(ended, None), None
 
-    def order(self, ledger_id: LedgerId) -> Future[Leak]:
+    def copies(self, ledger_id: LedgerId) -> tuple[Leak, ...]:
+        """The ledger's copies in tiered storage that no list names any more, and those that came to an end."""
+        found = self.leaks(ended=True)
+        return tuple(leak for leak in found if leak.ledger_id == ledger_id and leak.offload_attempt)
+
+    def order(self, ledger_id: LedgerId, offload_attempt: UUID | None) -> Future[Leak]:
         """Append a leaked ledger although the watch only reports, if its next judgement, at once, finds it deletable.
 
-        The answer comes once it is appended, or is why it was not: nothing else remembers the order.
+        The answer comes once it is appended, or is why it was not: nothing else remembers the order. Without an offload
+        attempt it is BookKeeper's copy, or the only one.
 
         Raises:
             NotFoundError: it is not among the ledgers that nothing references.
             ConflictError: it may not be appended now.
         """
-        tracked = self.tracked.get(ledger_id)
-        if tracked is None:
-            raise NotFoundError(f"ledger {ledger_id} is not among the ledgers that nothing references")
+        tracked = self._ordered(ledger_id, offload_attempt)
         if tracked.leak.state is not LeakState.LEAKED:
-            raise ConflictError(f"ledger {ledger_id} is {tracked.leak.state.value}, not leaked: {tracked.leak.detail}")
-        withheld = self._withheld(tracked, is_ordered=True) or self.control.braked
+            raise ConflictError(f"{tracked} is {tracked.leak.state.value}, not leaked: {tracked.leak.detail}")
+        withheld = self.withheld(tracked, is_ordered=True) or self.control.braked
         if withheld is not None:
-            raise ConflictError(f"ledger {ledger_id} is not appended: {withheld}")
+            raise ConflictError(f"{tracked} is not appended: {withheld}")
         tracked.look_ms = 0
         tracked.leak = replace(tracked.leak, detail="it is judged again, and appended")
-        if not self._is_ordered(ledger_id):
-            self._orders[ledger_id] = Future()
-        return self._orders[ledger_id]
+        return self.orders.give(tracked)
 
-    def give_up(self) -> None:
-        """Tell all who wait for an order that this sidecar no longer watches."""
-        for ledger_id in list(self._orders):
-            ended = f"ledger {ledger_id} was not appended before this sidecar ceased to watch; order it again"
-            self._answer_order(ledger_id, TemporaryError(ended))
+    def _ordered(self, ledger_id: LedgerId, offload_attempt: UUID | None) -> TrackedLedger:
+        found = {each.leak.offload_attempt: each for each in self.tracked.values() if each.ledger_id == ledger_id}
+        if offload_attempt in found:
+            return found[offload_attempt]
+        if offload_attempt is None and len(found) == 1:
+            return next(iter(found.values()))
+        if offload_attempt is None and found:
+            attempts = ", ".join(sorted(map(str, found)))
+            raise ConflictError(f"ledger {ledger_id} left several copies: add the offload attempt, one of {attempts}")
+        attempt = "" if offload_attempt is None else f" of offload attempt {offload_attempt}"
+        raise NotFoundError(f"ledger {ledger_id}{attempt} is not among the ledgers that nothing references")
 
-    def _is_ordered(self, ledger_id: LedgerId) -> bool:
-        order = self._orders.get(ledger_id)
-        return order is not None and not order.cancelled()
+    def withheld(self, tracked: TrackedLedger, *, is_ordered: bool = False) -> str | None:
+        """Why it is not appended, whether the brake holds or not."""
+        record = tracked.record
+        if record is None or is_own_topic(record.topic):
+            return "its topic belongs to the deletion service itself"
+        is_wanted = is_ordered or self.orders.has(tracked)
+        if self._configuration.mode is not WatchMode.APPEND and not is_wanted:
+            return "ledgerDeletionWatch=report appends nothing; set it to append"
+        hold = self.control.holds_ledger(tracked.ledger_id, record.topic)
+        return None if hold is None else f"{hold} is on the hold list"
 
-    def _answer_order(self, ledger_id: LedgerId, outcome: Leak | SidecarError) -> None:
-        order = self._orders.pop(ledger_id, None)
-        if order is None or not order.set_running_or_notify_cancel():
-            return
-        if isinstance(outcome, Leak):
-            order.set_result(outcome)
-        else:
-            order.set_exception(outcome)
+    # --- orders and the brake --------------------------------------------------------------------------------------
 
-    def _note(self, vanished_references: Iterable[VanishedReference], now_ms: int) -> None:
-        for vanished in vanished_references:
-            ledger_id = vanished.ledger_id
-            if self._counts.is_unreferenced(ledger_id):
-                if len(self.tracked) >= self._most_tracked and ledger_id not in self.tracked:
-                    self.unlinked[ledger_id] = now_ms
-                    continue
-                detail = "a broker may still delete it"
-                leak = Leak(ledger_id, LeakState.SETTLING, None, now_ms, detail, path=vanished.path)
-                before = self.tracked.get(ledger_id)
-                evidence = None if before is None else before.evidence
-                self.tracked[ledger_id] = TrackedLedger(leak, now_ms + GRACE_MS, vanished, evidence)
-
-    def take_over(self) -> None:
-        """What a new leader does first."""
-        self._take_orders()
-        self.restore()
-
-    def upkeep(self, now_ms: int) -> None:
-        """What is done each second.
-
-        Raises:
-            SidecarError: the store, a broker or a bookie did not answer; the next call does what is left.
-        """
-        self._take_orders()
-        if now_ms - self._taken_over_ms >= _TAKE_OVER_MS:
-            self.restore()
-            self._taken_over_ms = now_ms
-        self._end_those_that_ended(now_ms)
-        self._take_up_unlinked(now_ms)
-        self._prove(now_ms)
-        self._brake_if_needed(now_ms)
-        self._judge(now_ms)
-
-    def _take_orders(self) -> None:
+    def take_orders(self) -> None:
         """Read what operators order; judge again at once what earlier orders kept."""
         before, self.control = self.control, self._control_node.follow(self.control)
         if before != self.control:
@@ -258,109 +206,14 @@ class LeakTracker:
                     if tracked.leak.state is LeakState.LEAKED:
                         tracked.look_ms = 0
 
-    def _end_those_that_ended(self, now_ms: int) -> None:
-        ended = [each for each in self.tracked.values() if not self._counts.is_unreferenced(each.ledger_id)]
-        for tracked in ended:
-            if tracked.evidence is not None:
-                self._ports.assessor.leaks.forget(tracked.ledger_id)
-            state = LeakState.LINKED if self._counts.exists(tracked.ledger_id) else LeakState.DELETED
-            with self._lock:
-                del self.tracked[tracked.ledger_id]
-                ended_so = ConflictError(f"ledger {tracked.ledger_id} is {state.value}, not leaked")
-                self._answer_order(tracked.ledger_id, ended_so)
-                if tracked.evidence is not None or tracked.record is not None:
-                    self.ended.append(replace(tracked.leak, state=state, ended_ms=now_ms))
-
-    def _take_up_unlinked(self, now_ms: int) -> None:
-        """Ledgers that were never seen referenced, for as long as an audit would wait; so many at a time.
-
-        What an old cluster has gathered is for an audit, which also knows how much of it is too much.
-        """
-        waited_ms = now_ms - self._configuration.unlinked_window_ms
-        never_linked = [each for each in self.tracked.values() if each.vanished is None and each.evidence is None]
-        kept = [each for each in never_linked if each.leak.state is LeakState.KEPT]
-        most = self._most_tracked // 2
-        room = min(min(_MOST_UNLINKED, most) - len(never_linked) + len(kept), self._most_tracked - len(self.tracked))
-        # They are in the order of their times.
-        oldest = islice(self.unlinked.items(), max(0, room))
-        due = [ledger_id for ledger_id, since_ms in oldest if since_ms <= waited_ms]
-        too_many = max(0, len(never_linked) + len(due) - most)
-        # Each has its turn, and those that were kept for longest wait for their next one.
-        for tracked in kept[:too_many]:
-            self._treat_as_unlinked(tracked, now_ms)
-        with self._lock:
-            for ledger_id in due:
-                leak = Leak(
-                    ledger_id,
-                    LeakState.SETTLING,
-                    LeakCause.NEVER_LINKED,
-                    self.unlinked.pop(ledger_id),
-                    "not judged yet",
-                )
-                self.tracked[ledger_id] = TrackedLedger(leak, now_ms)
-
-    def _prove(self, now_ms: int) -> None:
-        """Read what is still there after the brokers had time, and write the evidence down."""
-        due = [each for each in self.tracked.values() if each.record is None and each.look_ms <= now_ms]
-        for some in chunks(due, _JUDGED_AT_ONCE):
-            since = [(each.ledger_id, each.leak.since_ms if each.vanished else None) for each in some]
-            recorded = self._ports.recorded_topics()
-            candidates: list[tuple[TrackedLedger, Candidate]] = []
-            for tracked, found in zip(some, self._ports.assessor.candidates(since), strict=True):
-                if isinstance(found, NotDeletable):
-                    self._wait(tracked, LeakState.KEPT, found.reason, now_ms, _LONGEST_LOOK_MS)
-                elif found is not None:
-                    if tracked.vanished is not None and found.record.topic.base in recorded:
-                        # The topic's own deletion has a record of it.
-                        self._treat_as_unlinked(tracked, now_ms)
-                        continue
-                    candidates.append((tracked, found))
-                    if tracked.vanished is not None and not isinstance(found.claim, CompactedClaim):
-                        self._note_vanished(tracked, tracked.leak.since_ms)
-            # Before the evidence: where this sidecar dies in between, its successor appends what has evidence.
-            self._brake_if_needed(now_ms)
-            for tracked, found in candidates:
-                self._prove_one(tracked, found, now_ms)
-
-    def _unreadable(self) -> list[UnreadableNode]:
-        return list(self._counts.unreadable.values())
-
-    def _prove_one(self, tracked: TrackedLedger, candidate: Candidate, now_ms: int) -> None:
-        evidence = None
-        look_ms = candidate.ledger.created_ms + self._configuration.unlinked_min_age_ms
-        if tracked.vanished is not None:
-            evidence = self._ports.assessor.evidence(candidate, tracked.vanished)
-            if evidence is None:
-                self._treat_as_unlinked(tracked, now_ms)
-                return
-            if isinstance(candidate.claim, CompactedClaim):
-                (verdict,) = self._ports.assessor.verdicts([evidence.record], self._unreadable())
-                if not self._obey(tracked, verdict, now_ms):
-                    return
-                # Only now: a loaded topic's is named by the cursor's own ledger.
-                self._note_vanished(tracked, tracked.leak.since_ms)
-                self._brake_if_needed(now_ms)
-            self._ports.assessor.leaks.keep(evidence)
-            look_ms = evidence.dereferenced_ms + self._configuration.settle_ms
-        with self._lock:
-            tracked.enter(candidate, evidence)
-            tracked.look_ms = look_ms
-
-    def _treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
-        """Treat it as a ledger that no node was ever seen to name."""
-        if tracked.evidence is not None:
-            self._ports.assessor.leaks.forget(tracked.ledger_id)
-        with self._lock:
-            del self.tracked[tracked.ledger_id]
-            self.unlinked[tracked.ledger_id] = now_ms
-
-    def _note_vanished(self, tracked: TrackedLedger, at_ms: int) -> None:
+    def note_vanished(self, tracked: TrackedLedger, at_ms: int) -> None:
+        """Have the brake count it, once."""
         if not tracked.is_noted:
             with self._lock:
                 tracked.is_noted = True
                 self.brake.note(at_ms)
 
-    def _brake_if_needed(self, now_ms: int) -> None:
+    def brake_if_needed(self, now_ms: int) -> None:
         with self._lock:
             reason = self.brake.reason(now_ms, self._counts.references)
         if reason is not None and self.control.braked is None:
@@ -369,153 +222,42 @@ class LeakTracker:
         with self._lock:
             self.brake.accept()
 
-    # --- judgement -------------------------------------------------------------------------------------------------
+    # --- what becomes of one ---------------------------------------------------------------------------------------
 
-    def _judge(self, now_ms: int) -> None:
-        if self._unsent is not None and now_ms < self._send_again_ms:
-            # The cluster is not asked about all of them each second while nothing can be sent.
-            raise self._unsent
-        self._unsent = None
-        due = [
-            each
-            for each in self.tracked.values()
-            if each.record is not None and each.is_open and each.look_ms <= now_ms
-        ]
-        leaked: list[TrackedLedger] = []
-        for some in chunks(due, _JUDGED_AT_ONCE):
-            records = [each.record for each in some if each.record is not None]
-            verdicts = self._ports.assessor.verdicts(records, self._unreadable())
-            leaked += [each for each, verdict in zip(some, verdicts, strict=True) if self._obey(each, verdict, now_ms)]
-        for tracked in leaked:
-            self._count(tracked)
-            # What has evidence was noted with it. Of what never was referenced only what would be appended is: old
-            # ledgers would brake again and again.
-            if self._withheld(tracked) is None:
-                self._note_vanished(tracked, now_ms)
-        # Before the first is appended: after a `deleteall` that no sidecar saw, all of them were never seen referenced.
-        self._brake_if_needed(now_ms)
-        try:
-            for some in chunks(leaked, _JUDGED_AT_ONCE):
-                # The judgement takes its time, and a hold or a brake may have been ordered meanwhile.
-                self._take_orders()
-                self._append(some, now_ms)
-        except SidecarError as error:
-            self._unsent, self._send_again_ms = error, now_ms + _SEND_AGAIN_MS
-            raise
-
-    def _obey(self, tracked: TrackedLedger, verdict: Verdict, now_ms: int) -> bool:
-        """Whether the ledger leaked; otherwise it is looked at again."""
-        match verdict:
-            case Delete():
-                return True
-            case RetryLater(_, detail, delay_ms):
-                self._wait(tracked, LeakState.KEPT, detail, now_ms, delay_ms)
-            case Postpone(_, detail) | SendToDeadLetters(_, detail) | Keep(_, detail):
-                self._wait(tracked, LeakState.KEPT, detail, now_ms)
-            case DeleteOffloaded():
-                raise TemporaryError(
-                    f"ledger {tracked.ledger_id} was judged as an offloaded copy; the watch judges it again"
-                )
-            case never:
-                assert_never(never)
-        return False
-
-    def _wait(
+    def wait(
         self, tracked: TrackedLedger, state: LeakState, detail: str, now_ms: int, delay_ms: int | None = None
     ) -> None:
-        longest_ms = _LONGEST_LOOK_MS if tracked.evidence else self._configuration.unlinked_window_ms
+        """Look at it again later, each time after twice as long."""
+        is_unlinked = tracked.evidence is None and tracked.context is None
+        longest_ms = self._configuration.unlinked_window_ms if is_unlinked else _LONGEST_LOOK_MS
         with self._lock:
             tracked.leak = replace(tracked.leak, state=state, detail=detail)
-            not_now = ConflictError(f"ledger {tracked.ledger_id} is not appended: {detail}")
-            self._answer_order(tracked.ledger_id, not_now)
+            self.orders.answer(tracked, ConflictError(f"{tracked} is not appended: {detail}"))
+            tracked.is_found = False
             tracked.look_ms = now_ms + min(tracked.pause_ms if delay_ms is None else delay_ms, longest_ms)
             if delay_ms is None:
                 tracked.pause_ms = min(2 * tracked.pause_ms, longest_ms)
 
-    def _append(self, leaked: Sequence[TrackedLedger], now_ms: int) -> None:
-        appendable: list[TrackedLedger] = []
-        for tracked in leaked:
-            why = self._why_not(tracked)
-            if why is None:
-                appendable.append(tracked)
-            else:
-                self._wait(tracked, LeakState.LEAKED, why, now_ms)
-        if not appendable:
-            return
-        records = [each.record for each in appendable if each.record is not None]
-        with self._steps.taking(Step.LEAKS_APPENDED):
-            sent = send(self._ports.publisher(), records, None)
-        for tracked, answer in zip(appendable, sent, strict=True):
-            if answer.sent:
-                self._mark_appended(tracked, now_ms)
-            else:
-                self._wait(tracked, LeakState.LEAKED, answer.reason or "it was not sent", now_ms)
-        # Known first and written down then: a store that takes no writes must not have records sent each second.
-        for tracked in appendable:
-            if tracked.evidence is not None and tracked.evidence.appended_ms is not None:
-                self._ports.assessor.leaks.keep(tracked.evidence)
-
-    def _count(self, tracked: TrackedLedger) -> None:
-        """Log that it leaked; once for each leak, however often it is kept and found leaked again."""
-        with self._lock:
-            tracked.leak = replace(tracked.leak, state=LeakState.LEAKED, detail="it is to be appended")
-        if tracked.is_counted:
-            return
-        cause = LeakCause.NEVER_LINKED
+    def end(self, tracked: TrackedLedger, state: LeakState, now_ms: int) -> None:
+        """It is gone, or referenced again; one that came to nothing leaves no trace."""
         if tracked.evidence is not None:
-            tracked.evidence = self._ports.assessor.with_cause(tracked.evidence)
-            cause = tracked.evidence.cause
+            self._leaks.forget(tracked.key)
         with self._lock:
-            tracked.is_counted = True
-            tracked.leak = replace(tracked.leak, cause=cause)
-            self.leaked[cause] += 1
-        log.warning("a ledger leaked", ledger_id=tracked.ledger_id, cause=cause.value)
+            del self.tracked[tracked.key]
+            self.orders.answer(tracked, ConflictError(f"{tracked} is {state.value}, not leaked"))
+            if tracked.evidence is not None or tracked.record is not None:
+                self.ended.append(replace(tracked.leak, state=state, ended_ms=now_ms))
 
-    def _why_not(self, tracked: TrackedLedger) -> str | None:
-        withheld = self._withheld(tracked)
-        if withheld is not None:
-            return withheld
-        if self.control.braked is not None:
-            return f"the brake holds: {self.control.braked}"
-        return None if tracked.is_noted else "its hold was removed a moment ago, and the brake has not counted it yet"
+    def leave_unsought(self, tracked: TrackedLedger, kind: str) -> None:
+        """Count a copy that the sidecar may not or cannot look for, and follow it no further."""
+        with self._lock:
+            del self.tracked[tracked.key]
+            self.unsought[kind] += 1
 
-    def _withheld(self, tracked: TrackedLedger, *, is_ordered: bool = False) -> str | None:
-        """Why it is not appended, whether the brake holds or not."""
-        record = tracked.record
-        if record is None or is_own_topic(record.topic):
-            return "its topic belongs to the deletion service itself"
-        is_wanted = is_ordered or self._is_ordered(tracked.ledger_id)
-        if self._configuration.mode is not WatchMode.APPEND and not is_wanted:
-            return "ledgerDeletionWatch=report appends nothing; set it to append"
-        hold = self.control.holds_ledger(tracked.ledger_id, record.topic)
-        return None if hold is None else f"{hold} is on the hold list"
-
-    def _mark_appended(self, tracked: TrackedLedger, now_ms: int) -> None:
+    def treat_as_unlinked(self, tracked: TrackedLedger, now_ms: int) -> None:
+        """Treat it as a ledger that no node was ever seen to name."""
         if tracked.evidence is not None:
-            tracked.evidence = replace(tracked.evidence, appended_ms=now_ms)
+            self._leaks.forget(tracked.key)
         with self._lock:
-            detail = "its record is on __ledger_deletion"
-            tracked.leak = replace(tracked.leak, state=LeakState.APPENDED, detail=detail, appended_ms=now_ms)
-            self._answer_order(tracked.ledger_id, tracked.leak)
-            self.appended += 1
-        log.info("a leaked ledger was appended", ledger_id=tracked.ledger_id)
-
-    # --- what an earlier leader left -------------------------------------------------------------------------------
-
-    def restore(self) -> None:
-        """Take over what others have seen; one that was frozen writes it down after another has begun to lead."""
-        own = {each.ledger_id for each in self.tracked.values() if each.evidence or each.vanished}
-        kept, unknown = self._ports.assessor.leaks.all(own)
-        for path in set(unknown) - self._strange:
-            log.warning("a node holds no evidence under this cluster's key; it counts for nothing", path=path)
-        self._strange = set(unknown)
-        with self._lock:
-            for evidence in sorted(kept, key=lambda each: each.dereferenced_ms):
-                # What vanished before another sidecar's eyes vanished all the same.
-                self.brake.note(evidence.dereferenced_ms)
-                self.unlinked.pop(evidence.record.ledger_id, None)
-                self.tracked[evidence.record.ledger_id] = restored(evidence, self._configuration.settle_ms)
-
-
-def chunks(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    return (items[start : start + most] for start in range(0, len(items), most))
+            del self.tracked[tracked.key]
+            self.unlinked[tracked.ledger_id] = now_ms

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pulsar_sidecar.ledger_deletion.record import record_key
 from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_contents import FoundNode, NamespaceContents
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import NamespaceDeletion, Presence, presence
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import incarnations, node_paths
-from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder, record_key
+from pulsar_sidecar.ledger_deletion.topic_deletion.recorder import Recorder
 from pulsar_sidecar.ledger_ownership.paths import LOCAL_POLICIES
 from pulsar_sidecar.model.errors import DataLossError, TemporaryError, UndecodableError
 from pulsar_sidecar.model.metadata import DeletionResult, MetadataStore

@@ -45,7 +45,6 @@ from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.ledger_deletion.watch.leaks import LeakStore
 from pulsar_sidecar.ledger_deletion.watch.ports import StoreChanges, TopicChanges, WholeStore
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deleter import NamespaceDeleter
 from pulsar_sidecar.ledger_deletion.workflow.namespace_deletions import DrivenTopicDeletions, NamespaceDeletions
 from pulsar_sidecar.ledger_deletion.workflow.notes import Notes
@@ -53,6 +52,7 @@ from pulsar_sidecar.ledger_deletion.workflow.shadow_index import ShadowIndex
 from pulsar_sidecar.ledger_deletion.workflow.shadow_watch import ShadowWatch
 from pulsar_sidecar.ledger_deletion.workflow.topic_driving import TopicDeletionDriver
 from pulsar_sidecar.ledger_deletion.workflow.trend import Trend
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.ledger_ownership.compaction import LedgerEntries
 from pulsar_sidecar.ledger_ownership.migration import MIGRATION, migration_of
@@ -347,6 +347,7 @@ class Runtime:
             assessor,
             self._pending_publisher,
             lambda: frozenset(self._recorded),
+            ports.offloaded.exists,
         )
         return LeakWatch(configuration.watch, watch_ports, self.instance, self.steps)
 

@@ -7,6 +7,7 @@ also while the watch is off: a hold is best set before the watch appends.
 from collections import Counter
 from concurrent.futures import CancelledError
 from dataclasses import replace
+from uuid import UUID
 
 import structlog
 
@@ -79,7 +80,7 @@ class WatchCalls:
         watch = self._leading_watch()
         return watch if isinstance(watch, Redirect) else watch.explain(ledger_id)
 
-    def append(self, ledger_id: LedgerId) -> Leak | Redirect:
+    def append(self, ledger_id: LedgerId, offload_attempt: UUID | None = None) -> Leak | Redirect:
         """Append a leaked ledger although the watch only reports; raises what `leaks` and `LeakTracker.order` do.
 
         It returns once the ledger is appended: an order that only this sidecar knew would be lost with it.
@@ -88,7 +89,7 @@ class WatchCalls:
         if isinstance(watch, Redirect):
             return watch
         log.info("an operator wants a leaked ledger appended", ledger_id=ledger_id)
-        order = watch.order(ledger_id)
+        order = watch.order(ledger_id, offload_attempt)
         try:
             return order.result(_ORDER_SECONDS)
         except (TimeoutError, CancelledError) as error:

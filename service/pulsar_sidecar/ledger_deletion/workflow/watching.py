@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar, assert_never
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -36,7 +37,9 @@ from pulsar_sidecar.ledger_deletion.watch.service import (
     WatchState,
     WatchStatus,
 )
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker, WatchConfiguration, WatchPorts, chunks
+from pulsar_sidecar.ledger_deletion.workflow.leak_handling import LeakHandling, chunks
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_ownership.claims import owner_path
 from pulsar_sidecar.model.clocks import Pace, StopSignal
 from pulsar_sidecar.model.errors import SidecarError
@@ -78,7 +81,10 @@ class LeakWatch:
     def _started_anew(self) -> None:
         """Forget everything: after an interruption nothing shows what was missed."""
         self._counts = ReferenceCounts()
-        self._tracker = LeakTracker(self._configuration, self._ports, self._counts, self._steps, self._lock)
+        configuration, ports, counts, lock = self._configuration, self._ports, self._counts, self._lock
+        node, leaks = WatchControlNode(ports.store), ports.assessor.leaks
+        self._tracker = LeakTracker(configuration, node, leaks, counts, lock)
+        self._handling = LeakHandling(configuration, ports, counts, self._tracker, self._steps, lock)
         self._state = WatchState.STANDBY
         self._detail: str | None = None
         self._failure: str | None = None
@@ -101,7 +107,7 @@ class LeakWatch:
                 self._lead(stop)
             finally:
                 with self._lock:
-                    self._tracker.give_up()
+                    self._tracker.orders.give_up()
                     self._started_anew()
                 self._resign()
 
@@ -112,7 +118,7 @@ class LeakWatch:
             log.warning("the watch is held until this session ends", error=str(error))
 
     def _lead(self, stop: StopSignal) -> None:
-        self._tracker.take_over()
+        self._handling.take_over()
         while not stop.is_set():
             self._state, self._detail = WatchState.STARTING, "the sidecar reads the metadata store whole"
             try:
@@ -241,7 +247,7 @@ class LeakWatch:
         if self._state is WatchState.WATCHING and now - self._echoed >= _ECHO_SECONDS:
             self._ports.changes.echo_seconds()
             self._echoed = clock.monotonic_seconds()
-        self._tracker.upkeep(self._ports.store.now_ms())
+        self._handling.upkeep(self._ports.store.now_ms())
         self._failure = None
         return True
 
@@ -276,32 +282,35 @@ class LeakWatch:
                 leaks=Counter(each.leak.state for each in self._tracker.tracked.values()),
                 leaked=dict(self._tracker.leaked),
                 appended=self._tracker.appended,
+                unsought_copies=dict(self._tracker.unsought),
             )
 
     def leaks(self, *, ended: bool) -> list[Leak]:
         with self._lock:
             return self._tracker.leaks(ended=ended)
 
-    def order(self, ledger_id: LedgerId) -> Future[Leak]:
+    def order(self, ledger_id: LedgerId, offload_attempt: UUID | None) -> Future[Leak]:
         """Append a leaked ledger in the next second; raises what `LeakTracker.order` does, and answers as it does."""
         with self._lock:
-            return self._tracker.order(ledger_id)
+            return self._tracker.order(ledger_id, offload_attempt)
 
     def explain(self, ledger_id: LedgerId) -> LedgerExplanation:
         """Everything that is known of one ledger, with the verdict of the evaluation now."""
         with self._lock:
             leak, record = self._tracker.find(ledger_id)
+            copies = self._tracker.copies(ledger_id)
             counts, unreadable = self._counts, list(self._counts.unreadable.values())
         named_by = counts.named_by(ledger_id)
         assessor = self._ports.assessor
         (found,) = assessor.candidates([(ledger_id, None)])
         if not isinstance(found, Candidate):
             verdict = "the ledger does not exist" if found is None else found.reason
-            return LedgerExplanation(ledger_id, found is not None, named_by, None, None, verdict, leak)
+            return LedgerExplanation(ledger_id, found is not None, named_by, None, None, verdict, leak, copies)
         record = record or found.record
         (judged,) = assessor.verdicts([record], unreadable)
         hold = WatchControlNode(self._ports.store).read().holds_ledger(ledger_id, record.topic)
-        return LedgerExplanation(ledger_id, True, named_by, owner_path(found.claim), hold, _in_words(judged), leak)
+        owner, in_words = owner_path(found.claim), _in_words(judged)
+        return LedgerExplanation(ledger_id, True, named_by, owner, hold, in_words, leak, copies)
 
 
 def _in_words(verdict: Verdict) -> str:

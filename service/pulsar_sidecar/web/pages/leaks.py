@@ -40,6 +40,7 @@ _CAUSES = (
     "compaction",
     "delayed-index",
     "offload",
+    "failed-offload",
     "never-linked",
 )
 _WATCH_STATES = {"watching": "good", "walking": "warn", "starting": "busy", "standby": "off", "off": "off"}
@@ -199,6 +200,7 @@ class LedgerView:
     reading: ask.Reading
     leak: ListedLeak | None
     meaning: str
+    copies: Sequence[ListedLeak]
     actions: Sequence[Action]
     command: str
 
@@ -207,20 +209,22 @@ class LedgerView:
 async def leaked_ledger(request: Request) -> Response:
     ledger_id = _ledger_id(request.query_params.get("id", ""))
     reading = await ask.read(request, f"{_WATCH}/leaks/{ledger_id}")
-    leak = reading.required()["leak"]
+    found = reading.required()
+    leak, copies = found["leak"], found["copies"]
     view = LedgerView(
         ledger_id,
         reading,
         None if leak is None else leak_of(leak),
         "" if leak is None else _STATES.get(leak["state"], ("", ""))[1],
-        ledger_actions(ledger_id, leak),
+        list(map(leak_of, copies)),
+        ledger_actions(ledger_id, leak, copies),
         command(*_COMMAND, "explain", str(ledger_id)),
     )
     return await page(request, "leaked_ledger.html.j2", view=view, title=f"Ledger {ledger_id}")
 
 
-def ledger_actions(ledger_id: int, leak: Any) -> list[Action]:
-    """What may be ordered about one ledger."""
+def ledger_actions(ledger_id: int, leak: Any, copies: Sequence[Any] = ()) -> list[Action]:
+    """What may be ordered about one ledger, and about its copies in tiered storage."""
     ledger = {"ledger": str(ledger_id)}
     hold = Action(
         "Hold this ledger",
@@ -229,17 +233,21 @@ def ledger_actions(ledger_id: int, leak: Any) -> list[Action]:
         hidden={"hold": str(ledger_id), **ledger},
         note="It is never appended.",
     )
-    if leak is None or leak["state"] != "leaked":
-        return [hold]
-    hand_on = Action(
-        "Hand on to the deletion service",
+    leaked = [each for each in (leak, *copies) if each is not None and each["state"] == "leaked"]
+    return [*(_hand_on(ledger_id, each["offloadAttempt"]) for each in leaked), hold]
+
+
+def _hand_on(ledger_id: int, attempt: str | None) -> Action:
+    which = "" if attempt is None else f" the copy of offload attempt {attempt}"
+    options = [] if attempt is None else [f"--offload-attempt={attempt}"]
+    return Action(
+        f"Hand on{which} to the deletion service",
         f"{PATH}/append",
-        command(*_COMMAND, "append", str(ledger_id)),
-        hidden=ledger,
+        command(*_COMMAND, "append", str(ledger_id), *options),
+        hidden={"ledger": str(ledger_id), **({} if attempt is None else {"attempt": attempt})},
         note="The watch judges it once more and appends it within seconds; the service checks it again before it "
         "deletes it.",
     )
-    return [hand_on, hold]
 
 
 def _ledger_id(text: str) -> int:
@@ -303,4 +311,5 @@ async def append(request: Request) -> Response:
         f"{_WATCH}/leaks/{ledger_id}/append",
         back=_back(form),
         done=f"Ledger {ledger_id} is appended; the second phase checks it again.",
+        parameters={"offloadAttempt": form["attempt"]} if "attempt" in form else None,
     )

@@ -11,7 +11,7 @@ from pulsar_sidecar.model.names import TopicName, encode_cursor
 from tests.fakes.bookkeeper import cursor_bytes, cursor_custom_metadata, managed_ledger_bytes
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 
-YOUNG = TopicPlan(subscriptions=("sub",), schema_versions=2, buckets=1, offloaded=(0,), age_ms=0)
+YOUNG = TopicPlan(subscriptions=("sub",), schema_versions=2, buckets=1, age_ms=0)
 """Every ledger was made just now, and some are OPEN: an audit would wait."""
 
 
@@ -91,6 +91,7 @@ def delete_namespace(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]
 def replace_by_offloaded(fake_pulsar: FakePulsar, topic: TopicName) -> set[LedgerId]:
     first = fake_pulsar.listed(topic)[0]
     contexts = {first: fake_pulsar.context(first, deleted=True)}
+    fake_pulsar.offloaded.put(first, contexts[first], topic.managed_ledger_name)
     fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(fake_pulsar.listed(topic), offloaded=contexts))
     return {first}
 

@@ -84,8 +84,8 @@ def test_another_sidecar_reads_it_with_the_same_key(leaks: LeakStore, store: Fak
 def test_what_is_forgotten_is_gone_and_may_be_forgotten_again(leaks: LeakStore) -> None:
     leaks.keep(evidence(leaks, 7))
     leaks.keep(evidence(leaks, 8))
-    leaks.forget(LedgerId(7))
-    leaks.forget(LedgerId(7))
+    leaks.forget("7")
+    leaks.forget("7")
     assert [each.record.ledger_id for each in leaks.all()[0]] == [8]
 
 
@@ -203,7 +203,7 @@ def test_each_change_is_a_step(store: FakeMetadataStore) -> None:
     steps.seen.clear()
     leaks.keep(kept)
     leaks.keep(kept)
-    leaks.forget(LedgerId(7))
+    leaks.forget("7")
     assert steps.seen == [Step.LEAK_KEPT] * 4 + [Step.LEAK_FORGOTTEN] * 2
 
 
@@ -233,8 +233,8 @@ def test_an_unknown_outcome_is_never_taken_for_done(leaks: LeakStore, store: Fak
     leaks.keep(first)
     store.lose_answer_next("delete", applied=applied)
     with pytest.raises(TemporaryError, match=f"the outcome of deleting {LEAKS}/7 is unknown"):
-        leaks.forget(LedgerId(7))
-    leaks.forget(LedgerId(7))
+        leaks.forget("7")
+    leaks.forget("7")
     assert leaks.all() == ([], [])
 
 

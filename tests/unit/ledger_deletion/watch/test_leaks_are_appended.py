@@ -147,7 +147,7 @@ def test_linked_and_dropped_between_two_looks_the_time_begins_anew(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, is_full: bool
 ) -> None:
     if is_full:
-        watcher.watch._tracker._most_tracked = 1
+        watcher.watch._tracker.most_tracked = 1
     before = fake_pulsar.listed(topic)
     (gone,) = fake_pulsar.trim(topic, 1, dies_between=True)
     watcher.go(SETTLE_SECONDS - 10)

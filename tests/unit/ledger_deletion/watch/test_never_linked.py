@@ -64,7 +64,7 @@ def test_a_ledger_that_was_never_linked_needs_the_word_that_no_other_cluster_is_
 def test_ledgers_that_are_kept_take_no_room_from_those_that_were_not_judged(
     fake_pulsar: FakePulsar, topic: TopicName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_tracking._MOST_UNLINKED", 2)
+    monkeypatch.setattr("pulsar_sidecar.ledger_deletion.workflow.leak_handling._MOST_UNLINKED", 2)
     kept_ones = [fake_pulsar.ledger({}, age_ms=OLD_MS) for _ in range(2)]
     with Watcher(fake_pulsar, QUICK).go(10) as watcher:
         stray = fake_pulsar.ledger(schema_custom_metadata(topic.schema_id), age_ms=OLD_MS)
@@ -167,14 +167,14 @@ def test_a_hold_that_is_removed_during_the_judgement_passes_no_brake(
     control.hold("public")
     with Watcher(fake_pulsar, made(QUICK, brake_references=5)).go(10) as watcher:
         tracker = watcher.watch._tracker
-        brake_if_needed = tracker._brake_if_needed
+        brake_if_needed = tracker.brake_if_needed
 
         def brake_and_remove(now_ms: int) -> None:
             brake_if_needed(now_ms)
             if watcher.status().leaks == {LeakState.LEAKED: 6} and control.read().holds:
                 control.unhold("public")
 
-        monkeypatch.setattr(tracker, "_brake_if_needed", brake_and_remove)
+        monkeypatch.setattr(tracker, "brake_if_needed", brake_and_remove)
         watcher.go(15 * MINUTE)
         assert control.read().holds == ()
         assert appended(fake_pulsar) == []

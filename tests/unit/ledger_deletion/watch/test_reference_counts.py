@@ -1,22 +1,19 @@
 """Which ledgers exist and are in no node: whatever is not sure counts as a reference."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from pulsar_sidecar.ledger_deletion.watch.named_ledgers import NamedLedgers, named_ledgers
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
-    NamedLedgers,
-    ReferenceCounts,
-    VanishedReference,
-    named_ledgers,
-)
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCounts, VanishedCopy, VanishedReference
 from pulsar_sidecar.ledger_ownership.places import locate
 from pulsar_sidecar.ledger_ownership.protections import Scope, undecodable_node
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.errors import UndecodableError
 from pulsar_sidecar.model.ids import LedgerId
-from pulsar_sidecar.model.ledgers import OffloadContext
+from pulsar_sidecar.model.ledgers import OffloadContext, OffloadSegment
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 
@@ -215,7 +212,8 @@ def test_the_copy_that_tiered_storage_replaced_is_distinguished() -> None:
     found = counts.read(TOPIC, managed_ledger_bytes([1, 2], offloaded=replaced(1)))
     assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=True)]
     assert (unreferenced(counts), counts.references) == ([1], 1)
-    assert counts.read(TOPIC, managed_ledger_bytes([2])) == []
+    (copy,) = counts.read(TOPIC, managed_ledger_bytes([2]))
+    assert copy == VanishedCopy(LedgerId(1), TOPIC, OffloadContext(1, 1, "aws-s3", {}), still_listed=False)
     assert counts.read(TOPIC, managed_ledger_bytes([])) == [VanishedReference(LedgerId(2), TOPIC, replaced=False)]
 
 
@@ -341,8 +339,67 @@ def test_a_list_that_a_walk_finds_empty(data: bytes, is_replaced: bool) -> None:
     counts = counts_of([1], (TOPIC, managed_ledger_bytes([1])))
     found = counts.walk(listing([1]), nodes((TOPIC, data)))
     assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=is_replaced)]
-    assert (unreferenced(counts), counts.nodes) == ([1], 0)
+    assert (unreferenced(counts), counts.nodes) == ([1], int(is_replaced))
     assert counts.walk(listing([1]), nodes((TOPIC, data))) == []
+
+
+# --- copies in tiered storage ----------------------------------------------------------------------------------------
+
+FIRST = OffloadContext(1, -5, "aws-s3", {"bucket": "b"}, complete=False)
+SECOND = OffloadContext(2, 7, "aws-s3", {"bucket": "c"})
+
+
+def offloading(*ids: int, properties: Mapping[str, str] | None = None, **contexts: OffloadContext) -> bytes:
+    """A list with these ledgers, and the offload attempt of each, as ``l1=context``."""
+    offloaded = {int(name[1:]): context for name, context in contexts.items()}
+    return managed_ledger_bytes(ids, offloaded=offloaded, properties=properties)
+
+
+@pytest.mark.parametrize(
+    ("then", "gone", "still_listed"),
+    [
+        (offloading(1, 2, l1=FIRST), {2: SECOND}, True),
+        (offloading(1, l1=FIRST), {2: SECOND}, False),
+        (offloading(2, l2=SECOND), {1: FIRST}, False),
+        (offloading(1, 2, l1=SECOND, l2=SECOND), {1: FIRST}, True),
+        (offloading(1, 2, l1=replace(FIRST, complete=True), l2=SECOND), {}, False),
+        (None, {1: FIRST, 2: SECOND}, False),
+        (GARBAGE, {}, False),
+        (offloading(properties=SHADOWS), {}, False),
+    ],
+)
+@pytest.mark.parametrize("walks", [True, False])
+def test_a_copy_that_a_list_no_longer_names(
+    then: bytes | None, gone: Mapping[int, OffloadContext], still_listed: bool, walks: bool
+) -> None:
+    counts = counts_of([], (TOPIC, offloading(1, 2, l1=FIRST, l2=SECOND)))
+    assert counts.copy_named_by(LedgerId(1), FIRST)
+    assert not counts.copy_named_by(LedgerId(1), SECOND)
+    if walks:
+        found = counts.walk(listing([]), nodes(*([] if then is None else [(TOPIC, then)])))
+    else:
+        found = counts.read(TOPIC, then)
+    copies = [each for each in found if isinstance(each, VanishedCopy)]
+    assert copies == [
+        VanishedCopy(LedgerId(ledger_id), TOPIC, context, still_listed) for ledger_id, context in gone.items()
+    ]
+    for ledger_id, context in gone.items():
+        assert not counts.copy_named_by(LedgerId(ledger_id), context)
+
+
+def test_a_copy_that_a_shadow_names_is_named_and_its_end_there_is_no_evidence() -> None:
+    both = offloading(1, l1=SECOND)
+    counts = counts_of([], (TOPIC, both), (OTHER, offloading(1, l1=SECOND, properties=SHADOWS)))
+    assert len(counts.read(TOPIC, None)) == 1
+    assert counts.copy_named_by(LedgerId(1), SECOND)
+    assert counts.read(OTHER, None) == []
+    assert not counts.copy_named_by(LedgerId(1), SECOND)
+
+
+def test_streaming_segments_are_no_copies_of_one_ledger() -> None:
+    segments = replace(SECOND, segments=(OffloadSegment(1, 2, "aws-s3", {}),))
+    found = counts_of([], (TOPIC, offloading(1, l1=segments))).read(TOPIC, None)
+    assert found == [VanishedReference(LedgerId(1), TOPIC, replaced=False)]
 
 
 def test_the_nodes_above_schemas_hide_nothing() -> None:

@@ -8,10 +8,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pulsar_sidecar.ledger_deletion.watch import reference_counts as module
+from pulsar_sidecar.ledger_deletion.watch.named_ledgers import NamedLedgers
 from pulsar_sidecar.ledger_deletion.watch.ports import LedgerIds, WalkedNode
-from pulsar_sidecar.ledger_deletion.watch.reference_counts import NamedLedgers, ReferenceCounts, VanishedReference
+from pulsar_sidecar.ledger_deletion.watch.reference_counts import (
+    ReferenceCounts,
+    Vanished,
+    VanishedCopy,
+    VanishedReference,
+)
 from pulsar_sidecar.ledger_ownership.shadows import SHADOW_SOURCE
 from pulsar_sidecar.model.ids import LedgerId
+from pulsar_sidecar.model.ledgers import OffloadContext
 
 from tests.fakes.bookkeeper import cursor_bytes, managed_ledger_bytes, schema_locator_bytes
 from tests.fakes.offload import FakeOffloadedLedgers
@@ -55,7 +62,24 @@ class Walk:
 Event = LedgerChange | NodeChange | Walk
 
 
-def node_data(path: str, listed: Sequence[int], replaced: Sequence[int]) -> tuple[bytes, NamedLedgers | None]:
+GoneCopy = tuple[LedgerId, str, int, bool, bool]
+"""A vanished copy that a set takes: its ledger, node, attempt, whether it was complete, and is still listed."""
+
+
+def plain(vanished: Vanished) -> VanishedReference | GoneCopy:
+    if isinstance(vanished, VanishedReference):
+        return vanished
+    return _gone(vanished.ledger_id, vanished.path, vanished.context, still_listed=vanished.still_listed)
+
+
+def _gone(ledger_id: LedgerId, path: str, context: OffloadContext, *, still_listed: bool) -> GoneCopy:
+    assert (context.uid_lsb, context.driver_name) == (ledger_id, FakeOffloadedLedgers.context().driver_name)
+    return ledger_id, path, context.uid_msb, context.complete, still_listed
+
+
+def node_data(
+    path: str, listed: Sequence[int], replaced: Sequence[int], attempt: int = 1
+) -> tuple[bytes, NamedLedgers | None]:
     """What a node is that names these ledgers, and what it holds then."""
     kept = [each for each in listed if each not in replaced]
     if path == CURSOR:
@@ -64,10 +88,13 @@ def node_data(path: str, listed: Sequence[int], replaced: Sequence[int]) -> tupl
     if path == SCHEMA:
         return (schema_locator_bytes(listed), NamedLedgers(_ids(listed))) if listed else (b"", None)
     base = FakeOffloadedLedgers.context()
-    gone = {each: type(base)(1, each, base.driver_name, {}, bookkeeper_deleted=True) for each in replaced}
+    gone = {
+        LedgerId(each): OffloadContext(attempt, each, base.driver_name, {}, bookkeeper_deleted=True)
+        for each in replaced
+    }
     properties = {SHADOW_SOURCE: "persistent://p/n/a"} if path == SHADOW else {}
     data = managed_ledger_bytes([*kept, *replaced], offloaded=gone, properties=properties)
-    return data, NamedLedgers(_ids(kept), _ids(replaced), path == SHADOW)
+    return data, NamedLedgers(_ids(kept), _ids(replaced), gone, path == SHADOW)
 
 
 def _ids(numbers: Iterable[int]) -> frozenset[LedgerId]:
@@ -79,7 +106,7 @@ def node_changes(draw: st.DrawFn) -> NodeChange:
     path, reported = draw(st.sampled_from(PATHS)), draw(st.booleans())
     kind = draw(st.sampled_from(["names", "names", "names", "garbage", "removed"]))
     if kind == "names":
-        data, names = node_data(path, draw(ids), draw(ids) if path == TOPIC else [])
+        data, names = node_data(path, draw(ids), draw(ids) if path in (TOPIC, SHADOW) else [], draw(st.integers(1, 2)))
         return NodeChange(path, data, names, reported)
     return NodeChange(path, GARBAGE if kind == "garbage" else None, None, reported)
 
@@ -114,14 +141,14 @@ class Truth:
     def count(self, ledger_id: LedgerId) -> int:
         return sum(ledger_id in named.ids for named in self.named.values())
 
-    def reads(self, path: str) -> set[VanishedReference]:
-        """A node as the store has it now; the last references that went."""
+    def reads(self, path: str) -> set[VanishedReference | GoneCopy]:
+        """A node as the store has it now; the last references that went, and the copies that it named."""
         return self._last(self._dropped(path))
 
-    def _last(self, dropped: set[VanishedReference]) -> set[VanishedReference]:
-        return {each for each in dropped if not self.count(each.ledger_id)}
+    def _last(self, dropped: set[VanishedReference | GoneCopy]) -> set[VanishedReference | GoneCopy]:
+        return {each for each in dropped if isinstance(each, tuple) or not self.count(each.ledger_id)}
 
-    def _dropped(self, path: str) -> set[VanishedReference]:
+    def _dropped(self, path: str) -> set[VanishedReference | GoneCopy]:
         before = self.named.pop(path, NOTHING)
         now = self.nodes.get(path)
         names = NOTHING if now is None else now[1]
@@ -134,9 +161,14 @@ class Truth:
         if before.of_shadow or names.of_shadow:
             return set()
         gone = before.ids - names.ids
-        return {VanishedReference(each, path, replaced=each in names.replaced) for each in gone}
+        copies = {
+            _gone(each, path, context, still_listed=each in names.ids | names.replaced)
+            for each, context in before.copies.items()
+            if each not in names.copies or names.copies[each].uid_msb != context.uid_msb
+        }
+        return copies | {VanishedReference(each, path, replaced=each in names.replaced) for each in gone}
 
-    def walks(self, forbidden: frozenset[str]) -> set[VanishedReference]:
+    def walks(self, forbidden: frozenset[str]) -> set[VanishedReference | GoneCopy]:
         """The whole store, but for nodes that may not be read and what is below them."""
         hidden = self.hidden(forbidden)
         # What two nodes dropped between two walks is no matter of the order in which they are read.
@@ -171,7 +203,7 @@ class Truth:
             raise WalkBrokeError
 
     def _name(self, path: str, named: NamedLedgers) -> None:
-        if named.ids:
+        if named.ids or named.copies:
             self.named[path] = named
 
 
@@ -206,8 +238,8 @@ def step(counts: ReferenceCounts, truth: Truth, event: Event) -> None:
                 truth.nodes[path] = (data, names)
             if reported:
                 found = counts.read(path, data)
-                assert set(found) == truth.reads(path)
-                assert found == sorted(found, key=lambda each: each.ledger_id)
+                assert set(map(plain, found)) == truth.reads(path)
+                assert found == sorted(found, key=lambda each: (isinstance(each, VanishedCopy), each.ledger_id))
         case Walk(forbidden, breaks):
             walked = truth.pieces(forbidden, breaks=breaks)
             if breaks:
@@ -215,7 +247,7 @@ def step(counts: ReferenceCounts, truth: Truth, event: Event) -> None:
                     counts.walk(pieces_of_ids(truth.ledgers), walked)
             else:
                 found = counts.walk(pieces_of_ids(truth.ledgers), walked)
-                assert set(found) == truth.walks(forbidden)
+                assert set(map(plain, found)) == truth.walks(forbidden)
                 assert counts.hidden == next((path for path in truth.nodes if path in truth.met(forbidden)), None)
 
 
@@ -233,6 +265,10 @@ def agree(counts: ReferenceCounts, truth: Truth) -> None:
         assert counts.is_unreferenced(ledger_id) == (ledger_id in truth.known and not truth.count(ledger_id))
         named_by = {path for path, named in truth.named.items() if ledger_id in named.ids}
         assert set(counts.named_by(ledger_id)) == named_by
+        for attempt in (1, 2):
+            copies = {path: named.copies.get(ledger_id) for path, named in truth.named.items()}
+            named_by = {path for path, copy in copies.items() if copy is not None and copy.uid_msb == attempt}
+            assert set(counts.copy_named_by(ledger_id, OffloadContext(attempt, ledger_id, "", {}))) == named_by
     assert counts.unreferenced().tolist() == truth.unreferenced()
 
 

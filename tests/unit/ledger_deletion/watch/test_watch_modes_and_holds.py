@@ -8,8 +8,8 @@ from pulsar_sidecar.ledger_deletion.record import PendingDeleteLedgerInfo
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import LeakState, WatchMode
-from pulsar_sidecar.ledger_deletion.workflow import leak_tracking
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration
+from pulsar_sidecar.ledger_deletion.workflow import leak_handling
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration
 from pulsar_sidecar.model.errors import ConflictError, NotFoundError, TemporaryError
 from pulsar_sidecar.model.names import TopicName
 
@@ -39,24 +39,24 @@ def test_an_operator_has_one_ledger_appended_while_the_watch_only_reports(
         gone = trim(fake_pulsar, topic)
         first = min(gone)
         with pytest.raises(NotFoundError):
-            watcher.watch.order(first)
+            watcher.watch.order(first, None)
         watcher.go(60)
         with pytest.raises(ConflictError, match="settling, not leaked"):
-            watcher.watch.order(first)
+            watcher.watch.order(first, None)
         watcher.go(SETTLE_SECONDS + A_WHILE)
         control = WatchControlNode(fake_pulsar.store)
         control.hold(str(first))
         watcher.go(SOON)
         with pytest.raises(ConflictError, match="on the hold list"):
-            watcher.watch.order(first)
+            watcher.watch.order(first, None)
         control.unhold(str(first))
         control.brake("maintenance")
         watcher.go(SOON)
         with pytest.raises(ConflictError, match="maintenance"):
-            watcher.watch.order(first)
+            watcher.watch.order(first, None)
         control.resume()
         watcher.go(SOON)
-        order = watcher.watch.order(first)
+        order = watcher.watch.order(first, None)
         assert not order.done()
         watcher.go(SOON)
         assert order.result(0).state is LeakState.APPENDED
@@ -69,7 +69,7 @@ def test_what_is_referenced_again_is_not_appended_on_an_order(fake_pulsar: FakeP
         before = fake_pulsar.listed(topic)
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        order = watcher.watch.order(first)
+        order = watcher.watch.order(first, None)
         fake_pulsar.store.put(path_of(topic), managed_ledger_bytes(before))
         watcher.go(SOON)
         assert appended(fake_pulsar) == []
@@ -87,13 +87,13 @@ def test_an_order_that_another_sidecar_does_not_know_was_never_accepted(
     ):
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        order = watcher.watch.order(first)
+        order = watcher.watch.order(first, None)
         watcher.stop()
         with pytest.raises(TemporaryError, match=f"ledger {first} was not appended .*; order it again"):
             order.result(0)
         successor.go(SETTLE_SECONDS + A_WHILE)
         assert appended(fake_pulsar) == []
-        again = successor.watch.order(first)
+        again = successor.watch.order(first, None)
         successor.go(SOON)
         assert again.result(0).state is LeakState.APPENDED
         assert appended(fake_pulsar) == [first]
@@ -103,7 +103,7 @@ def test_an_order_that_nobody_waits_for_any_more_is_none(fake_pulsar: FakePulsar
     with Watcher(fake_pulsar, made(mode=WatchMode.REPORT)).go(10) as watcher:
         first = min(trim(fake_pulsar, topic))
         watcher.go(SETTLE_SECONDS + A_WHILE)
-        assert watcher.watch.order(first).cancel()
+        assert watcher.watch.order(first, None).cancel()
         watcher.go(SOON)
         assert appended(fake_pulsar) == []
 
@@ -129,15 +129,15 @@ def test_what_is_held_is_not_appended_until_it_is_let_go(
 def test_a_hold_that_comes_during_the_judgement_is_obeyed(
     fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = leak_tracking.send
+    sent = leak_handling.send
 
     def send_and_hold(publisher: Publisher, records: Sequence[PendingDeleteLedgerInfo], key: None) -> object:
         answers = sent(publisher, records, key)
         WatchControlNode(fake_pulsar.store).hold("public")
         return answers
 
-    monkeypatch.setattr(leak_tracking, "_JUDGED_AT_ONCE", 1)
-    monkeypatch.setattr(leak_tracking, "send", send_and_hold)
+    monkeypatch.setattr(leak_handling, "_JUDGED_AT_ONCE", 1)
+    monkeypatch.setattr(leak_handling, "send", send_and_hold)
     trim(fake_pulsar, topic)
     watcher.go(SETTLE_SECONDS + A_WHILE)
     assert len(appended(fake_pulsar)) == 1

@@ -27,13 +27,13 @@ def test_the_status_names_what_is_watched(fake_pulsar: FakePulsar, topic: TopicN
 
 def test_changes_that_wait_for_upkeep_are_lag(fake_pulsar: FakePulsar, topic: TopicName, watcher: Watcher) -> None:
     assert (watcher.status().lag_seconds or 0) < 2
-    upkeep = watcher.watch._tracker.upkeep
+    upkeep = watcher.watch._handling.upkeep
 
     def slow(now_ms: int) -> None:
         watcher.clock.wait_seconds(300)
         upkeep(now_ms)
 
-    watcher.watch._tracker.upkeep = slow  # type: ignore[method-assign]
+    watcher.watch._handling.upkeep = slow  # type: ignore[method-assign]
     watcher.go(100)
     fake_pulsar.trim(topic, 1)
     assert 90 < (watcher.status().lag_seconds or 0) < 110

@@ -323,7 +323,7 @@ def test_a_new_leader_shows_what_was_written_down_before_it_looks_at_the_first_o
     watcher.go(SOON)
     watcher.die()
     with Watcher(fake_pulsar, name="two") as other:
-        monkeypatch.setattr(other.watch._tracker, "upkeep", lambda now_ms: None)
+        monkeypatch.setattr(other.watch._handling, "upkeep", lambda now_ms: None)
         other.go(5)
         assert other.status().state is WatchState.WATCHING
         assert other.state(gone) is LeakState.SETTLING

@@ -14,7 +14,7 @@ from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, LeakStore
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode, WatchStatus
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import WatchConfiguration, WatchPorts
+from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_deletion.workflow.watching import LeakWatch
 from pulsar_sidecar.model.clocks import StopSignal
 from pulsar_sidecar.model.errors import SidecarError
@@ -138,6 +138,7 @@ class Watcher:
             assessor,
             self._publisher,
             lambda: frozenset(self.recorded),
+            fake_pulsar.offloaded.exists,
         )
         instance = SidecarInstance(self.name, f"http://{self.name}:8080", None, 1)
         self.watch = LeakWatch(self.configuration, ports, instance, self.steps)
@@ -247,8 +248,13 @@ def has_signature(fake_pulsar: FakePulsar, record: PendingDeleteLedgerInfo) -> b
 
 def kept(fake_pulsar: FakePulsar) -> list[LedgerId]:
     """The ledgers about which evidence is written down."""
-    names = [path.removeprefix(f"{LEAKS}/") for path in fake_pulsar.store.paths() if path.startswith(f"{LEAKS}/")]
-    return sorted(LedgerId(int(name)) for name in names)
+    return sorted(LedgerId(int(name)) for name in kept_keys(fake_pulsar))
+
+
+def kept_keys(fake_pulsar: FakePulsar) -> list[str]:
+    """The same, copies in tiered storage as well, as `record.copy_key` names them."""
+    paths = fake_pulsar.store.paths()
+    return sorted(path.removeprefix(f"{LEAKS}/") for path in paths if path.startswith(f"{LEAKS}/"))
 
 
 def run_second_phase(fake_pulsar: FakePulsar, policy: DeletionPolicy = POLICY) -> None:

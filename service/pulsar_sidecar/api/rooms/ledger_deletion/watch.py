@@ -5,6 +5,7 @@ answers. Times are milliseconds on the metadata store's clock.
 """
 
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
@@ -48,6 +49,13 @@ class HoldParameters(schemas.Parameters):
 
     hold: _Hold
     """A hold as the list shows it."""
+
+
+class AppendParameters(schemas.Parameters):
+    """Which copy of the ledger to append."""
+
+    offload_attempt: UUID | None = None
+    """The offload attempt that made the copy; BookKeeper's copy without it, or the only one that leaked."""
 
 
 class BrakeRequest(schemas.Payload):
@@ -113,12 +121,16 @@ class WatchStatusAnswer(schemas.Answer):
     """Ledgers found leaked since this sidecar began to watch, by cause."""
     appended: int | None
     """Ledgers appended to the pending-deletion topic since this sidecar began to watch."""
+    unsought_copies: dict[str, int] | None
+    """Copies in tiered storage that lists no longer name and that the sidecar does not look for, by reason."""
 
 
 class LeakAnswer(schemas.Answer):
-    """A ledger that nothing references, or that was linked again."""
+    """A ledger, or its copy in tiered storage, that nothing references, or that was linked again."""
 
     ledger_id: int
+    offload_attempt: UUID | None
+    """UUID of the offload attempt whose copy in tiered storage it is; null for BookKeeper's copy."""
     state: LeakState
     cause: LeakCause | None
     """Why it lost its last reference; null until the sidecar has read the ledger's own metadata."""
@@ -169,6 +181,8 @@ class ExplanationAnswer(schemas.Answer):
     """What the second phase would decide now, and why."""
     leak: LeakAnswer | None
     """As in the list of leaks."""
+    copies: list[LeakAnswer]
+    """Leaks of its copies in tiered storage, oldest first."""
 
 
 def add_watch(routes: APIRouter, service: LedgerDeletion) -> None:
@@ -229,7 +243,9 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         responses=_REDIRECTS, response_description="It is appended.",
     )  # fmt: skip
     @takes(Right.CLUSTER_CHANGE)
-    def append_leaked_ledger(ledger_id: _LedgerId, request: Request) -> Response:
+    def append_leaked_ledger(
+        ledger_id: _LedgerId, parameters: Annotated[AppendParameters, Query()], request: Request
+    ) -> Response:
         """Append a leaked ledger to the pending-deletion topic although ``ledgerDeletionWatch=report``.
 
         The watch judges it once more and appends it, if it is still deletable, which takes seconds; the answer comes
@@ -237,7 +253,7 @@ def _add_control(routes: APIRouter, service: LedgerDeletion) -> None:
         that nothing references. 409: it is not leaked, it is held, or the brake holds. 503: it was not appended, such
         as when another sidecar begins to watch; order it again.
         """
-        ordered = service.watch.append(LedgerId(ledger_id))
+        ordered = service.watch.append(LedgerId(ledger_id), parameters.offload_attempt)
         if isinstance(ordered, Redirect):
             return _redirected(ordered, request)
         return _json(LeakAnswer.model_validate(ordered), 202)
