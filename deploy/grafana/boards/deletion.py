@@ -195,6 +195,12 @@ _WATCH: Final[Sequence[Panel]] = [
         empty=NO_WATCH,
     ),
     figure(
+        "Copies not sought",
+        "Copies in tiered storage that lists no longer name, in places that offloadAllowedLocations does not list.",
+        largest(f"{DELETION}_watch_unsought_copies"),
+        empty=NO_WATCH,
+    ),
+    figure(
         "Unreadable nodes",
         "Nodes that could not be read or understood; while there is one, ledgers that it may name are kept.",
         largest(f"{DELETION}_watch_unreadable_nodes"),
