@@ -4,12 +4,21 @@ from urllib.parse import quote
 
 import pytest
 import requests
-from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, ledger_path
+from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
+    PartOperation,
+    encode_operation,
+    incarnations,
+    operation_path,
+)
+from pulsar_sidecar.ledger_ownership.paths import SCHEMAS, cursor_path, ledger_path
+from pulsar_sidecar.model.ids import OperationId
 from pulsar_sidecar.model.ledgers import LedgerComponent
-from pulsar_sidecar.model.names import TopicName, java_url_encode, parse_topic_name
+from pulsar_sidecar.model.names import TopicName, encode_cursor, java_url_encode, parse_topic_name
 
 from tests.cluster.choosing import line_under_test
 from tests.cluster.deletion import Scene
+from tests.cluster.patience import until
+from tests.cluster.sidecars import BASE
 from tests.cluster.topics import TopicLedgers, connected_consumer
 
 SUBSCRIPTION = "billing/a b"
@@ -69,18 +78,50 @@ def test_a_subscription_goes_with_its_cursor_and_its_delayed_index(scene: Scene,
     assert after.data == before.data
 
 
-def test_what_brokers_cannot_delete_for_a_bucket_that_is_gone_goes(scene: Scene) -> None:
-    topic, workload = scene.topic("dangling"), scene.workload
+def without_a_bucket(scene: Scene, topic: TopicName, path: str) -> TopicLedgers:
+    """A topic whose subscription points to a bucket without ledger, so that no broker deletes what ``path`` names."""
     before = subscribed(scene, topic)
     bucket = min(before.buckets[SUBSCRIPTION])
-    workload.store.delete(ledger_path(bucket))
-    for path in (unsubscribing(topic), path_of(topic, "").rstrip("/")):
-        own = by_broker(scene, path, force="true")
-        assert (own.status_code, "No such ledger exists" in own.text) == (500, True)
-    left = workload.ledgers(topic)
+    scene.workload.store.delete(ledger_path(bucket))
+    own = by_broker(scene, path, force="true")
+    assert (own.status_code, "No such ledger exists" in own.text) == (500, True)
+    left = scene.workload.ledgers(topic)
     assert bucket in left.buckets[SUBSCRIPTION]
+    return left
+
+
+def test_a_promised_subscription_goes_although_a_bucket_is_gone(scene: Scene) -> None:
+    topic, store = scene.topic("dangling"), scene.workload.store
+    left = without_a_bucket(scene, topic, unsubscribing(topic))
+    gone = frozenset({left.cursors[SUBSCRIPTION], *left.buckets[SUBSCRIPTION]})
+    scene.oracles.add_accepted(gone)
+    cursor = cursor_path(topic.managed_ledger_name, encode_cursor(SUBSCRIPTION))
+    promise = PartOperation(
+        operation_id=OperationId("0" * 32),
+        topic_name=str(topic),
+        subscription=SUBSCRIPTION,
+        partitions=None,
+        force=False,
+        requested_by=None,
+        requested_ms=store.now_ms(),
+        incarnations=incarnations(store, [cursor]),
+        recorded=(),
+        attempts=1,
+        last_reason="its broker died",
+        not_before_ms=0,
+    )
+    store.create(operation_path(promise.operation_id), encode_operation(promise))
+    until(lambda: not scene.sidecar.call("GET", f"{BASE}/topic-deletions"), "the promise is kept")
+    demand_gone(scene, gone)
+    assert set(scene.workload.ledgers(topic).cursors) == {"neighbour"}
+
+
+def test_a_topic_goes_although_a_bucket_is_gone(scene: Scene) -> None:
+    topic = scene.topic("dangling")
+    path = path_of(topic, "").rstrip("/")
+    left = without_a_bucket(scene, topic, path)
     scene.oracles.add_accepted(left.all)
-    assert scene.sidecar.request("DELETE", path_of(topic, "").rstrip("/"), force="true").status_code == 204
+    assert scene.sidecar.request("DELETE", path, force="true").status_code == 204
     demand_gone(scene, left.all)
 
 
