@@ -17,8 +17,8 @@ GENERATED = "--phases=examples,fuzzing"
 def test_every_operation_of_a_real_sidecar(scene: Scene) -> None:
     sidecar = scene.sidecar
     try:
-        fuzz(sidecar.url, seed=7, most_examples=3, without=REPAIRS, options=(EXISTING_OR_NOT, GENERATED))
-        fuzz(sidecar.url, seed=8, most_examples=5, only=REPAIRS, options=(EXISTING_OR_NOT, "--mode=negative"))
+        fuzz(sidecar.url, seed=7, most_examples=2, without=REPAIRS, options=(EXISTING_OR_NOT, GENERATED))
+        fuzz(sidecar.url, seed=8, most_examples=3, only=REPAIRS, options=(EXISTING_OR_NOT, "--mode=negative"))
     finally:
         sidecar.call("POST", "/admin/v2/ledger-deletion/resume")
         sidecar.call("PUT", "/admin/v2/ledger-deletion/rate", {"ledgersPerSecond": None})
