@@ -22,7 +22,7 @@ def fuzz(
     only: Collection[str] = (),
     without: Collection[str] = (),
     options: tuple[str, ...] = (),
-    timeout_seconds: float = 300,
+    timeout_seconds: float = 800,
 ) -> None:
     """Fuzz every operation of the sidecar at ``url``, or those of some paths; nothing may be found.
 
