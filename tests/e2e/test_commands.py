@@ -13,7 +13,7 @@ from tests.cluster.sidecars import CommandAnswer, SidecarProcess, run_command
 from tests.cluster.topics import TopicLedgers, connected_consumer
 
 DEAD_LETTERS = "persistent://pulsar/system/__ledger_deletion-DLQ"
-DONE, REFUSED, UNREACHABLE = 0, 1, 3
+DONE, REFUSED, FINDINGS, UNREACHABLE, NOT_COUNTED = 0, 1, 2, 3, 4
 
 
 def done(answer: CommandAnswer) -> CommandAnswer:
@@ -88,6 +88,30 @@ def test_pause_rate_and_resume(scene: Scene) -> None:
     done(sidecar.command("ledger-deletion", "rate", "none"))
     assert status_of(sidecar)["control"] == {**unpaused, "ratePerSecond": None}
     failed(sidecar.command("ledger-deletion", "rate", "fast"), REFUSED, "none")
+
+
+def test_what_an_uninstall_would_leave_undone(scene: Scene) -> None:
+    sidecar, in_flight = scene.sidecar, "records in flight, retries included"
+    left = scene.orphans(scene.topic("unfinished"), 2)
+
+    def undone() -> dict[str, int]:
+        """Counts by kind, once all of them are known: brokers have just been asked for the first time."""
+        answer = until(lambda: counted(sidecar.command("drained", "--output", "json")), "everything is counted")
+        assert answer.exit_code == (FINDINGS if answer.json else DONE), answer
+        return {row["what"]: row["count"] for row in answer.json}
+
+    def counted(answer: CommandAnswer) -> CommandAnswer | None:
+        return None if answer.exit_code == NOT_COUNTED else answer
+
+    done(sidecar.command("ledger-deletion", "pause"))
+    try:
+        scene.append(sidecar, left.records())
+        until(lambda: undone().get(in_flight, 0) >= len(left.data), "the paused records are counted")
+        assert "ledger-deletion resume" in sidecar.command("drained").stdout
+    finally:
+        done(sidecar.command("ledger-deletion", "resume"))
+    scene.oracles.wait_for_finals(left.data)
+    until(lambda: in_flight not in undone(), "no record is left")
 
 
 def test_deleting_topics(scene: Scene) -> None:
