@@ -29,7 +29,7 @@ from pulsar_sidecar.ledger_deletion.watch.reference_counts import ReferenceCount
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState
 from pulsar_sidecar.ledger_deletion.watch.tracked import FIRST_PAUSE_MS, TrackedLedger
 from pulsar_sidecar.ledger_deletion.workflow.copy_search import CopySearch, Look, Sight, Unanswered, Unsought, topic_at
-from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LeakTracker
+from pulsar_sidecar.ledger_deletion.workflow.leak_tracking import LONGEST_LOOK_MS, LeakTracker
 from pulsar_sidecar.ledger_deletion.workflow.watch_configuration import WatchConfiguration, WatchPorts
 from pulsar_sidecar.ledger_ownership.claims import CompactedClaim
 from pulsar_sidecar.ledger_ownership.protections import UnreadableNode
@@ -41,7 +41,6 @@ T = TypeVar("T")
 
 log = structlog.get_logger("ledger-deletion")
 
-_LONGEST_LOOK_MS = 3_600_000
 _LONGEST_UPLOAD_MS = 3_600_000
 """For so long a broker that lost the topic may still be uploading a copy that no list names any more."""
 _TAKE_OVER_MS = 10_000
@@ -138,7 +137,8 @@ class LeakHandling:
             if tracked.record is not None:
                 self._seen_again(tracked, look, now_ms)
             elif isinstance(look, Unsought):
-                log.warning("a copy in tiered storage is not looked for", copy=str(tracked), reason=look.reason)
+                if look.kind != look.reason or not self._tracker.unsought[look.kind]:
+                    log.warning("a copy in tiered storage is not looked for", copy=str(tracked), reason=look.reason)
                 self._tracker.leave_unsought(tracked, look.kind)
             elif _is_recorded(tracked, recorded) or (look is Sight.GONE and not tracked.is_unfinished):
                 self._tracker.end(tracked, LeakState.DELETED, now_ms)
@@ -191,7 +191,7 @@ class LeakHandling:
             candidates: list[tuple[TrackedLedger, Candidate]] = []
             for tracked, found in zip(some, self._ports.assessor.candidates(since), strict=True):
                 if isinstance(found, NotDeletable):
-                    self._tracker.wait(tracked, LeakState.KEPT, found.reason, now_ms, _LONGEST_LOOK_MS)
+                    self._tracker.wait(tracked, LeakState.KEPT, found.reason, now_ms, LONGEST_LOOK_MS)
                 elif found is not None:
                     if tracked.vanished is not None and found.record.topic.base in recorded:
                         # The topic's own deletion has a record of it.

@@ -31,7 +31,7 @@ log = structlog.get_logger("ledger-deletion")
 
 GRACE_MS = 5_000
 """A broker deletes a ledger within 50 ms of its last reference; what is there after this time is written down."""
-_LONGEST_LOOK_MS = 3_600_000
+LONGEST_LOOK_MS = 3_600_000
 _MOST_TRACKED = 100_000
 """Each takes a kilobyte; see `LeakTracker`."""
 _ENDED = 10_000
@@ -229,7 +229,7 @@ class LeakTracker:
     ) -> None:
         """Look at it again later, each time after twice as long."""
         is_unlinked = tracked.evidence is None and tracked.context is None
-        longest_ms = self._configuration.unlinked_window_ms if is_unlinked else _LONGEST_LOOK_MS
+        longest_ms = self._configuration.unlinked_window_ms if is_unlinked else LONGEST_LOOK_MS
         with self._lock:
             tracked.leak = replace(tracked.leak, state=state, detail=detail)
             self.orders.answer(tracked, ConflictError(f"{tracked} is not appended: {detail}"))

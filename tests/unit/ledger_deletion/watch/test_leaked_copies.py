@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from pulsar_sidecar.ledger_deletion.record import copy_key
+from pulsar_sidecar.ledger_deletion.steps import Step
 from pulsar_sidecar.ledger_deletion.watch.evidence import LeakCause
 from pulsar_sidecar.ledger_deletion.watch.service import Leak, LeakState, WatchMode
 from pulsar_sidecar.ledger_ownership.references import managed_ledger_references
@@ -17,13 +18,14 @@ from tests.fakes.bookkeeper import managed_ledger_bytes
 from tests.fakes.offload import PARTS
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED
-from tests.unit.ledger_deletion.sidecars import accepted_records
+from tests.unit.ledger_deletion.sidecars import Crash, accepted_records
 from tests.unit.ledger_deletion.watch.leak_causes import path_of
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
     MINUTE,
     SETTLE_SECONDS,
     SOON,
+    CrashAround,
     Watcher,
     has_signature,
     kept_keys,
@@ -368,6 +370,31 @@ def test_a_successor_goes_on(fake_pulsar: FakePulsar, topic: TopicName, watcher:
         other.go(SETTLED)
         assert [record.ledger_id for record in accepted_records(fake_pulsar)] == [first]
         assert state_of(other, context) is LeakState.APPENDED
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    ("step", "occurrence"),
+    [(Step.LEAK_KEPT, 1), (Step.LEAK_KEPT, 2), (Step.LEAKS_APPENDED, 1), (Step.LEAK_FORGOTTEN, 1)],
+)
+def test_a_crash_around_any_step_loses_no_copy_that_was_written_down(
+    fake_pulsar: FakePulsar, topic: TopicName, step: Step, occurrence: int, before: bool
+) -> None:
+    """It is kept, appended, kept as appended, forgotten; before the first of these only memory has it."""
+    steps = CrashAround(step, before=before, occurrence=occurrence)
+    with Watcher(fake_pulsar, steps=steps, policy=MAY_BE_SHARED).go(10) as first:
+        ledger_id, context = trim_first(fake_pulsar, topic)
+        first.go(SETTLED)
+        run_second_phase(fake_pulsar, MAY_BE_SHARED)
+        first.go(2 * MINUTE)
+        assert isinstance(first.died_of, Crash)
+    is_written = bool(kept_keys(fake_pulsar) or accepted_records(fake_pulsar))
+    with Watcher(fake_pulsar, name="two", policy=MAY_BE_SHARED).go(SETTLED) as second:
+        run_second_phase(fake_pulsar, MAY_BE_SHARED)
+        second.go(2 * MINUTE)
+    assert kept_keys(fake_pulsar) == []
+    assert fake_pulsar.offloaded.parts(ledger_id, context) == (set() if is_written else PARTS)
+    assert is_written is not (before and (step, occurrence) == (Step.LEAK_KEPT, 1))
 
 
 def test_an_operator_has_one_copy_appended(fake_pulsar: FakePulsar) -> None:

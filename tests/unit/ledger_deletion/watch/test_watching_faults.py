@@ -18,7 +18,7 @@ from tests.fakes.bookkeeper import cursor_bytes, data_custom_metadata, managed_l
 from tests.fakes.metadata import Method
 from tests.fakes.pulsar import FakePulsar, TopicPlan
 from tests.unit.ledger_deletion.replay_settings import MAY_BE_SHARED, TOPIC
-from tests.unit.ledger_deletion.sidecars import Crash, CrashAt, Sidecar, processed_entries, send
+from tests.unit.ledger_deletion.sidecars import Crash, Sidecar, processed_entries, send
 from tests.unit.ledger_deletion.watch.leak_causes import path_of
 from tests.unit.ledger_deletion.watch.watching import (
     A_WHILE,
@@ -26,6 +26,7 @@ from tests.unit.ledger_deletion.watch.watching import (
     QUICK,
     SETTLE_SECONDS,
     SOON,
+    CrashAround,
     Watcher,
     appended,
     appended_record,
@@ -407,27 +408,6 @@ def test_a_leader_that_lost_its_session_stands_by(fake_pulsar: FakePulsar, topic
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
-
-
-class CrashAround(CrashAt):
-    """Kills the process before or after the given occurrence of a step."""
-
-    def __init__(self, step: Step, *, before: bool, occurrence: int) -> None:
-        super().__init__()
-        self._wanted = (step, before)
-        self._left = occurrence
-
-    def about_to(self, step: Step) -> None:
-        self._around(step, before=True)
-
-    def reached(self, step: Step) -> None:
-        self._around(step, before=False)
-
-    def _around(self, step: Step, *, before: bool) -> None:
-        if (step, before) == self._wanted:
-            self._left -= 1
-            if self._left == 0:
-                raise Crash(step)
 
 
 CRASHES = [

@@ -9,7 +9,7 @@ from pulsar_sidecar.ledger_deletion.record import SIGNING_KEY, PendingDeleteLedg
 from pulsar_sidecar.ledger_deletion.second_phase.decide import DeletionPolicy
 from pulsar_sidecar.ledger_deletion.second_phase.gather import Gatherer
 from pulsar_sidecar.ledger_deletion.service import SidecarInstance
-from pulsar_sidecar.ledger_deletion.steps import Steps
+from pulsar_sidecar.ledger_deletion.steps import Step, Steps
 from pulsar_sidecar.ledger_deletion.watch.assess import Assessor
 from pulsar_sidecar.ledger_deletion.watch.control import WatchControlNode, find_leader
 from pulsar_sidecar.ledger_deletion.watch.leaks import LEAKS, LeakStore
@@ -25,7 +25,7 @@ from pulsar_sidecar.model.names import ManagedLedgerName, TopicName
 from tests.fakes.offload import PARTS
 from tests.fakes.pulsar import FakePulsar
 from tests.fakes.watched_store import FakeStoreChanges, FakeWholeStore
-from tests.unit.ledger_deletion.sidecars import POLICY, Crash, Sidecar, accepted_records, check
+from tests.unit.ledger_deletion.sidecars import POLICY, Crash, CrashAt, Sidecar, accepted_records, check
 
 MINUTE = 60.0
 APPEND = WatchConfiguration(
@@ -224,6 +224,27 @@ class Watcher:
     def detail(self, ledger_id: LedgerId) -> str:
         leak = self.leak(ledger_id)
         return "" if leak is None else leak.detail
+
+
+class CrashAround(CrashAt):
+    """Kills the process before or after the given occurrence of a step."""
+
+    def __init__(self, step: Step, *, before: bool, occurrence: int) -> None:
+        super().__init__()
+        self._wanted = (step, before)
+        self._left = occurrence
+
+    def about_to(self, step: Step) -> None:
+        self._around(step, before=True)
+
+    def reached(self, step: Step) -> None:
+        self._around(step, before=False)
+
+    def _around(self, step: Step, *, before: bool) -> None:
+        if (step, before) == self._wanted:
+            self._left -= 1
+            if self._left == 0:
+                raise Crash(step)
 
 
 def made(configuration: WatchConfiguration = APPEND, **changes: object) -> WatchConfiguration:
