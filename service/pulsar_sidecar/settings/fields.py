@@ -402,7 +402,7 @@ class Offload(_Group):
     """Ledgers in tiered storage. Without credentials here, the sidecar looks where the provider's own tools do."""
 
     offload_allowed_locations: TextList = ()
-    """Comma-separated places where the sidecar may delete offloaded copies: ``s3://bucket``,
+    """Comma-separated places where the sidecar may look for offloaded copies and delete them: ``s3://bucket``,
     ``s3://bucket@https://endpoint``, ``gs://bucket``, ``azure://container@endpoint``, ``file:///directory``. A record
     may be forged, so the sidecar deletes nothing elsewhere. Default: it deletes no offloaded copy."""
     s3_managed_ledger_offload_credential_id: str | None = None
