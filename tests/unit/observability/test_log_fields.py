@@ -15,6 +15,7 @@ IN_MAPPINGS = {
     *("method", "path", "status", "role"),  # api.gate._log_request
     *("decision", "reason", "ledgers"),  # DecidedAlike.facts
     *("topic", "position", "subscription"),  # delayed_delivery.workflow
+    "offload_attempt",  # leak_handling._attempt_of
 }
 """Fields that a call unpacks from a mapping."""
 

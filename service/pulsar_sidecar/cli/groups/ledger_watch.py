@@ -102,10 +102,10 @@ def append(
         ),
     ] = None,
 ) -> None:
-    """Append one leaked ledger, or its leaked copy in tiered storage, to the pending-deletion topic.
+    """Append one leaked ledger or copy to the pending-deletion topic.
 
-    For a watch that only reports. It judges the ledger once more and appends it, which takes seconds; the deletion
-    service checks it again before it deletes it.
+    For a watch that only reports; a copy is what an offload left in tiered storage. It judges the leak once more and
+    appends it, which takes seconds; the deletion service checks it again before it deletes it.
 
     Example: pulsar-sidecar ledger-deletion watch append 4711
 

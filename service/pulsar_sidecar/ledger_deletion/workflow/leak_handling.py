@@ -138,7 +138,8 @@ class LeakHandling:
                 self._seen_again(tracked, look, now_ms)
             elif isinstance(look, Unsought):
                 if look.kind != look.reason or not self._tracker.unsought[look.kind]:
-                    log.warning("a copy in tiered storage is not looked for", copy=str(tracked), reason=look.reason)
+                    event = "a copy in tiered storage is not looked for"
+                    log.warning(event, ledger_id=tracked.ledger_id, reason=look.reason, **_attempt_of(tracked))
                 self._tracker.leave_unsought(tracked, look.kind)
             elif _is_recorded(tracked, recorded) or (look is Sight.GONE and not tracked.is_unfinished):
                 self._tracker.end(tracked, LeakState.DELETED, now_ms)
