@@ -81,11 +81,17 @@ def run(arguments: argparse.Namespace) -> Sequence[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Killed:
-    """What deletions came to while both brokers were killed, and what was left of all that was there before."""
+    """What deletions came to while both brokers were killed.
+
+    Attributes:
+        left: ledgers of the deleted parts that nothing references afterwards.
+        made: other such ledgers: a broker that is killed has made some for topics and cursors, and linked them nowhere.
+    """
 
     at_once: int
     parts: int
     left: frozenset[LedgerId]
+    made: frozenset[LedgerId]
     ledgers: int
     broken: int
     promised: int
@@ -111,9 +117,9 @@ class _Bench:
         before = unreferenced(self.workload)
         url, count = self.url if sidecar is None else sidecar.url, len(parts.paths)
         with killing_after(int(_KILL_AFTER_SHARE * count), self._kill_and_restart) as answered:
-            left = delete_parts(url, mixed, answered)
-        done = count - len(left)
-        delete_rest(self.workload, url, parts, left)
+            refused = delete_parts(url, mixed, answered)
+        done = count - len(refused)
+        delete_rest(self.workload, url, parts, refused)
         promised = 0
         if sidecar is not None:
             end_promises(self.workload, sidecar, parts)
@@ -121,7 +127,10 @@ class _Bench:
             promised = sidecar.whole_log.count("topic deletion ended")
         broken = parts.broken(self.workload)
         wait_until_quiet(self.cluster.addresses)
-        return _Killed(done, count, unreferenced(self.workload) - before, len(parts.ledgers), len(broken), promised)
+        left = unreferenced(self.workload) - before
+        return _Killed(
+            done, count, left & parts.ledgers, left - parts.ledgers, len(parts.ledgers), len(broken), promised
+        )
 
     def _kill_and_restart(self) -> None:
         with ThreadPoolExecutor(len(_MEMBERS)) as pool:
@@ -194,6 +203,7 @@ def _leaks(arguments: argparse.Namespace, plain: Sequence[_Killed], recorded: Se
             ", ".join(str(each.ledgers) for each in found),
             ", ".join(str(each.promised) for each in found),
             ", ".join(str(len(each.left)) for each in found),
+            ", ".join(str(len(each.made)) for each in found),
             ", ".join(str(each.broken) for each in found),
         )
         for name, found in ((_BROKERS, plain), (_SIDECAR, recorded))
@@ -206,7 +216,8 @@ def _leaks(arguments: argparse.Namespace, plain: Sequence[_Killed], recorded: Se
             "accepted at the first try",
             "their ledgers",
             "promised and ended by sidecars",
-            "ledgers left that nothing references",
+            "of them left that nothing references",
+            "others that killed brokers had made and not linked",
             "subscriptions that brokers cannot delete any more",
         ),
         rows,
