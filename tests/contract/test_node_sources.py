@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
+from pulsar_sidecar.adapters.metadata.snapshots import SnapshotFile
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import ZooKeeperWalk
 from pulsar_sidecar.audit.ports import NodeSource
 from pulsar_sidecar.audit.results.tables import NODES
@@ -53,7 +53,7 @@ def _in_memory(tree: Tree) -> NodeSource:
 def _snapshot(path: Path, tree: Tree) -> NodeSource:
     nodes = [SnapshotNode(name, value) for name, value in tree.items() if name != "/"]
     path.write_bytes(SnapshotWriter(last_zxid=9).snapshot(nodes))
-    return snapshot_file(path)
+    return SnapshotFile(path)
 
 
 def _living(url: str, tree: Tree) -> NodeSource:

@@ -13,7 +13,7 @@ from pulsar_sidecar.adapters.bookkeeper.bookie_entries import BookieEntries
 from pulsar_sidecar.adapters.bookkeeper.bookie_listing import BookieListing
 from pulsar_sidecar.adapters.metadata.addressing import parse_credential
 from pulsar_sidecar.adapters.metadata.node_walk import WalkOptions
-from pulsar_sidecar.adapters.metadata.snapshots import snapshot_file
+from pulsar_sidecar.adapters.metadata.snapshots import SnapshotFile
 from pulsar_sidecar.adapters.metadata.zookeeper import ZooKeeperMetadataStore
 from pulsar_sidecar.adapters.metadata.zookeeper_walk import LedgerNodes, ZooKeeperWalk
 from pulsar_sidecar.adapters.parquet.output import parquet_output
@@ -83,7 +83,7 @@ def _node_source(request: DumpRequest, kind: SourceKind, address: str, clock: Cl
         )
     if request.nodes_per_second is not None:
         raise InvalidInputError("--rate limits reads from a running ZooKeeper; leave it out for a snapshot")
-    return snapshot_file(Path(address), chroot=request.chroot, skip=skip)
+    return SnapshotFile(Path(address), chroot=request.chroot, skip=skip)
 
 
 def _cursor_ledgers(url: str, request: DumpRequest, clock: Clock, stack: ExitStack) -> CursorLedgers:

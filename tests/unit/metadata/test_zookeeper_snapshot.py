@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pulsar_sidecar.adapters.metadata import snapshot_format
 from pulsar_sidecar.adapters.metadata.snapshot_format import DamagedSnapshotError, SnapshotReader, decompressed
-from pulsar_sidecar.adapters.metadata.snapshots import SnapshotNodes, snapshot_file
+from pulsar_sidecar.adapters.metadata.snapshots import SnapshotFile
 from pulsar_sidecar.audit.sources.manifests import OrderRange, SourceKind
 from pulsar_sidecar.model.errors import InvalidInputError, TemporaryError
 
@@ -171,14 +171,14 @@ def xerial(data: bytes, block: int) -> bytes:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def nodes_of(source: SnapshotNodes) -> list[dict[str, object]]:
+def nodes_of(source: SnapshotFile) -> list[dict[str, object]]:
     return [row for batch in source.batches() for row in batch.to_pylist()]
 
 
 def test_a_file_states_its_time_and_that_nothing_may_be_deleted_for_it(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.1f"
     path.write_bytes(SnapshotWriter(last_zxid=0x22).snapshot(SOME))
-    source = snapshot_file(path)
+    source = SnapshotFile(path)
     assert [row["path"] for row in nodes_of(source)] == ["/", "/a", "/a/b", "/a/c"]
     ending = source.ending()
     assert source.source.kind is SourceKind.ZOOKEEPER_SNAPSHOT
@@ -190,25 +190,25 @@ def test_a_file_states_its_time_and_that_nothing_may_be_deleted_for_it(tmp_path:
 @pytest.mark.parametrize("name", ["snapshot", "snapshot.", "snapshot.xyz", "log.1", "dump.1f", "snapshot.1f.zst"])
 def test_a_file_without_its_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="keep ZooKeeper's own"):
-        snapshot_file(tmp_path / name)
+        SnapshotFile(tmp_path / name)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="cannot be read"):
-        nodes_of(snapshot_file(tmp_path / "snapshot.1"))
+        nodes_of(SnapshotFile(tmp_path / "snapshot.1"))
 
 
 def test_a_file_older_than_its_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.30"
     path.write_bytes(SnapshotWriter(last_zxid=0x22).snapshot(SOME))
     with pytest.raises(TemporaryError, match="under the name that ZooKeeper gave it"):
-        nodes_of(snapshot_file(path))
+        nodes_of(SnapshotFile(path))
 
 
 def test_an_unfinished_reading_has_no_ending(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.1"
     path.write_bytes(SnapshotWriter().snapshot(SOME)[:-50])
-    source = snapshot_file(path)
+    source = SnapshotFile(path)
     with pytest.raises(DamagedSnapshotError):
         nodes_of(source)
     with pytest.raises(TemporaryError, match="not read to its end"):
@@ -218,10 +218,10 @@ def test_an_unfinished_reading_has_no_ending(tmp_path: Path) -> None:
 def test_a_chroot_is_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.1"
     path.write_bytes(SnapshotWriter().snapshot([*SOME, SnapshotNode("/ab"), SnapshotNode("/a/c/d")]))
-    assert [row["path"] for row in nodes_of(snapshot_file(path, chroot="/a"))] == ["/", "/b", "/c", "/c/d"]
-    assert [row["path"] for row in nodes_of(snapshot_file(path, chroot="/a", skip=("/c",)))] == ["/", "/b"]
+    assert [row["path"] for row in nodes_of(SnapshotFile(path, chroot="/a"))] == ["/", "/b", "/c", "/c/d"]
+    assert [row["path"] for row in nodes_of(SnapshotFile(path, chroot="/a", skip=("/c",)))] == ["/", "/b"]
     with pytest.raises(TemporaryError, match="no /x"):
-        nodes_of(snapshot_file(path, chroot="/x"))
+        nodes_of(SnapshotFile(path, chroot="/x"))
 
 
 # --- what a real ZooKeeper wrote -----------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_a_chroot_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("snapshot.*")), ids=lambda path: path.name)
 def test_snapshots_of_a_real_zookeeper(path: Path) -> None:
-    source = snapshot_file(path)
+    source = SnapshotFile(path)
     rows = {str(row["path"]): row for row in nodes_of(source)}
     assert {"/", "/zookeeper", "/ledgers/INSTANCEID", "/managed-ledgers", "/schemas", "/admin/clusters"} <= set(rows)
     # No child without its parent: ZooKeeper's own condition for a tree.

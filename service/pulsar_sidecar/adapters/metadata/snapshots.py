@@ -6,8 +6,7 @@ happened after the file was written is only in ZooKeeper's log.
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,32 +23,25 @@ _LATER = (
     "from zk:// to delete anything"
 )
 
-OpenSnapshot = tuple[io.BufferedReader, int]
-"""A snapshot's bytes and the zxid that it is called by: ZooKeeper had applied every transaction up to it."""
 
+class SnapshotFile:
+    """`audit.ports.NodeSource` of a file that ZooKeeper wrote into its data directory, compressed or not."""
 
-class SnapshotNodes:
-    """`audit.ports.NodeSource` of a snapshot, from wherever it comes."""
+    def __init__(self, path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -> None:
+        """``skip`` has beginnings of paths below the chroot that are left out.
 
-    def __init__(
-        self,
-        source: Source,
-        opened: Callable[[], AbstractContextManager[OpenSnapshot]],
-        *,
-        chroot: str = "",
-        skip: tuple[str, ...] = (),
-        reservations: tuple[str, ...] = (),
-    ) -> None:
-        """``skip`` has beginnings of paths below the chroot that are left out."""
-        self.source = source
-        self._opened = opened
+        Raises:
+            InvalidInputError: its name is not one that ZooKeeper gives.
+        """
+        self.source = Source(SourceKind.ZOOKEEPER_SNAPSHOT, str(path))
+        self._path = path
+        self._named_zxid = _named_zxid(path.name)
         self._chroot = chroot
         self._skip = tuple((chroot + beginning).encode() for beginning in skip)
-        self._reservations = reservations
         self._ending: ReadResult | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        with self._opened() as (stream, first_zxid):
+        with self._opened() as stream:
             reader = SnapshotReader(decompressed(stream), self._skip)
             found_chroot = not self._chroot
             for batch in reader.batches():
@@ -59,7 +51,13 @@ class SnapshotNodes:
                     yield below
             if not found_chroot:
                 raise TemporaryError(f"the snapshot has no {self._chroot}; check --chroot")
-            self._ending = self._ended(first_zxid, reader)
+            self._ending = self._ended(reader)
+
+    def _opened(self) -> io.BufferedReader:
+        try:
+            return self._path.open("rb")
+        except OSError as error:
+            raise InvalidInputError(f"{self._path} cannot be read ({error.strerror})") from error
 
     def ending(self) -> ReadResult:
         """What the snapshot's ends record."""
@@ -67,8 +65,8 @@ class SnapshotNodes:
             raise TemporaryError("the snapshot was not read to its end; begin again")
         return self._ending
 
-    def _ended(self, first_zxid: int, reader: SnapshotReader) -> ReadResult:
-        last_zxid = reader.last_zxid
+    def _ended(self, reader: SnapshotReader) -> ReadResult:
+        first_zxid, last_zxid = self._named_zxid, reader.last_zxid
         if last_zxid is not None and last_zxid < first_zxid:
             raise DamagedSnapshotError(
                 f"the snapshot ends at zxid 0x{last_zxid:x}, before the 0x{first_zxid:x} of its name; "
@@ -79,7 +77,7 @@ class SnapshotNodes:
             "seal and Adler-32 checksum of the whole stream agree, nothing follows",
             {"nodesInSnapshot": reader.nodes, "bytesChecked": reader.read_bytes},
         )
-        return ReadResult(OrderRange(first_zxid, last_zxid), proof, self._reservations)
+        return ReadResult(OrderRange(first_zxid, last_zxid), proof, (_LATER,))
 
     def _below_chroot(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         paths = batch.column("path")
@@ -91,28 +89,12 @@ class SnapshotNodes:
         return batch.set_column(0, batch.schema.field(0), pc.if_else(pc.equal(paths, ""), "/", paths))
 
 
-def snapshot_file(path: Path, *, chroot: str = "", skip: tuple[str, ...] = ()) -> SnapshotNodes:
-    """A file that ZooKeeper wrote into its data directory, compressed or not.
-
-    Raises:
-        InvalidInputError: its name is not one that ZooKeeper gives.
-    """
-    match = _SNAPSHOT_NAME.fullmatch(path.name)
+def _named_zxid(name: str) -> int:
+    """The zxid that a snapshot is called by: ZooKeeper had applied every transaction up to it."""
+    match = _SNAPSHOT_NAME.fullmatch(name)
     if match is None:
         raise InvalidInputError(
-            f"{path.name!r} is not a name of a snapshot; keep ZooKeeper's own, such as snapshot.1f3a: only the "
+            f"{name!r} is not a name of a snapshot; keep ZooKeeper's own, such as snapshot.1f3a: only the "
             "name has the transaction at which the file begins"
         )
-    zxid = int(match["zxid"], 16)
-
-    @contextmanager
-    def opened() -> Iterator[OpenSnapshot]:
-        try:
-            stream = path.open("rb")
-        except OSError as error:
-            raise InvalidInputError(f"{path} cannot be read ({error.strerror})") from error
-        with stream:
-            yield stream, zxid
-
-    source = Source(SourceKind.ZOOKEEPER_SNAPSHOT, str(path))
-    return SnapshotNodes(source, opened, chroot=chroot, skip=skip, reservations=(_LATER,))
+    return int(match["zxid"], 16)
