@@ -5,8 +5,9 @@ topic or not at all.
 """
 
 import dataclasses
+import functools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -16,12 +17,12 @@ from pulsar_sidecar.ledger_deletion.ports import SYSTEM_NAMESPACE, DeletionTopic
 from pulsar_sidecar.ledger_deletion.service import FollowedDeletion, OperationState, Remains, TopicDeletionStatus
 from pulsar_sidecar.ledger_deletion.topic_deletion.namespace_operation import PREFIX
 from pulsar_sidecar.ledger_deletion.topic_deletion.operation import (
-    NO_ANSWER,
     OPERATIONS,
     Operation,
     decode_operation,
     driver_path,
     incarnations,
+    no_answer,
     operation_path,
     remaining_nodes,
 )
@@ -83,9 +84,11 @@ def running(store: MetadataStore, root: str) -> list[TopicDeletionStatus]:
     return [_as_of(now_ms, status_of(node, awaited)) for node in nodes]
 
 
-def _awaited(store: MetadataStore, root: str) -> str:
-    """Say what attempts wait for that have not failed, now that the metadata store answers."""
-    return f"brokers or bookies have not answered yet; {describe_registered(store, root)}; the sidecar goes on"
+def _awaited(store: MetadataStore, root: str) -> Callable[[], str]:
+    """Say what attempts wait for that have not failed; bookies' registrations are read once, if at all."""
+    return functools.cache(
+        lambda: f"brokers or bookies have not answered yet; {describe_registered(store, root)}; the sidecar goes on"
+    )
 
 
 def _promises(store: MetadataStore) -> list[Node]:
@@ -140,8 +143,8 @@ def remains(store: MetadataStore, node: Node, root: str) -> Remains | None:
     return Remains(tuple(remaining_nodes(store, operation.incarnations)), len(left), tuple(left[:_MOST_NAMED]))
 
 
-def status_of(node: Node, awaited: str = NO_ANSWER) -> TopicDeletionStatus:
-    """What the node of a deletion shows; ``awaited`` is its reason until an attempt has failed."""
+def status_of(node: Node, awaited: Callable[[], str] = no_answer) -> TopicDeletionStatus:
+    """What the node of a deletion shows; ``awaited`` says its reason until an attempt has failed."""
     try:
         operation = decode_operation(node.data)
     except UndecodableError as error:

@@ -10,7 +10,7 @@ ASCII. A node that this version cannot read exactly is left alone.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from typing import Self, TypeVar
@@ -58,6 +58,11 @@ STUCK_AFTER = 10
 MAX_NODE_BYTES = 900_000
 """A node is at most 1 MB. Where the records do not fit in, a deletion that is taken over sends all of them again."""
 NO_ANSWER = "brokers, bookies or the metadata store have not answered yet; the sidecar goes on"
+
+
+def no_answer() -> str:
+    """Say what an attempt may wait for where nothing was asked about it."""
+    return NO_ANSWER
 
 
 class OperationEndedError(TemporaryError):
@@ -181,10 +186,10 @@ class Operation(DeletionNode, frozen=True, kw_only=True, rename="camel", omit_de
         """With more records stored."""
         return replace(self, recorded=self.recorded + keys)
 
-    def unfinished(self, awaited: str = NO_ANSWER) -> TopicDeletionStatus:
+    def unfinished(self, awaited: Callable[[], str] = no_answer) -> TopicDeletionStatus:
         """Its status before it ends; until an attempt has failed, its reason is what every attempt waits for."""
         state = OperationState.STUCK if self.stuck else OperationState.RUNNING
-        return self.status(state, self.last_reason or awaited)
+        return self.status(state, self.last_reason or awaited())
 
     def status(self, state: OperationState, reason: str | None = None) -> TopicDeletionStatus:
         return TopicDeletionStatus(
