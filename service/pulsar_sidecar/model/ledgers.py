@@ -106,6 +106,11 @@ class OffloadContext:
     offloaded_ms: int = field(default=0, compare=False)
 
     @property
+    def place(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """The driver and its metadata: equal for all copies that are kept in the same place."""
+        return self.driver_name, tuple(sorted(self.driver_metadata.items()))
+
+    @property
     def attempt(self) -> UUID:
         """The UUID of the offload attempt, ``new java.util.UUID(long, long)`` of the two halves."""
         return UUID(int=(self.uid_msb & _HALF_MASK) << 64 | (self.uid_lsb & _HALF_MASK))

@@ -130,7 +130,7 @@ class PackedNodes:
         return NamedLedgers(frozenset(map(LedgerId, ids)), copies=self._copies(data), of_shadow=_is_shadow(data))
 
     def _copy(self, ledger_id: LedgerId, context: OffloadContext) -> bytes:
-        place = (context.driver_name, tuple(sorted(context.driver_metadata.items())))
+        place = context.place
         if place not in self._places:
             self._places[place] = len(self._contexts)
             self._contexts.append(OffloadContext(0, 0, context.driver_name, context.driver_metadata))

@@ -53,7 +53,7 @@ class CopySearch:
 
     exists: OffloadedExists
     clock: Clock
-    _silent: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _silent: dict[object, tuple[float, str]] = field(default_factory=dict)
 
     def look(self, copies: Sequence[TrackedLedger]) -> Iterator[tuple[TrackedLedger, Look]]:
         """The answers about as many of these as there is time for, in their order."""
@@ -68,9 +68,8 @@ class CopySearch:
         topic = topic_at(tracked.leak.path)
         if topic is None:
             return Unsought("not a topic's", f"{tracked.leak.path} is not a topic's")
-        place = f"{context.driver_name} {sorted(context.driver_metadata.items())}"
         now = self.clock.monotonic_seconds()
-        silent_until, reason = self._silent.get(place, (0.0, ""))
+        silent_until, reason = self._silent.get(context.place, (0.0, ""))
         if now < silent_until:
             return Unanswered(reason)
         try:
@@ -80,7 +79,7 @@ class CopySearch:
         except PermanentError as error:
             return Unsought("see the sidecar's log", str(error))
         except (TemporaryError, OutcomeUnknownError) as error:
-            self._silent[place] = (self.clock.monotonic_seconds() + _SILENT_SECONDS, str(error))
+            self._silent[context.place] = (self.clock.monotonic_seconds() + _SILENT_SECONDS, str(error))
             return Unanswered(str(error))
         return Sight.THERE if is_there else Sight.GONE
 
