@@ -125,7 +125,7 @@ def test_twelve_thousand_holes_lose_two_thousand_in_a_crash(special_cluster: Clu
         state = setup.state(holes.topic)
         assert state.stored is not None
         assert (state.stored.place, state.stored.ranges) == (StoredPlace.CURSOR_LEDGER, DEFAULT_LIMIT + 1)
-        assert state.written_bytes < state.stored.size_bytes < state.written_bytes + 100
+        assert state.sizes.ranges < state.stored.size_bytes < state.sizes.ranges + 100
         crash(setup, holes)
         delivered = holes.delivered()
         assert delivered & holes.acknowledged == positions_in(state.after_crash.ranges)

@@ -80,11 +80,6 @@ class AckState:
         return self.pause.blocked
 
     @property
-    def written_bytes(self) -> int:
-        """Bytes of the ranges when they are written next."""
-        return self.sizes.ranges
-
-    @property
     def entry_bytes_left(self) -> int:
         """Bytes that an entry of the cursor's ledger still has room for; negative if it is too large."""
         return self.limits.max_entry_bytes - self.sizes.entry

@@ -125,7 +125,7 @@ class AckStateAnswer(Answer):
     """Number of ranges that can be added within the limit."""
     individually_acknowledged_entries: int = Field(validation_alias=AliasPath("cursor", "acknowledged", "entries"))
     """Entries in these ranges."""
-    serialized_size_bytes: int = Field(validation_alias="written_bytes")
+    serialized_size_bytes: int = Field(validation_alias=AliasPath("sizes", "ranges"))
     """Bytes of the ranges when the broker writes them next."""
     entry_bytes: int = Field(validation_alias=AliasPath("sizes", "entry"))
     """Bytes of the next entry of the cursor's ledger: the ranges, properties, and batches acknowledged in part as
