@@ -158,29 +158,6 @@ def test_what_there_is_of_a_copy_exists_until_it_is_deleted(storage: OffloadStor
     assert not storage.ledgers.exists(LEDGER, context, ORDERS)
 
 
-def test_nothing_is_looked_for_that_is_not_ours_or_not_allowed(storage: OffloadStorage) -> None:
-    context = storage.context(MSB, LSB)
-    storage.put_foreign(LEDGER, context, ORDERS)
-
-    for refused in (
-        context,
-        storage.elsewhere(context),
-        replace(context, driver_name="glacier"),
-        storage.context(0, 0),
-    ):
-        with pytest.raises(PermanentError):
-            storage.ledgers.exists(LEDGER, refused, ORDERS)
-
-
-def test_a_failed_look_is_not_an_absence(storage: OffloadStorage) -> None:
-    context = storage.context(MSB, LSB)
-    storage.put(LEDGER, context, ORDERS)
-    storage.disappear()
-
-    with pytest.raises(TemporaryError):
-        storage.ledgers.exists(LEDGER, context, ORDERS)
-
-
 def test_a_finished_copy_is_whole(storage: OffloadStorage) -> None:
     context = storage.context(MSB, LSB)
     storage.put(LEDGER, context, ORDERS)
@@ -227,7 +204,8 @@ def test_streaming_segments_are_not_a_whole_copy(storage: OffloadStorage) -> Non
     assert not storage.ledgers.is_whole(LEDGER, replace(context, segments=(segment,)), ORDERS)
 
 
-def test_nothing_is_whole_that_is_not_ours_or_not_allowed(storage: OffloadStorage) -> None:
+@pytest.mark.parametrize("question", ["exists", "is_whole"])
+def test_nothing_is_looked_for_that_is_not_ours_or_not_allowed(storage: OffloadStorage, question: str) -> None:
     context = storage.context(MSB, LSB)
     storage.put_foreign(LEDGER, context, ORDERS)
 
@@ -238,13 +216,14 @@ def test_nothing_is_whole_that_is_not_ours_or_not_allowed(storage: OffloadStorag
         storage.context(0, 0),
     ):
         with pytest.raises(PermanentError):
-            storage.ledgers.is_whole(LEDGER, refused, ORDERS)
+            getattr(storage.ledgers, question)(LEDGER, refused, ORDERS)
 
 
-def test_a_storage_that_is_missing_is_not_asked_in_vain(storage: OffloadStorage) -> None:
+@pytest.mark.parametrize("question", ["exists", "is_whole"])
+def test_a_failed_look_is_not_an_absence(storage: OffloadStorage, question: str) -> None:
     context = storage.context(MSB, LSB)
     storage.put(LEDGER, context, ORDERS)
     storage.disappear()
 
     with pytest.raises(TemporaryError):
-        storage.ledgers.is_whole(LEDGER, context, ORDERS)
+        getattr(storage.ledgers, question)(LEDGER, context, ORDERS)
